@@ -1,0 +1,61 @@
+"""What a user sees when something goes wrong: one line, and an exit status.
+
+0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the command could not run.
+"""
+
+from typing import Any
+
+import click
+
+from consumers.host import ConsumerFailed
+from reservation.errors import MessageError, PositionLostError, ReservationError
+
+NOT_IN_ORDER = 1
+COULD_NOT_RUN = 2
+
+_DEBUG = "reservation.debug"
+
+
+class Failure(click.ClickException):
+    """An error that ends a command with a status of ours."""
+
+    def __init__(self, message: str, exit_code: int = COULD_NOT_RUN) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Group(click.Group):
+    """A group whose commands report every error in one line, or with ``--debug`` in full."""
+
+    def invoke(self, context: click.Context) -> Any:  # Any: click's own signature
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(context)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except ReservationError as error:
+            if context.meta.get(_DEBUG):
+                raise
+            about_data = isinstance(error, MessageError | ConsumerFailed | PositionLostError)
+            raise Failure(str(error), NOT_IN_ORDER if about_data else COULD_NOT_RUN) from error
+        except Exception as error:
+            if context.meta.get(_DEBUG):
+                raise
+            raise Failure(
+                f"Unexpected {type(error).__name__}: {error} (run again with --debug to see where)"
+            ) from error
+
+
+def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[_DEBUG] = True
+
+
+# Every command takes it, so that it may stand before or after the command's name.
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show the traceback of an error.",
+)

@@ -1,0 +1,32 @@
+"""The console script ``reservation``."""
+
+import click
+
+from cli.completion import completion
+from cli.demo import demo
+from cli.errors import Group, debug_option
+from cli.reconcile import reconcile
+from cli.start import start
+from cli.store import store
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="reservation")
+@debug_option
+def main() -> None:
+    """Commands that take effect once, however often they are sent.
+
+    \b
+    reservation demo                  see it all work, on an embedded PostgreSQL
+    reservation store install         put the message store into a database
+    reservation start bank:account    run a component's consumers
+    reservation reconcile bank:account
+                                      prove on the data that nothing was lost
+
+    Exit status: 0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the
+    command could not run.
+    """
+
+
+for command in (store, start, reconcile, demo, completion):
+    main.add_command(command)

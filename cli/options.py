@@ -1,0 +1,49 @@
+"""Options that several commands share."""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from cli.embedded import start_embedded
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Variables with which libpq is told where the database is.
+_LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE")
+
+
+def database_option(command: F) -> F:
+    """Add ``--database-url``; the command gets an address that can be connected to."""
+    return click.option(
+        "--database-url",
+        envvar="RESERVATION_DATABASE_URL",
+        show_envvar=True,
+        metavar="URL",
+        callback=_resolve,
+        help="The store's database, as a libpq URL or connection string. Keep passwords out of it: "
+        "libpq takes them from PGPASSWORD, a service file or a password file. Without it, libpq's "
+        "variables (PGHOST, PGSERVICE, …) decide; without those, an embedded PostgreSQL is "
+        "started.",
+    )(command)
+
+
+def app_options(command: F) -> F:
+    """Add the argument ``APP`` and the option ``--app-dir``."""
+    command = click.option(
+        "--app-dir",
+        type=click.Path(file_okay=False),
+        default=".",
+        show_default="the current folder",
+        help="The folder in which APP's module is looked for first.",
+    )(command)
+    return click.argument("app", metavar="APP")(command)
+
+
+def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> str:
+    if value:
+        return value
+    if context.resilient_parsing or any(name in os.environ for name in _LIBPQ_VARIABLES):
+        return ""
+    return start_embedded()

@@ -1,0 +1,75 @@
+"""``reservation start``: run a component's consumers."""
+
+import click
+
+from cli.errors import debug_option
+from cli.options import app_options, database_option
+from consumers.host import Assignment, run
+from consumers.logs import configure_logs
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import DeclarationError
+from reservation.store.connection import connect
+from reservation.store.install import check_installed
+
+
+@click.command()
+@app_options
+@click.option(
+    "--only",
+    type=click.Choice(["commands", "reserved"]),
+    help="Run one of the two consumers: that of the commands, or that of the reserved copies.",
+)
+@database_option
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 10_000),
+    default=500,
+    show_default=True,
+    help="How many messages to deal with in one transaction.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least severe level to log.",
+)
+@debug_option
+def start(
+    app: str, app_dir: str, only: str | None, database_url: str, batch_size: int, log_level: str
+) -> None:
+    """Run the consumers of the component APP, until SIGTERM or SIGINT.
+
+    APP is module:attribute, as in bank:account. One consumer reads the component's commands and
+    reserves each by its idempotence key; the other handles the reserved copies. Each runs in a
+    process of its own. Logs go to standard error: readable lines on a terminal, JSON elsewhere.
+
+    A message that can not be dealt with stops its consumer, with the position before it; nothing is
+    passed over.
+
+    \b
+    Examples:
+      reservation start bank:account --database-url postgresql://localhost/bank
+      reservation start bank:account --only reserved --app-dir /srv/bank
+    """
+    configure_logs(level=log_level)
+    component = load_component(app, app_dir)
+    with connect(database_url) as connection:
+        check_installed(connection)
+    run(
+        [
+            Assignment(app, app_dir, category, database_url, batch_size, log_level)
+            for category in _categories(component, only)
+        ]
+    )
+
+
+def _categories(component: Component, only: str | None) -> list[str]:
+    commands, reserved = [component.command_category], component.reservation_categories
+    if only == "reserved" and not reserved:
+        raise DeclarationError(
+            f"The component {component.name!r} reserves no command, so there is no consumer of "
+            f"reserved ones; leave out --only reserved"
+        )
+    return {"commands": commands, "reserved": reserved}.get(only or "", commands + reserved)

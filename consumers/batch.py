@@ -1,0 +1,122 @@
+"""One batch, one transaction: read, decide, write, move the position, commit.
+
+A crash at any point leaves nothing behind, and the batch is read again. Handlers run before
+anything is written, so the category locks are held for the writes alone.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.decisions import Decisions
+from consumers.handling import Handling
+from consumers.position import Position
+from reservation.component import Component
+from reservation.errors import MessageError, MessageIdConflictError, StoreError
+from reservation.idempotence.reserve import compare_initiations, reserve
+from reservation.message import StoredMessage
+from reservation.store.client import MessageStore
+from reservation.store.errors import translated
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of a batch.
+
+    Attributes:
+        read: how many messages it had; 0 at the end of the category.
+        counts: how many of them were handled, reserved, duplicates, conflicts or ignored.
+        conflicts: the commands in conflict with an earlier one, and the stream of their key.
+    """
+
+    read: int
+    counts: Counter[str]
+    conflicts: Sequence[tuple[StoredMessage, str]]
+
+
+class Batch:
+    """How one consumer takes its category forward by a batch."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        component: Component,
+        position: Position,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            connection: not in a transaction.
+            component: whose handlers decide.
+            position: the claimed position in the category.
+        """
+        self._connection = connection
+        self._component = component
+        self._position = position
+        self._handling = Handling(component, position.category)
+
+    def run(self, limit: int) -> BatchResult:
+        """Take the category forward by up to ``limit`` messages.
+
+        Raises:
+            MessageError: a message can not be dealt with; nothing of the batch is written.
+            ExpectedVersionError: another writer was first; run the batch again.
+            PositionLostError: another process has taken over; nothing of the batch is written.
+        """
+        try:
+            return self._run(limit)
+        except BaseException:
+            self._handling.forget()
+            raise
+
+    def _run(self, limit: int) -> BatchResult:
+        connection, position = self._connection, self._position
+        to = position.position
+        with translated(), connection.transaction():
+            store = MessageStore(connection)
+            messages = store.category_batch(position.category, to + 1, limit)
+            if not messages:
+                return BatchResult(0, Counter(), ())
+            decisions = self._handling.decide(store, messages)
+            self._write(store, decisions, messages)
+            to = messages[-1].global_position
+            position.advance(connection, to)
+        position.moved(to)
+        return BatchResult(len(messages), decisions.counts, decisions.conflicts)
+
+    def _write(
+        self, store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
+    ) -> None:
+        connection, component = self._connection, self._component
+        store.lock_categories(decisions.stream_names)
+        try:
+            store.write_batch(decisions.writes)
+            outcomes = reserve(
+                connection,
+                [(command.global_position, name) for command, name in decisions.reservations],
+                component.volatile("reserve"),
+            )
+        except MessageIdConflictError as error:
+            reason = f"it was handled before, with another result ({error})"
+            raise _refused(messages, reason) from error
+        except StoreError as error:
+            if type(error) is not StoreError:
+                raise
+            raise _refused(messages, str(error)) from error
+        for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
+            decisions.tell(command, name, outcome)
+        reissued = compare_initiations(
+            connection,
+            [(command.global_position, name) for command, name in decisions.reissued],
+            component.volatile("initiate"),
+        )
+        for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
+            decisions.tell(command, name, outcome)
+
+
+def _refused(messages: Sequence[StoredMessage], reason: str) -> MessageError:
+    """Return the error for a batch that the store refuses; it names the message when alone."""
+    return MessageError(f"Cannot write what {messages[0]} brings about: {reason}")

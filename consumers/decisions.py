@@ -1,0 +1,40 @@
+"""What the messages of a batch bring about, collected before any of it is written."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from reservation.idempotence.reserve import Outcome
+from reservation.message import StoredMessage
+from reservation.store.client import Write
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What is to be written for a batch, and what became of each of its messages.
+
+    Attributes:
+        writes: the events, in order.
+        reservations: commands to be reserved, each with the stream that its key names.
+        reissued: commands that found their entity's stream started already, and that stream.
+        counts: how many messages were handled, reserved, duplicates, conflicts or ignored.
+        conflicts: the commands found in conflict with an earlier one of the same key.
+    """
+
+    writes: list[Write] = field(default_factory=list)
+    reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    reissued: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
+
+    def tell(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
+        """Count what became of a command whose key was looked at."""
+        self.counts[outcome.value] += 1
+        if outcome is Outcome.CONFLICT:
+            self.conflicts.append((message, stream_name))
+
+    @property
+    def stream_names(self) -> list[str]:
+        """The streams that are going to be written, each once."""
+        names = {write.stream_name: None for write in self.writes}
+        names |= {name: None for _, name in self.reservations}
+        return list(names)

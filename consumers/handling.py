@@ -1,0 +1,177 @@
+"""Deciding what each message of a batch brings about; nothing here writes.
+
+A command category holds commands that are reserved, that initiate, or that are handled on the
+spot; a reservation category holds the copies, which are handled. Which is which, the component
+says.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from consumers.decisions import Decisions
+from reservation.component import Component, Context
+from reservation.entity.cache import EntityCache, Loaded
+from reservation.errors import (
+    HandlerError,
+    IdempotenceKeyError,
+    MessageError,
+    ReservationError,
+    UnknownTypeError,
+)
+from reservation.message import StoredMessage, followed_id
+from reservation.store.client import NO_STREAM, MessageStore, Write
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """A stored message, the command in it, and the entity stream that it is for."""
+
+    message: StoredMessage
+    command: object
+    entity_stream: str | None = None
+
+
+class Handling:
+    """How one consumer of a component deals with the messages of its category."""
+
+    def __init__(self, component: Component, category: str) -> None:
+        """Prepare to deal with a category.
+
+        Args:
+            component: whose handlers decide.
+            category: the component's command category, or one of its reservation categories.
+        """
+        self._component = component
+        self._category = category
+        self._reserves = category == component.command_category
+        self._entities = EntityCache(component.entity or _no_entity, component.projection)
+
+    def forget(self) -> None:
+        """Forget the entities, because what was decided on them was not written."""
+        self._entities.clear()
+
+    def decide(self, store: MessageStore, messages: Sequence[StoredMessage]) -> Decisions:
+        """Decide on a batch, in its order.
+
+        Args:
+            store: in the transaction that reads and writes the batch.
+            messages: the batch.
+
+        Raises:
+            MessageError: one of them can not be dealt with.
+        """
+        decisions = Decisions()
+        decoded = [one for message in messages for one in self._decode(message, decisions)]
+        entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
+        entities = self._entities.load(store, entity_streams)
+        time = datetime.now(UTC)
+        for one in decoded:
+            if one.entity_stream is None:
+                decisions.reservations.append((one.message, self._reservation_stream(one)))
+            else:
+                loaded = entities[one.entity_stream]
+                self._handle(one, one.entity_stream, loaded, Context(one.message, time), decisions)
+        return decisions
+
+    def _decode(self, message: StoredMessage, decisions: Decisions) -> Iterator[_Decoded]:
+        """Give the command in a message, or nothing if its type is ignored."""
+        component = self._component
+        if message.type in component.ignored:
+            decisions.counts["ignored"] += 1
+            return
+        is_reserved = message.type in component.reservations
+        is_direct = message.type in component.initiations or message.type in component.handlers
+        if not (is_reserved or (is_direct and self._reserves)):
+            raise UnknownTypeError(
+                f"Nothing handles {message}: declare a handler for {message.type} in the "
+                f"component {component.name!r}, or let it pass with "
+                f"{component.name}.ignore({message.type!r})"
+            )
+        command: object = message.decode(component.types[message.type])
+        if is_reserved and self._reserves:
+            yield _Decoded(message, command)
+            return
+        try:
+            yield _Decoded(message, command, component.entity_stream(command))
+        except ReservationError as error:
+            raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
+
+    def _reservation_stream(self, one: _Decoded) -> str:
+        try:
+            return self._component.reservations[one.message.type].stream_name(one.command)
+        except IdempotenceKeyError as error:
+            raise IdempotenceKeyError(
+                f"Cannot reserve {one.message}: {error}. Correct its sender; the consumer does "
+                f"not pass over a command"
+            ) from error
+        except Exception as error:
+            raise HandlerError(
+                f"The key function for {one.message} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _handle(
+        self,
+        one: _Decoded,
+        stream_name: str,
+        loaded: Loaded,
+        context: Context,
+        decisions: Decisions,
+    ) -> None:
+        """Call the handler, apply its events to the entity and collect them to be written."""
+        message = one.message
+        initiation = self._component.initiations.get(message.type)
+        if initiation is not None and loaded.version != NO_STREAM:
+            decisions.reissued.append((message, stream_name))
+            return
+        try:
+            if initiation is not None:
+                result = initiation.handler(one.command, context)
+            else:
+                handler = self._component.handlers[message.type]
+                result = handler(one.command, loaded.entity, context)
+            events = list(_events(result))
+            for ordinal, event in enumerate(events):
+                decisions.writes.append(
+                    Write(
+                        event,
+                        stream_name,
+                        id=followed_id(message.id, ordinal),
+                        metadata=message.follow_metadata(),
+                        expected_version=loaded.version,
+                    )
+                )
+                self._component.projection.apply(loaded.entity, event)
+                loaded.version += 1
+        except MessageError:
+            raise
+        except Exception as error:
+            raise HandlerError(
+                f"The handler of {message} raised {type(error).__name__}: {error}"
+            ) from error
+        if initiation is not None and not events:
+            raise HandlerError(
+                f"The handler of {message} returned no event; a command that initiates must "
+                f"return the event that starts the stream"
+            )
+        decisions.counts["handled"] += 1
+
+
+def _events(result: object) -> Iterator[object]:
+    """Give the events that a handler returned: none, one, or several."""
+    if result is None:
+        return
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        yield result
+        return
+    if not isinstance(result, list | tuple | Iterator):
+        raise TypeError(
+            f"a handler returns an event, several or None, not a {type(result).__name__}"
+        )
+    for event in result:
+        yield from _events(event)
+
+
+def _no_entity() -> None:
+    """Stand for the entity of a component that has none."""

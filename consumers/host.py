@@ -1,0 +1,135 @@
+"""The processes that a component's consumers run in, and their end.
+
+One consumer runs in the process that was started. Several get a process each: the host starts
+them, hands a signal on to them, and stops all when one of them fails, so that whoever supervises
+the host sees the failure. A consumer whose host dies stops by itself.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+import structlog
+
+from consumers.consumer import Consumer
+from consumers.logs import configure_logs
+from consumers.stopping import STOP_SIGNALS, Stop
+from reservation.app_path import load_component
+from reservation.errors import ReservationError
+from reservation.store.connection import connect
+from reservation.store.install import check_installed
+
+
+class ConsumerFailed(ReservationError):
+    """A consumer's process ended without having been told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one consumer is to do; a process can be started with it.
+
+    Attributes:
+        app: the app path of the component.
+        app_dir: the folder that the app path starts from.
+        category: the category to consume.
+        database_url: the store's address; empty for libpq's own defaults.
+        batch_size: how many messages to deal with in one transaction.
+        log_level: the least severe level that is logged.
+    """
+
+    app: str
+    app_dir: str
+    category: str
+    database_url: str = field(repr=False)
+    batch_size: int
+    log_level: str
+
+
+def run(assignments: Sequence[Assignment]) -> None:
+    """Run consumers until SIGTERM or SIGINT.
+
+    Raises:
+        ReservationError: a consumer can not go on; its position is before what stopped it.
+    """
+    if len(assignments) == 1:
+        with Stop() as stop:
+            _consume(assignments[0], stop)
+    else:
+        _run_processes(assignments)
+
+
+def _consume(assignment: Assignment, stop: Stop) -> None:
+    component = load_component(assignment.app, assignment.app_dir)
+    name = f"reservation {component.name} {assignment.category}"
+    with connect(assignment.database_url, application_name=name, autocommit=True) as connection:
+        check_installed(connection)
+        Consumer(connection, component, assignment.category, batch_size=assignment.batch_size).run(
+            stop
+        )
+
+
+def _run_processes(assignments: Sequence[Assignment]) -> None:
+    context = multiprocessing.get_context("spawn")
+    running: dict[SpawnProcess, tuple[Assignment, Connection]] = {}
+    stopping = False
+
+    def stop_all(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for process in running:
+            process.terminate()
+
+    previous = {number: signal.signal(number, stop_all) for number in STOP_SIGNALS}
+    failure: ReservationError | None = None
+    try:
+        for assignment in assignments:
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_process, args=(assignment, sender))
+            process.start()
+            sender.close()
+            running[process] = (assignment, receiver)
+            if stopping:  # the signal came before this process was there to be told
+                process.terminate()
+        while running:
+            ended = wait([process.sentinel for process in running])
+            for process in [one for one in running if one.sentinel in ended]:
+                process.join()
+                assignment, receiver = running.pop(process)
+                if process.exitcode != 0 and failure is None:
+                    failure = _failure(assignment, receiver, process.exitcode)
+                    structlog.get_logger().error(
+                        "consumer_failed", category=assignment.category, error=str(failure)
+                    )
+                receiver.close()
+            if failure is not None and not stopping:
+                stop_all()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if failure is not None:
+        raise failure
+
+
+def _process(assignment: Assignment, failures: Connection) -> None:
+    """Run one consumer in a process of its own, telling the host why it fails if it does."""
+    with Stop() as stop:
+        configure_logs(level=assignment.log_level)
+        try:
+            _consume(assignment, stop)
+        except ReservationError as error:
+            failures.send(str(error))
+            raise SystemExit(1) from None
+
+
+def _failure(assignment: Assignment, reason: Connection, exit_code: int | None) -> ConsumerFailed:
+    try:
+        return ConsumerFailed(reason.recv())
+    except EOFError:
+        how = f"by signal {-exit_code}" if exit_code and exit_code < 0 else f"status {exit_code}"
+        return ConsumerFailed(
+            f"The consumer of {assignment.category} ended unexpectedly ({how}); what it had not "
+            f"committed is read again at the next start"
+        )

@@ -1,0 +1,74 @@
+"""Where a consumer is in its category, kept so that only one process at a time can move it.
+
+The position is the global position of the last message dealt with. It moves in the transaction
+that commits what the messages brought about, by compare-and-set on the holder's epoch, so that a
+process that was taken over (it was paused, or the same consumer was started twice) commits
+nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import PositionLostError
+from reservation.queries import load_queries
+from reservation.store.errors import translated
+
+_QUERIES = load_queries("consumers")
+
+
+@dataclass(slots=True)
+class Position:
+    """The position of one consumer in one category, and this process's claim on it.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that is read.
+        position: the global position of the last message dealt with, 0 before the first.
+        epoch: the number of this claim.
+    """
+
+    consumer: str
+    category: str
+    position: int
+    epoch: int
+
+    @classmethod
+    def claim(cls, connection: Connection[Any], consumer: str, category: str) -> "Position":
+        """Take the position over from whichever process held it, and commit that."""
+        with translated(), connection.transaction():
+            rows = connection.execute(
+                _QUERIES["claim"], {"consumer": consumer, "category": category}
+            ).fetchall()
+        return cls(consumer, category, *rows[0])
+
+    def advance(self, connection: Connection[Any], to: int) -> None:
+        """Move the stored position, in the transaction that the connection is in.
+
+        Call `moved` once that transaction is committed.
+
+        Raises:
+            PositionLostError: another process has taken the position over.
+        """
+        with translated():
+            cursor = connection.execute(
+                _QUERIES["advance"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "epoch": self.epoch,
+                    "before": self.position,
+                    "position": to,
+                },
+            )
+        if cursor.rowcount != 1:
+            raise PositionLostError(
+                f"Another process has taken over the consumer {self.consumer} of "
+                f"{self.category}, so this one stopped and committed nothing more; run each "
+                f"consumer once"
+            )
+
+    def moved(self, to: int) -> None:
+        """Note that the transaction that moved the position is committed."""
+        self.position = to

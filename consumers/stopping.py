@@ -1,0 +1,66 @@
+"""Being told to stop, by a signal or by the death of the process that started this one."""
+
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop:
+    """Whether this process was told to stop, and a wait that ends when it is.
+
+    Used as a context manager in the main thread, it takes over SIGTERM and SIGINT. A signal
+    handler may run between any two instructions of that thread, so it takes no lock: it writes a
+    byte to a pipe, and whoever waits selects on the other end.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._watched = [self._read]
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            self._watched.append(parent.sentinel)
+        self._requested = False
+        self._previous: dict[int, Any] = {}  # Any: what signal.signal gives back
+
+    def __enter__(self) -> Self:
+        for number in STOP_SIGNALS:
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+    @property
+    def requested(self) -> bool:
+        """Whether it is time to stop."""
+        return self._requested or self.wait(0)
+
+    def request(self) -> None:
+        """Ask to stop; safe in a signal handler."""
+        self._requested = True
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of earlier requests
+            os.write(self._write, b"\0")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is time to stop, for so long at most; return whether it is."""
+        if not self._requested and select.select(self._watched, [], [], seconds)[0]:
+            self._requested = True
+        return self._requested
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.request()

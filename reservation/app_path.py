@@ -1,0 +1,101 @@
+"""Finding the component that an app path names, as web servers find their application.
+
+``bank:account`` is attribute ``account`` of module ``bank``, imported with the current folder, or
+another, on the import path.
+"""
+
+import importlib
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from reservation.component import Component
+from reservation.errors import AppPathError
+
+# Packages of this project with names so common that a user's folder may have them too.
+COMMON_NAMES = ("consumers", "cli", "spark_jobs")
+
+_HOME = Path(__file__).resolve().parent.parent
+
+
+def load_component(app: str, app_dir: str | Path = ".") -> Component:
+    """Import a component.
+
+    Args:
+        app: the path, ``module:attribute``; the attribute may be dotted.
+        app_dir: the folder that the module is looked for in first. It stays on the import path.
+
+    Raises:
+        AppPathError: the path leads nowhere, or to something that is no component; or the folder
+            has a package whose name is one of ours.
+        DeclarationError: the component's declaration is incomplete.
+    """
+    module_name, separator, attribute = app.partition(":")
+    if not (module_name and separator and attribute):
+        raise AppPathError(
+            f"{app!r} is not an app path; write module:attribute, for example bank:account"
+        )
+    folder = Path(app_dir).resolve()
+    if not folder.is_dir():
+        raise AppPathError(f"The app folder {folder} does not exist; name another with --app-dir")
+    refuse_common_names(folder)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    component = _attribute(_module(module_name, folder), attribute, app)
+    if not isinstance(component, Component):
+        raise AppPathError(
+            f"{app} is a {type(component).__name__}, not a Component; name the attribute that "
+            f"holds the component"
+        )
+    component.check()
+    return component
+
+
+def refuse_common_names(folder: Path) -> None:
+    """Refuse a folder that would put a package of the user's in the place of one of ours.
+
+    Raises:
+        AppPathError: the folder has such a package.
+    """
+    if folder == _HOME:
+        return
+    for name in COMMON_NAMES:
+        spec = PathFinder.find_spec(name, [str(folder)])
+        if spec is not None and (spec.origin is not None or any((folder / name).glob("*.py"))):
+            raise AppPathError(
+                f"The app folder {folder} has a package of its own named {name!r}, which is also "
+                f"one of reservation's; move the app to a folder of its own and name that with "
+                f"--app-dir"
+            )
+
+
+def _module(name: str, folder: Path) -> object:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise AppPathError(
+                f"There is no module {error.name!r} in {folder} or on the import path; start in "
+                f"the folder that holds it, or name that with --app-dir"
+            ) from error
+        raise AppPathError(
+            f"The module {name!r} can not be imported: it imports {error.name!r}, which is not "
+            f"installed"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise AppPathError(
+            f"The module {name!r} can not be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _attribute(module: object, attribute: str, app: str) -> object:
+    value = module
+    for name in attribute.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError as error:
+            raise AppPathError(
+                f"{app}: {attribute!r} is not in the module; it should be the attribute that "
+                f"holds the component"
+            ) from error
+    return value

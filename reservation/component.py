@@ -1,0 +1,262 @@
+"""A component: what its author declares, and everything else reads.
+
+The consumers, the command line and the Spark jobs all take from here which commands there are,
+how each is kept from taking effect twice, and which function decides.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from reservation import stream_name
+from reservation.codec import camel_case
+from reservation.entity.projection import Projection, Projector
+from reservation.errors import DeclarationError
+from reservation.idempotence.key import KeyFunction, key_part
+from reservation.idempotence.reserve import Reservation
+from reservation.message import StoredMessage, follow
+from reservation.registry import MessageTypes
+
+M = TypeVar("M")
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Any: handlers take the component's own commands and entity, and return its own events.
+Handler = Callable[[Any, Any, "Context"], Any]
+Initiator = Callable[[Any, "Context"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a handler knows beside its command and entity.
+
+    Attributes:
+        message: the stored message that is handled.
+        time: when it is handled, in UTC; the same for every handler of a batch.
+    """
+
+    message: StoredMessage
+    time: datetime = dataclasses.field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def sequence(self) -> int:
+        """The global position of the message that is handled.
+
+        Recorded in the events, it tells a later handling of the same message that it was handled
+        already. (Source: Eventide's account component.)
+        """
+        return self.message.global_position
+
+    def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
+        """Return a new message with the attributes of ``source``; see `reservation.follow`."""
+        return follow(source, type_, **attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Initiation:
+    """A command whose handler starts the entity's stream, and so is its own reservation.
+
+    Attributes:
+        command: the command's dataclass.
+        handler: returns the first event or events of the stream.
+        volatile: fields in which a reissue may differ from the first issue.
+    """
+
+    command: type
+    handler: Initiator
+    volatile: tuple[str, ...] = ()
+
+
+class Component:
+    """The declaration of a component: its commands, keys, handlers and entity.
+
+    ``Component("account", entity=Account, id="account_id")`` reads commands from the category
+    ``account:command`` and writes events to ``account-<account_id>``.
+    """
+
+    def __init__(self, name: str, *, entity: type | None = None, id: str) -> None:  # noqa: A002
+        """Start a declaration.
+
+        Args:
+            name: the entity's category, which is also the consumers' name.
+            entity: a class that can be made without arguments; None for handlers without state.
+            id: the field of each command that holds the entity's id.
+
+        Raises:
+            StreamNameError: the name can not be that of a category.
+        """
+        self.name = stream_name.check_category(name)
+        self.command_category = stream_name.command_category(name)
+        self.entity = entity
+        self.id = id
+        self.types = MessageTypes()
+        self.projection = Projection(self.types)
+        self.initiations: dict[str, Initiation] = {}
+        self.reservations: dict[str, Reservation] = {}
+        self.handlers: dict[str, Handler] = {}
+        self.ignored: set[str] = set()
+
+    def initiate(self, command: type, *, volatile: str | Iterable[str] = ()) -> Callable[[F], F]:
+        """Declare a command that starts its entity's stream, handled by the decorated function.
+
+        The handler takes the command and the `Context`, and returns the event, or events, that
+        become the first of the stream, written with expected version -1. A reissue finds the
+        stream there and is discarded.
+
+        Args:
+            command: the command's dataclass.
+            volatile: fields in which a reissue may differ from the first issue.
+        """
+
+        def declare(handler: F) -> F:
+            name = self._command(command)
+            fields = self._fields(command, volatile)
+            self.initiations[name] = Initiation(command, handler, fields)
+            return handler
+
+        return declare
+
+    def reserve(
+        self,
+        *commands: type,
+        into: str,
+        key: str | Iterable[str] | KeyFunction,
+        entity: str | None = None,
+        volatile: str | Iterable[str] = (),
+    ) -> None:
+        """Declare commands that take effect through a copy in a reservation stream.
+
+        The stream is named ``<into>-<key>``, or ``<into>-<entity>+<key>`` if ``entity`` names the
+        field to lead with, which keeps the commands of an entity in order in a consumer group.
+
+        Args:
+            commands: the commands' dataclasses.
+            into: the reservation category.
+            key: the field, or fields, that hold the idempotence key; or a function of the
+                command that returns it.
+            entity: the field whose value leads the stream's id.
+            volatile: fields in which a reissue may differ from the first issue, such as the time
+                of sending.
+
+        Raises:
+            DeclarationError: a field does not exist, or a command is declared twice.
+        """
+        if into in (self.name, self.command_category):
+            raise DeclarationError(
+                f"{self.name}: the reservation category {into!r} is in use for the component's "
+                f"commands or events; name another"
+            )
+        stream_name.check_category(into)
+        for command in commands:
+            keys = key if callable(key) else self._fields(command, key)
+            if not keys:
+                raise DeclarationError(f"{command.__name__}: the idempotence key names no field")
+            if entity is not None:
+                self._fields(command, entity)
+            fields = self._fields(command, volatile)
+            name = self._command(command)
+            self.reservations[name] = Reservation(command, into, keys, entity, fields)
+
+    def handle(self, command: type) -> Callable[[F], F]:
+        """Declare the decorated function as the handler of a command.
+
+        The handler takes the command, its entity and the `Context`, and returns nothing, an event,
+        or several. A reserved command is handled from its reservation; any other from the command
+        category, and then the entity must tell the handler that it was handled already.
+        """
+
+        def declare(handler: F) -> F:
+            name = self.types.add(command)
+            self._fields(command, self.id)
+            if name in self.handlers or name in self.initiations:
+                raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
+            self.handlers[name] = handler
+            return handler
+
+        return declare
+
+    def project(self, event: type) -> Callable[[Projector], Projector]:
+        """Declare the decorated function to apply events of a type to the entity.
+
+        It takes the entity and the event, and changes the entity.
+        """
+
+        def declare(projector: Projector) -> Projector:
+            self.projection.add(event, projector)
+            return projector
+
+        return declare
+
+    def ignore(self, *types: str) -> None:
+        """Declare message types that may be in the component's categories and mean nothing to it.
+
+        Any other type without a handler stops the consumer, so that no command is passed over.
+        """
+        self.ignored.update(types)
+
+    @property
+    def reservation_categories(self) -> list[str]:
+        """The categories that the component reserves into, sorted."""
+        return sorted({reservation.into for reservation in self.reservations.values()})
+
+    def entity_stream(self, command: object) -> str:
+        """Return the stream of the entity that a command is for.
+
+        Raises:
+            IdempotenceKeyError: the command has no entity id, or one that can name no stream.
+        """
+        value = key_part(getattr(command, self.id), f"field {self.id}")
+        return stream_name.of(self.name, value)
+
+    def volatile(self, role: Literal["initiate", "reserve"]) -> dict[str, list[str]]:
+        """Return, by message type, the JSON names of the fields in which a reissue may differ."""
+        declared = self.initiations if role == "initiate" else self.reservations
+        return {
+            name: [camel_case(field) for field in declaration.volatile]
+            for name, declaration in declared.items()
+        }
+
+    def check(self) -> None:
+        """Make sure that the declaration is complete.
+
+        Raises:
+            DeclarationError: it has no command, or reserves one that has no handler.
+        """
+        if not (self.initiations or self.reservations or self.handlers):
+            raise DeclarationError(
+                f"The component {self.name!r} handles no command; declare one with "
+                f"@{self.name}.handle, @{self.name}.initiate or {self.name}.reserve"
+            )
+        for name in self.reservations:
+            if name not in self.handlers:
+                raise DeclarationError(
+                    f"The component {self.name!r} reserves {name} and has no handler for it; "
+                    f"declare one with @{self.name}.handle({name})"
+                )
+
+    def _command(self, command: type) -> str:
+        """Register a command that is to be reserved or to initiate, once."""
+        name = self.types.add(command)
+        self._fields(command, self.id)
+        if name in self.initiations or name in self.reservations:
+            raise DeclarationError(
+                f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
+            )
+        return name
+
+    @staticmethod
+    def _fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
+        """Return field names as a tuple, having made sure that the command has them."""
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        if not dataclasses.is_dataclass(command):
+            raise DeclarationError(
+                f"{command.__name__} is not a dataclass; decorate it with @dataclass"
+            )
+        fields = [field.name for field in dataclasses.fields(command)]
+        for name in wanted:
+            if name not in fields:
+                raise DeclarationError(
+                    f"{command.__name__} has no field {name!r}; it has {', '.join(fields)}"
+                )
+        return wanted

@@ -1,0 +1,1 @@
+"""Entities: what a stream of events says about one thing."""

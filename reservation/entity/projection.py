@@ -1,0 +1,55 @@
+"""An entity's state from the events in its stream."""
+
+from collections.abc import Callable
+from typing import Any
+
+from reservation.errors import HandlerError
+from reservation.message import StoredMessage
+from reservation.registry import MessageTypes
+
+# Any: each component has its own entity and event classes.
+Projector = Callable[[Any, Any], None]
+
+
+class Projection:
+    """What each type of event does to an entity.
+
+    Events of other types in the stream leave the entity as it is.
+    """
+
+    def __init__(self, types: MessageTypes) -> None:
+        self._types = types
+        self._projectors: dict[str, Projector] = {}
+
+    def add(self, event: type, projector: Projector) -> None:
+        """Let ``projector(entity, event)`` change the entity for events of this type."""
+        self._projectors[self._types.add(event)] = projector
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The names of the event types that have a projector."""
+        return frozenset(self._projectors)
+
+    def apply(self, entity: object, event: object) -> None:
+        """Apply an event to the entity, if its type has a projector."""
+        projector = self._projectors.get(type(event).__name__)
+        if projector is not None:
+            projector(entity, event)
+
+    def apply_stored(self, entity: object, message: StoredMessage) -> None:
+        """Decode a stored event and apply it, if its type has a projector.
+
+        Raises:
+            DecodeError: the event does not have the shape that its type declares.
+            HandlerError: the projector raised.
+        """
+        projector = self._projectors.get(message.type)
+        if projector is None:
+            return
+        event: object = message.decode(self._types[message.type])
+        try:
+            projector(entity, event)
+        except Exception as error:
+            raise HandlerError(
+                f"The projector of {message} raised {type(error).__name__}: {error}"
+            ) from error

@@ -1,0 +1,86 @@
+"""Every error that the framework raises, in one tree.
+
+    ReservationError
+    ├── DeclarationError          a component, or the path to it, does not say what it must
+    │   └── AppPathError          "module:attribute" does not lead to a component
+    ├── StreamNameError           a text that can not name a stream or a category
+    ├── MessageError              one message can not be dealt with
+    │   ├── DecodeError           its data or metadata is not what its type says
+    │   ├── EncodeError           a message to be written is not what its class says
+    │   ├── UnknownTypeError      nobody declared its type
+    │   ├── IdempotenceKeyError   its idempotence key is absent or can not name a stream
+    │   └── HandlerError          its handler raised
+    ├── StoreError                the store refused, or could not be asked
+    │   ├── DatabaseUnavailableError
+    │   ├── SchemaError           the schema is missing, older or newer
+    │   ├── ExpectedVersionError  another writer was first
+    │   └── MessageIdConflictError  the id is in use for other content
+    └── PositionLostError         another process took over this consumer's position
+
+Each message says what was wrong, which stream, key or file it was about, and what to do. None
+carries a payload or a secret.
+"""
+
+
+class ReservationError(Exception):
+    """Base of all errors of the framework."""
+
+
+class DeclarationError(ReservationError):
+    """A component's declaration is incomplete or contradicts itself."""
+
+
+class AppPathError(DeclarationError):
+    """An app path such as ``bank:account`` does not lead to a component."""
+
+
+class StreamNameError(ReservationError):
+    """A text can not serve as the name of a stream or a category."""
+
+
+class MessageError(ReservationError):
+    """One message can not be dealt with; the consumer's position stays before it."""
+
+
+class DecodeError(MessageError):
+    """A message's data or metadata does not have the shape that its type declares."""
+
+
+class EncodeError(MessageError):
+    """A message that is to be written does not hold what its class declares."""
+
+
+class UnknownTypeError(MessageError):
+    """A message has a type that the component neither handles nor ignores."""
+
+
+class IdempotenceKeyError(MessageError):
+    """A command has no idempotence key, or one that can not name a stream."""
+
+
+class HandlerError(MessageError):
+    """A handler raised; the exception it raised is the cause of this one."""
+
+
+class StoreError(ReservationError):
+    """The message store refused an operation or could not be asked."""
+
+
+class DatabaseUnavailableError(StoreError):
+    """The database can not be reached, or the connection to it was lost."""
+
+
+class SchemaError(StoreError):
+    """The schema in the database is missing, or is not the version this package works with."""
+
+
+class ExpectedVersionError(StoreError):
+    """A stream was not at the version that the writer expected: somebody else was first."""
+
+
+class MessageIdConflictError(StoreError):
+    """A message id is in use already, for a message of other content."""
+
+
+class PositionLostError(ReservationError):
+    """Another process has taken over the position of this consumer; this one must stop."""

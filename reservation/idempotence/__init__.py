@@ -1,0 +1,1 @@
+"""Ways to make the handling of a command idempotent."""

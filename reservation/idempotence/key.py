@@ -1,0 +1,66 @@
+"""The idempotence key: what two sends of the same intent have in common.
+
+A key is taken from one or more named fields of a command, or computed by a function of it. It
+becomes the id of the reservation stream, alone or behind the id of the command's entity.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reservation import stream_name
+from reservation.errors import IdempotenceKeyError, StreamNameError
+
+# Any: each component has its own command classes, and a key function takes the ones it is for.
+KeyFunction = Callable[[Any], "str | int | Sequence[str | int]"]
+
+
+def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
+    """Return the parts of a command's idempotence key, as texts.
+
+    Args:
+        command: the command, decoded.
+        key: the names of the fields that hold it, or a function that returns it.
+
+    Raises:
+        IdempotenceKeyError: a part is absent, empty, or neither a text nor a whole number.
+    """
+    if callable(key):
+        value = key(command)
+        named = (
+            {"the key function's result": value}
+            if isinstance(value, str | int)
+            else {
+                f"part {n} of the key function's result": part for n, part in enumerate(value or ())
+            }
+        )
+        if not named:
+            raise IdempotenceKeyError("the key function returned nothing")
+    else:
+        named = {f"field {name}": getattr(command, name) for name in key}
+    return [key_part(part, name) for name, part in named.items()]
+
+
+def key_part(value: object, name: str) -> str:
+    """Return one value as a part of a stream's id.
+
+    Raises:
+        IdempotenceKeyError: it is absent, empty, or neither a text nor a whole number.
+    """
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    problem = "is empty" if value is None or value == "" else f"is a {type(value).__name__}"
+    raise IdempotenceKeyError(f"{name} {problem}; an idempotence key is a text or a whole number")
+
+
+def key_stream_name(category: str, parts: Sequence[str]) -> str:
+    """Return the name of the stream that reserves a key.
+
+    Raises:
+        IdempotenceKeyError: the parts can not be told apart in a stream name, or make none.
+    """
+    try:
+        return stream_name.of(category, *parts)
+    except StreamNameError as error:
+        raise IdempotenceKeyError(str(error)) from error

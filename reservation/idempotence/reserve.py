@@ -1,0 +1,114 @@
+"""The reservation pattern: a command takes effect through the one copy that its key admits.
+
+Each command is copied to a stream named by its idempotence key, written with expected version -1:
+the stream must not exist yet. The first copy wins. A reissue finds the stream there and is
+discarded; a second consumer handles the copy. Nothing is forgotten and there is no time window.
+(Source: the reservation pattern of Eventide.)
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
+from reservation.queries import load_queries
+from reservation.store.errors import translated
+
+
+class Outcome(StrEnum):
+    """What became of a command that was to be reserved."""
+
+    RESERVED = "reserved"
+    DUPLICATE = "duplicate"  # the same intent, sent again
+    CONFLICT = "conflict"  # the same key with different content
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """How commands of one type are reserved.
+
+    Attributes:
+        command: the command's dataclass.
+        into: the reservation category.
+        key: the fields that hold the idempotence key, or a function of the command.
+        entity: the field whose value leads the stream's id, so that a consumer group keeps the
+            commands of an entity in order; None for streams named by the key alone.
+        volatile: fields in which a reissue may differ from the first issue, such as the time of
+            sending.
+    """
+
+    command: type
+    into: str
+    key: tuple[str, ...] | KeyFunction
+    entity: str | None = None
+    volatile: tuple[str, ...] = ()
+
+    def stream_name(self, command: object) -> str:
+        """Return the reservation stream of a command.
+
+        Raises:
+            IdempotenceKeyError: the command has no key, or one that can not name a stream.
+        """
+        parts = key_parts(command, self.key)
+        if self.entity is not None:
+            entity = key_part(getattr(command, self.entity), f"field {self.entity}")
+            parts = [entity, *parts]
+        return key_stream_name(self.into, parts)
+
+
+_QUERIES = load_queries("reservation.idempotence")
+
+
+def reserve(
+    connection: Connection[Any],
+    commands: Sequence[tuple[int, str]],
+    volatile: Mapping[str, Sequence[str]],
+) -> list[Outcome]:
+    """Reserve a batch of commands, in one statement that leaves the payloads in the server.
+
+    Args:
+        connection: in the transaction that also moves the consumer's position.
+        commands: each command's global position and the stream that its key names.
+        volatile: by message type, the JSON fields in which a reissue may differ.
+
+    Returns:
+        What became of each command, in the order given.
+    """
+    if not commands:
+        return []
+    with translated():
+        rows = connection.execute(
+            _QUERIES["reserve"],
+            [[c for c, _ in commands], [s for _, s in commands], json.dumps(volatile)],
+        ).fetchall()
+    return [Outcome(row[0]) for row in rows]
+
+
+def compare_initiations(
+    connection: Connection[Any],
+    commands: Sequence[tuple[int, str]],
+    volatile: Mapping[str, Sequence[str]],
+) -> list[Outcome]:
+    """Tell for commands that found their entity's stream started whether they say the same.
+
+    Args:
+        connection: in the transaction that also moves the consumer's position.
+        commands: each command's global position and its entity's stream.
+        volatile: by message type, the JSON fields in which a reissue may differ.
+
+    Returns:
+        For each, in the order given: a duplicate of the command that started the stream, or in
+        conflict with it.
+    """
+    if not commands:
+        return []
+    with translated():
+        rows = connection.execute(
+            _QUERIES["compare_initiations"],
+            [[c for c, _ in commands], [s for _, s in commands], json.dumps(volatile)],
+        ).fetchall()
+    return [Outcome(row[0]) for row in rows]

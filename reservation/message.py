@@ -1,0 +1,102 @@
+"""Messages as they are stored, and one message following another."""
+
+import builtins
+import dataclasses
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+
+from reservation import codec
+from reservation.errors import DecodeError
+from reservation.metadata import Metadata
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as the store holds it, with its data and metadata still JSON text.
+
+    The attributes are those of the store's ``message`` type, in its order.
+    """
+
+    id: str
+    stream_name: str
+    type: str
+    position: int
+    global_position: int
+    data: str | None = dataclasses.field(repr=False)
+    metadata_json: str | None = dataclasses.field(repr=False)
+    time: datetime
+
+    def __str__(self) -> str:
+        """Name the message in logs and errors, without anything of its data."""
+        return f"{self.type} at {self.stream_name}, global position {self.global_position}"
+
+    def decode(self, type_: builtins.type[T]) -> T:
+        """Return the message's data as an instance of a dataclass.
+
+        Raises:
+            DecodeError: the data does not have the dataclass's shape.
+        """
+        if self.data is None:
+            raise DecodeError(f"Cannot decode {self}: it has no data")
+        try:
+            return codec.decode(type_, self.data)
+        except msgspec.MsgspecError as error:
+            raise DecodeError(
+                f"Cannot decode {self}: {error}. Its sender and {type_.__module__}."
+                f"{type_.__qualname__} disagree; correct the class, or the message's writer"
+            ) from error
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        """The metadata, decoded when it is first asked for.
+
+        Raises:
+            DecodeError: it does not have the shape of metadata.
+        """
+        if self.metadata_json is None:
+            return Metadata()
+        try:
+            return codec.decode(Metadata, self.metadata_json)
+        except msgspec.MsgspecError as error:
+            raise DecodeError(f"Cannot decode the metadata of {self}: {error}") from error
+
+    def follow_metadata(self) -> Metadata:
+        """Return the metadata of a message that follows this one."""
+        return self.metadata.follow(self.stream_name, self.position, self.global_position)
+
+
+def follow(source: object, type_: type[T], **attributes: Any) -> T:
+    """Return a new message that takes its attributes of the same name from ``source``.
+
+    Args:
+        source: the message that is followed, an instance of any dataclass.
+        type_: the dataclass of the message to make.
+        attributes: what the source does not have, or has otherwise.
+
+    Raises:
+        TypeError: the new message needs an attribute that neither the source nor the caller gives.
+    """
+    for field in dataclasses.fields(type_):  # type: ignore[arg-type]  # T is a dataclass
+        if field.init and field.name not in attributes and hasattr(source, field.name):
+            attributes[field.name] = getattr(source, field.name)
+    return type_(**attributes)
+
+
+def followed_id(cause: str, ordinal: int) -> uuid.UUID:
+    """Return the id of the n-th message that the handling of ``cause`` writes.
+
+    It depends on nothing else, so a message handled twice can not be written twice: the store
+    refuses the second by its id.
+
+    Args:
+        cause: the id of the message that is handled.
+        ordinal: from 0, in the order of writing.
+    """
+    return uuid.uuid5(uuid.UUID(cause), str(ordinal))

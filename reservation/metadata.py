@@ -1,0 +1,50 @@
+"""What is known of a message beside its data: its cause, what it belongs to, where to reply."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from reservation import codec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """The metadata of a message, as Message DB's clients know it.
+
+    Stored as camelCase JSON; attributes that are None and empty property bags are left out.
+    """
+
+    __omit_defaults__: ClassVar[bool] = True
+
+    causation_message_stream_name: str | None = None
+    causation_message_position: int | None = None
+    causation_message_global_position: int | None = None
+    correlation_stream_name: str | None = None
+    reply_stream_name: str | None = None
+    schema_version: Any = None  # clients write texts and numbers
+    properties: dict[str, Any] = field(default_factory=dict)  # JSON values of the users' own
+    local_properties: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> str | None:
+        """Return it as JSON text, or None when there is nothing to say."""
+        text = codec.encode(self)
+        return None if text == "{}" else text
+
+    def follow(self, stream_name: str, position: int, global_position: int) -> "Metadata":
+        """Return the metadata of a message that follows the one that this metadata belongs to.
+
+        The three causation fields point at that message. Correlation, reply stream and properties
+        are handed on; local properties and schema version are not. (Source: Eventide's *follow*.)
+
+        Args:
+            stream_name: the stream of the message that is followed.
+            position: its position in that stream, from 0.
+            global_position: its position in the store.
+        """
+        return Metadata(
+            causation_message_stream_name=stream_name,
+            causation_message_position=position,
+            causation_message_global_position=global_position,
+            correlation_stream_name=self.correlation_stream_name,
+            reply_stream_name=self.reply_stream_name,
+            properties=self.properties,
+        )

@@ -1,0 +1,1 @@
+"""The message store: PostgreSQL, as Message DB lays it out."""

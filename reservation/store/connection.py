@@ -1,0 +1,56 @@
+"""Connecting to the database that an address names.
+
+The address is a libpq URL or connection string; what it leaves open, libpq adds from its own
+variables, service file and password file.
+"""
+
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+
+from reservation.errors import DatabaseUnavailableError
+
+
+def connect(
+    database_url: str, *, application_name: str = "reservation", autocommit: bool = False
+) -> Connection[tuple[Any, ...]]:
+    """Open a connection.
+
+    Args:
+        database_url: a libpq URL or connection string; empty for libpq's own defaults.
+        application_name: what the server's own views show for the connection.
+        autocommit: whether each statement is a transaction of its own.
+
+    Raises:
+        DatabaseUnavailableError: there is no such database, or it does not let us in. The text
+            holds the host, port and database, never a password.
+    """
+    check_address(database_url)
+    try:
+        return psycopg.connect(
+            database_url, autocommit=autocommit, fallback_application_name=application_name
+        )
+    except psycopg.OperationalError as error:
+        reason = " ".join(str(error).split())
+        raise DatabaseUnavailableError(
+            f"Cannot reach the database: {reason}. Check that it runs, and the address in "
+            f"--database-url or RESERVATION_DATABASE_URL"
+        ) from error
+
+
+def check_address(database_url: str) -> None:
+    """Refuse an address that libpq can not read.
+
+    Raises:
+        DatabaseUnavailableError: it is neither a URL nor a connection string. libpq's own message
+            is withheld, because it repeats the address and so a password in it.
+    """
+    try:
+        psycopg.conninfo.conninfo_to_dict(database_url)
+    except psycopg.Error:
+        raise DatabaseUnavailableError(
+            "The database address can not be read; write it as "
+            "postgresql://user@host:port/database, and the password, percent-encoded, in it, in "
+            "PGPASSWORD or in the password file"
+        ) from None

@@ -1,0 +1,62 @@
+"""What psycopg raises, told in the words of the store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors as pg
+
+from reservation.errors import (
+    DatabaseUnavailableError,
+    ExpectedVersionError,
+    MessageIdConflictError,
+    SchemaError,
+    StoreError,
+)
+
+INSTALL_HINT = "run `reservation store install`"
+
+# An error that left nothing behind and goes away when the transaction is run again.
+TRANSIENT = (ExpectedVersionError, pg.DeadlockDetected, pg.SerializationFailure)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the store's own errors for those of psycopg.
+
+    Raises:
+        ExpectedVersionError: a stream was not at the expected version, or the race for its next
+            position was lost.
+        MessageIdConflictError: a message id is in use for other content.
+        SchemaError: a schema, table or function is not there.
+        DatabaseUnavailableError: the connection was lost.
+        StoreError: the server refused the values.
+    """
+    try:
+        yield
+    except (pg.RaiseException, pg.UniqueViolation) as error:
+        match error.diag.constraint_name:
+            case "expected_version" | "messages_stream":
+                raise ExpectedVersionError(_first_line(error)) from error
+            case "messages_id":
+                raise MessageIdConflictError(
+                    f"{_first_line(error)}; give another message an id of its own"
+                ) from error
+        if _first_line(error).startswith("Wrong expected version"):  # a store of Message DB's
+            raise ExpectedVersionError(_first_line(error)) from error
+        raise StoreError(_first_line(error)) from error
+    except (pg.InvalidSchemaName, pg.UndefinedFunction, pg.UndefinedTable) as error:
+        raise SchemaError(f"{_first_line(error)}; {INSTALL_HINT}") from error
+    except (pg.DeadlockDetected, pg.SerializationFailure):
+        raise
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise DatabaseUnavailableError(
+            f"The connection to the database was lost: {_first_line(error)}"
+        ) from error
+    except psycopg.DataError as error:
+        raise StoreError(f"The database refused a value: {_first_line(error)}") from error
+
+
+def _first_line(error: psycopg.Error) -> str:
+    """Return the server's message alone: details and context may hold values of rows."""
+    return error.diag.message_primary or str(error).strip().partition("\n")[0]

@@ -1,0 +1,1 @@
+"""The store's SQL, a file for each step of the installation."""

@@ -1,0 +1,165 @@
+-- What the framework asks of the server in sets: a constant number of statements whatever the size
+-- of the batch, under the same category locks that message_store.write_message takes.
+
+CREATE OR REPLACE FUNCTION reservation.lock_categories(stream_names text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  -- One sorted order for everybody, so that two batches can not wait for each other.
+  PERFORM pg_advisory_xact_lock(hash)
+  FROM (
+    SELECT DISTINCT message_store.hash_64(message_store.category(s)) AS hash
+    FROM unnest(stream_names) AS s
+    ORDER BY 1
+  ) AS categories;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.write_messages(
+  ids uuid[],
+  stream_names text[],
+  types text[],
+  data text[],
+  metadata text[],
+  expected_versions bigint[]
+) RETURNS TABLE (ordinal bigint, "position" bigint, global_position bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  wrong record;
+BEGIN
+  PERFORM reservation.lock_categories(stream_names);
+
+  -- The same id again is the same write again, provided that it says the same.
+  SELECT i.id, m.stream_name INTO wrong
+  FROM unnest(ids, stream_names, types, write_messages.data, write_messages.metadata)
+       AS i(id, stream_name, type, data, metadata)
+  JOIN message_store.messages m ON m.id = i.id
+  WHERE (m.stream_name, m.type, m.data, m.metadata)
+        IS DISTINCT FROM (i.stream_name, i.type, i.data::jsonb, i.metadata::jsonb)
+  LIMIT 1;
+  IF FOUND THEN
+    RAISE unique_violation USING
+      MESSAGE = format('Message id %s is in use for another message in stream %s',
+                       wrong.id, wrong.stream_name),
+      CONSTRAINT = 'messages_id', TABLE = 'messages', SCHEMA = 'message_store';
+  END IF;
+
+  SELECT i.stream_name, i.expected_version, i.version INTO wrong
+  FROM (
+    SELECT n, i.stream_name, i.expected_version,
+           coalesce(message_store.stream_version(i.stream_name), -1)
+             + row_number() OVER (PARTITION BY i.stream_name ORDER BY n) - 1 AS version
+    FROM unnest(ids, stream_names, expected_versions)
+         WITH ORDINALITY AS i(id, stream_name, expected_version, n)
+    WHERE NOT EXISTS (SELECT FROM message_store.messages m WHERE m.id = i.id)
+  ) AS i
+  WHERE i.expected_version <> i.version
+  ORDER BY n
+  LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
+      wrong.expected_version, wrong.stream_name, wrong.version
+      USING CONSTRAINT = 'expected_version';
+  END IF;
+
+  RETURN QUERY
+  WITH input AS (
+    SELECT * FROM unnest(ids, stream_names, types, write_messages.data, write_messages.metadata)
+                  WITH ORDINALITY AS i(id, stream_name, type, data, metadata, n)
+  ), written AS (
+    INSERT INTO message_store.messages AS m (id, stream_name, position, type, data, metadata)
+    SELECT i.id, i.stream_name,
+           coalesce(message_store.stream_version(i.stream_name), -1)
+             + row_number() OVER (PARTITION BY i.stream_name ORDER BY i.n),
+           i.type, i.data::jsonb, i.metadata::jsonb
+    FROM input i
+    WHERE NOT EXISTS (SELECT FROM message_store.messages m WHERE m.id = i.id)
+    ORDER BY i.n
+    RETURNING m.id, m.position, m.global_position
+  ), known AS (
+    SELECT m.id, m.position, m.global_position
+    FROM message_store.messages m WHERE m.id = ANY (ids)
+    UNION ALL
+    SELECT * FROM written
+  )
+  SELECT i.n, k.position, k.global_position
+  FROM input i JOIN known k ON k.id = i.id
+  ORDER BY i.n;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.followed_metadata(
+  stream_name text, "position" bigint, global_position bigint, metadata jsonb
+) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN jsonb_build_object(
+  'causationMessageStreamName', stream_name,
+  'causationMessagePosition', "position",
+  'causationMessageGlobalPosition', global_position
+) || CASE WHEN jsonb_typeof(metadata) = 'object' THEN coalesce((
+  SELECT jsonb_object_agg(kept.key, kept.value)
+  FROM jsonb_each(metadata) AS kept(key, value)
+  WHERE kept.key IN ('correlationStreamName', 'replyStreamName', 'properties')
+    AND kept.value NOT IN ('null', '{}')), '{}') ELSE '{}' END;
+
+CREATE OR REPLACE FUNCTION reservation.content(data jsonb, volatile_fields text[]) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN jsonb_typeof(data) = 'object' THEN data - volatile_fields ELSE data END;
+
+CREATE OR REPLACE FUNCTION reservation.volatile_fields(volatile jsonb, type text) RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ARRAY(SELECT jsonb_array_elements_text(coalesce(volatile->type, '[]')));
+
+-- Copies each command to the stream that its idempotence key names, if that stream does not exist
+-- yet. The payload never leaves the server. `volatile` names, by message type, the fields in which
+-- a reissue may differ from the first issue.
+CREATE OR REPLACE FUNCTION reservation.reserve(
+  commands bigint[], stream_names text[], volatile jsonb
+) RETURNS TABLE (ordinal bigint, outcome text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  PERFORM reservation.lock_categories(stream_names);
+
+  RETURN QUERY
+  WITH input AS MATERIALIZED (
+    SELECT i.n, i.stream_name, c.global_position, c.stream_name AS source, c.position,
+           c.type, c.data, c.metadata,
+           row_number() OVER (PARTITION BY i.stream_name ORDER BY i.n) = 1 AS is_first
+    FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
+    JOIN message_store.messages c ON c.global_position = i.command
+  ), copied AS (
+    INSERT INTO message_store.messages AS m (stream_name, position, type, data, metadata)
+    SELECT i.stream_name, 0, i.type, i.data,
+           reservation.followed_metadata(i.source, i.position, i.global_position, i.metadata)
+    FROM input i
+    WHERE i.is_first
+      AND NOT EXISTS (SELECT FROM message_store.messages m
+                      WHERE m.stream_name = i.stream_name AND m.position = 0)
+    ORDER BY i.n
+    RETURNING m.stream_name
+  )
+  SELECT i.n,
+         CASE
+           WHEN copied.stream_name IS NOT NULL AND i.is_first THEN 'reserved'
+           WHEN (coalesce(stored.type, leader.type),
+                 reservation.content(coalesce(stored.data, leader.data), v.fields))
+                IS NOT DISTINCT FROM (i.type, reservation.content(i.data, v.fields))
+             THEN 'duplicate'
+           ELSE 'conflict'
+         END
+  FROM input i
+  JOIN input leader ON leader.stream_name = i.stream_name AND leader.is_first
+  LEFT JOIN copied ON copied.stream_name = i.stream_name
+  LEFT JOIN message_store.messages stored
+    ON stored.stream_name = i.stream_name AND stored.position = 0
+  CROSS JOIN LATERAL (SELECT reservation.volatile_fields(volatile, i.type)) AS v(fields)
+  ORDER BY i.n;
+END
+$$;
