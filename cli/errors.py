@@ -17,11 +17,15 @@ _DEBUG = "reservation.debug"
 
 
 class Failure(click.ClickException):
-    """An error that ends a command with a status of ours."""
+    """The command could not run."""
 
-    def __init__(self, message: str, exit_code: int = COULD_NOT_RUN) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = COULD_NOT_RUN
+
+
+class NotInOrder(click.ClickException):
+    """What the command found, or ran into, is not in order."""
+
+    exit_code = NOT_IN_ORDER
 
 
 class Group(click.Group):
@@ -37,7 +41,7 @@ class Group(click.Group):
             if context.meta.get(_DEBUG):
                 raise
             about_data = isinstance(error, MessageError | ConsumerFailed | PositionLostError)
-            raise Failure(str(error), NOT_IN_ORDER if about_data else COULD_NOT_RUN) from error
+            raise (NotInOrder if about_data else Failure)(str(error)) from error
         except Exception as error:
             if context.meta.get(_DEBUG):
                 raise

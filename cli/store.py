@@ -61,7 +61,5 @@ def _sentences(installed: Installed) -> list[str]:
     elif installed.from_version == installed.to_version:
         lines.append(f"reservation {installed.to_version}: was there already, left as it is")
     else:
-        lines.append(
-            f"reservation {installed.to_version}: upgraded from {installed.from_version}"
-        )
+        lines.append(f"reservation {installed.to_version}: upgraded from {installed.from_version}")
     return lines

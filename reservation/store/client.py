@@ -178,8 +178,8 @@ class MessageStore:
             return []
         columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
         with self._connection() as connection:
-            rows = connection.execute(_QUERIES["write_batch"], columns).fetchall()
-        return [row[0] for row in rows]
+            written = connection.execute(_QUERIES["write_batch"], columns).fetchall()
+        return [row[0] for row in written]
 
     def lock_categories(self, stream_names: Sequence[str]) -> None:
         """Take the locks of these streams' categories, for the rest of the transaction.

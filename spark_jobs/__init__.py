@@ -1,0 +1,1 @@
+"""Spark jobs that hold what is stored against what the consumers promise."""

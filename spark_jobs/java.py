@@ -1,0 +1,48 @@
+"""Finding the Java that Spark runs on, before Spark looks for it and says so in forty lines."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from spark_jobs.errors import SparkUnavailableError
+
+MINIMUM = 17
+
+_INSTALL = (
+    "install it with `apt-get install openjdk-17-jre-headless` (Debian), `dnf install "
+    "java-17-openjdk-headless` (Fedora) or `brew install openjdk@17` (macOS), or point JAVA_HOME "
+    "at one"
+)
+
+
+def require_java() -> int:
+    """Return the major version of the Java that Spark will use.
+
+    Raises:
+        SparkUnavailableError: there is none, or it is too old; the message names the package.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM} or later and there is none {where}; {_INSTALL}"
+        )
+    try:
+        told = subprocess.run(  # noqa: S603  the very program that Spark would start
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SparkUnavailableError(f"{java} does not run: {error}; {_INSTALL}") from error
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', told)
+    if found is None:
+        raise SparkUnavailableError(f"{java} does not tell its version; {_INSTALL}")
+    # Java 8 and before call themselves 1.8.
+    major = int(found[2] or 0) if found[1] == "1" else int(found[1])
+    if major < MINIMUM:
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM} or later and {java} is Java {major}; {_INSTALL}"
+        )
+    return major

@@ -1,0 +1,60 @@
+-- name: export_snapshot
+SELECT pg_export_snapshot(), now()
+
+-- name: position
+SELECT position FROM reservation.positions WHERE consumer = %s AND category = %s
+
+-- name: bounds
+-- The first and last global position of a category, each one step into the index.
+SELECT (SELECT global_position FROM message_store.messages
+        WHERE message_store.category(stream_name) = %(category)s
+        ORDER BY global_position LIMIT 1),
+       (SELECT global_position FROM message_store.messages
+        WHERE message_store.category(stream_name) = %(category)s
+        ORDER BY global_position DESC LIMIT 1)
+
+-- name: messages
+-- A range of a category. `declared` says per command type how its key is made: the stream that the
+-- key names is computed here, so that the payload stays in the server; only where the key is a
+-- function does it travel. `content` stands for the data less the volatile fields: jsonb's own hash
+-- under two seeds, equal where jsonb calls two values equal, as the consumers do.
+SELECT m.global_position, m.position, m.stream_name, m.type, m.id::text AS id,
+       CASE jsonb_typeof(m.metadata->'causationMessageGlobalPosition')
+         WHEN 'number' THEN (m.metadata->>'causationMessageGlobalPosition')::bigint
+       END AS causation,
+       d.category AS key_category,
+       (
+         SELECT CASE WHEN bool_and(part.usable)
+                     THEN d.category || '-' || string_agg(part.value, '+' ORDER BY part.n) END
+         FROM (
+           SELECT f.n, m.data->>f.name AS value,
+                  CASE jsonb_typeof(m.data->f.name)
+                    WHEN 'string' THEN m.data->>f.name <> ''
+                      AND (f.n = cardinality(d.fields) OR strpos(m.data->>f.name, '+') = 0)
+                    WHEN 'number' THEN (m.data->>f.name)::numeric %% 1 = 0
+                    ELSE false
+                  END AS usable
+           FROM unnest(d.fields) WITH ORDINALITY AS f(name, n)
+         ) AS part
+       ) AS key_stream,
+       CASE WHEN d.by_function THEN m.data::text END AS function_data,
+       hashes.one::text || ',' || hashes.other::text AS content
+FROM message_store.messages m
+LEFT JOIN unnest(%(types)s::text[], %(categories)s::text[], %(fields)s::text[],
+                 %(volatile)s::text[], %(by_function)s::boolean[])
+          AS declared(type, category, fields_json, volatile_json, by_function)
+  ON declared.type = m.type
+CROSS JOIN LATERAL (
+  SELECT declared.category, declared.by_function,
+         ARRAY(SELECT jsonb_array_elements_text(declared.fields_json::jsonb)) AS fields,
+         ARRAY(SELECT jsonb_array_elements_text(declared.volatile_json::jsonb)) AS volatile
+) AS d
+CROSS JOIN LATERAL (
+  SELECT CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - d.volatile
+              ELSE coalesce(m.data, 'null') END AS data
+) AS kept
+CROSS JOIN LATERAL (
+  SELECT jsonb_hash_extended(kept.data, 0) AS one, jsonb_hash_extended(kept.data, 1) AS other
+) AS hashes
+WHERE message_store.category(m.stream_name) = %(category)s
+  AND m.global_position BETWEEN %(first)s AND %(last)s
