@@ -1,6 +1,0 @@
-import click
-
-
-@click.command()
-def demo() -> None:
-    pass
