@@ -111,6 +111,8 @@ class Component:
 
         def declare(handler: F) -> F:
             name = self._command(command)
+            if name in self.handlers:
+                raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = self._fields(command, volatile)
             self.initiations[name] = Initiation(command, handler, fields)
             return handler

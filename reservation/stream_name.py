@@ -5,9 +5,13 @@ types, ``+`` joins compound types and compound ids, and the first of the ids is 
 by which a consumer group shares out its streams. (Source: Message DB.)
 """
 
+import re
 from collections.abc import Sequence
 
 from reservation.errors import StreamNameError
+
+# Control characters, and code points that UTF-8 has no form for.
+_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 ID_SEPARATOR = "-"
 COMPOUND_SEPARATOR = "+"
@@ -83,8 +87,10 @@ def check(name: str) -> str:
     """
     if not name or name.startswith(ID_SEPARATOR):
         raise StreamNameError(f"The stream name {name!r} has no category")
-    if not name.isprintable():
-        raise StreamNameError(f"The stream name {name!r} holds a control character")
+    if _UNFIT.search(name):
+        raise StreamNameError(
+            f"The stream name {name!r} holds a control character or half of a surrogate pair"
+        )
     length = len(name.encode())
     if length > MAX_BYTES:
         raise StreamNameError(

