@@ -11,7 +11,7 @@ from cli.store import store
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="reservation")
+@click.version_option(package_name="reservation", prog_name="reservation")
 @debug_option
 def main() -> None:
     """Commands that take effect once, however often they are sent.

@@ -44,7 +44,7 @@ def load_component(app: str, app_dir: str | Path = ".") -> Component:
     component = _attribute(_module(module_name, folder), attribute, app)
     if not isinstance(component, Component):
         raise AppPathError(
-            f"{app} is a {type(component).__name__}, not a Component; name the attribute that "
+            f"{app} is of type {type(component).__name__}, not a Component; name the attribute that "
             f"holds the component"
         )
     component.check()

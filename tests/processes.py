@@ -1,0 +1,99 @@
+"""The command line as processes of their own, and waiting for what they log."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PATIENCE = 60.0
+
+
+def command_line(*arguments: str) -> list[str]:
+    """Return what starts our command line, whatever the current folder holds."""
+    return [sys.executable, "-P", "-m", "cli", *arguments]
+
+
+def run_cli(
+    *arguments: str, env: dict[str, str] | None = None, cwd: Path = EXAMPLES
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run(
+        command_line(*arguments),
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+class Started:
+    """A ``reservation start`` whose JSON log can be waited for."""
+
+    def __init__(self, database_url: str, *arguments: str, app: str = "bank:account") -> None:
+        self.process = subprocess.Popen(
+            command_line("start", app, *arguments),
+            env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
+            cwd=EXAMPLES,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._passed: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(PATIENCE)
+        self.process.stderr.close()
+
+    def _read(self) -> None:
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if line.startswith("{"):
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
+        """Wait for a log event, or find it among those that came already; each is found once."""
+        for logged in self._passed:
+            if matches(logged, event, fields):
+                self._passed.remove(logged)
+                return logged
+        while True:
+            logged = self._events.get(timeout=PATIENCE)
+            assert logged is not None, f"ended without {event}: {''.join(self.lines)}"
+            if matches(logged, event, fields):
+                return logged
+            self._passed.append(logged)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and return the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    @property
+    def log(self) -> str:
+        """Everything that was logged, once the process has ended."""
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return "".join(self.lines)
+
+
+def matches(logged: dict[str, Any], event: str, fields: dict[str, Any]) -> bool:
+    """Tell whether a log event is of a name and has these fields."""
+    return logged["event"] == event and fields.items() <= logged.items()

@@ -1,0 +1,136 @@
+"""The command line's answers, above all to bad input."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from psycopg import conninfo
+
+from cli.main import main
+from reservation.store.connection import connect
+from tests.processes import EXAMPLES, run_cli
+
+
+def invoke(*arguments, **env):
+    """Run the command line within this process."""
+    return CliRunner().invoke(main, list(arguments), env=env)
+
+
+def test_installing_says_what_it_did(empty_database_url):
+    """And says otherwise the second time."""
+    first = invoke("store", "install", "--database-url", empty_database_url)
+    assert (first.exit_code, first.output) == (
+        0,
+        "message_store 1.3.0: installed\nreservation 1: installed\n",
+    )
+    again = invoke("store", "install", "--json", RESERVATION_DATABASE_URL=empty_database_url)
+    assert json.loads(again.output) == {
+        "messageStore": {"installed": False, "version": "1.3.0"},
+        "reservation": {"fromVersion": 1, "version": 1},
+    }
+
+
+def test_the_address_may_come_from_libpq(empty_database_url, tmp_path):
+    """A service file, and libpq's variables, say what the address leaves open."""
+    options = conninfo.conninfo_to_dict(empty_database_url)
+    service = tmp_path / "service.conf"
+    service.write_text("[bank]\n" + "".join(f"{k}={v}\n" for k, v in options.items() if v))
+    by_service = invoke("store", "install", PGSERVICEFILE=str(service), PGSERVICE="bank")
+    assert by_service.exit_code == 0, by_service.output
+    name = options.pop("dbname")
+    partial = conninfo.make_conninfo("", **options)
+    by_variable = invoke("store", "install", "--database-url", partial, PGDATABASE=name)
+    assert "was there already" in by_variable.output
+
+
+def test_without_a_database_an_embedded_one_is_started(tmp_path):
+    """A newcomer needs nothing installed; the data is still there the next time."""
+    env = {"XDG_DATA_HOME": str(tmp_path)}
+    first = run_cli("store", "install", env=env)
+    assert first.returncode == 0, first.stderr
+    second = run_cli("store", "install", env=env)
+    assert "was there already" in second.stdout
+    assert (tmp_path / "reservation" / "postgres" / "PG_VERSION").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["start", "bank"], "write module:attribute"),
+        (["start", "nowhere:account"], "There is no module 'nowhere'"),
+        (["reconcile", "nowhere:account"], "There is no module 'nowhere'"),
+        (["start", "bank:account"], "Cannot reach the database"),
+        (["reconcile", "bank:account"], "Cannot reach the database"),
+        (["store", "install"], "Cannot reach the database"),
+        (["start", "bank:account", "--only", "nothing"], "'nothing' is not one of"),
+    ],
+)
+def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, problem):
+    """No traceback, no password."""
+    address = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
+    done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": address})
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert problem in errors[0]
+    assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["start", "reconcile"])
+def test_a_database_without_the_store_is_named(empty_database_url, command):
+    """With the command that mends it."""
+    done = run_cli(command, "bank:account", "--database-url", empty_database_url)
+    assert done.returncode == 2
+    assert "run `reservation store install`" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_the_traceback_is_there_for_those_who_ask(place):
+    """Before or after the command's name."""
+    arguments = ["start", "nowhere:x"]
+    arguments.insert(0 if place == "before" else 2, "--debug")
+    done = run_cli(*arguments, "--database-url", "host=/nowhere")
+    assert "Traceback" in done.stderr
+    assert "AppPathError" in done.stderr
+
+
+def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
+    """Rather than running the wrong code."""
+    (tmp_path / "consumers").mkdir()
+    (tmp_path / "consumers" / "__init__.py").write_text("raise SystemExit('wrong one')")
+    for command in ("start", "reconcile"):
+        done = run_cli(command, "bank:account", "--database-url", database_url, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "a package of its own named 'consumers'" in done.stderr
+        assert "wrong one" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["store"], ["store", "install"], ["start"], ["reconcile"], ["demo"]]
+)
+def test_every_command_explains_itself(arguments):
+    """With what it does, and examples where it takes arguments."""
+    done = invoke(*arguments, "--help")
+    assert done.exit_code == 0
+    assert "Usage: " in done.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_our_commands(shell):
+    """The script is click's."""
+    assert "_RESERVATION_COMPLETE" in invoke("completion", shell).output
+
+
+def test_the_version_is_told():
+    """As every command does."""
+    assert "reservation, version " in invoke("--version").output
+
+
+def test_the_command_line_runs_in_the_folder_of_the_example(database_url):
+    """``bank:account`` is found without --app-dir there."""
+    assert (EXAMPLES / "bank").is_dir()
+    with connect(database_url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA reservation CASCADE")
+    done = run_cli("start", "bank:account", "--database-url", database_url)
+    assert "lacks the schema reservation" in done.stderr

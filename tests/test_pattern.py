@@ -1,0 +1,336 @@
+"""The reservation pattern: a command takes effect once, however often it is sent."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from reservation import Component, Metadata, follow
+from reservation.errors import (
+    DecodeError,
+    HandlerError,
+    IdempotenceKeyError,
+    MessageError,
+    PositionLostError,
+    UnknownTypeError,
+)
+from tests.bank import RESERVED, batch, broken, drain, event_types
+from tests.controls import COMMANDS, LATER, close, deposit, open_, withdraw
+
+
+def write_raw(connection, stream_name, type_, data, metadata=None):
+    """Write a message as any client can, whatever its shape."""
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",
+        [stream_name, type_, data, metadata],
+    )
+
+
+def test_a_command_is_reserved_and_its_copy_handled(connection, store):
+    """The copy is the command, in a stream that its entity and key name, following it."""
+    store.write(open_(), COMMANDS)
+    metadata = Metadata(correlation_stream_name="transfer-1", properties={"user": 7})
+    store.write(deposit(), COMMANDS, metadata=metadata)
+    drain(connection)
+    (copy,) = store.read_stream("accountTransaction-123+d1")
+    assert copy.decode(type(deposit())) == deposit()
+    assert copy.metadata.causation_message_stream_name == COMMANDS
+    assert copy.metadata.causation_message_position == 1
+    assert copy.metadata.correlation_stream_name == "transfer-1"
+    assert copy.metadata.properties == {"user": 7}
+    opened, deposited = store.read_stream("account-123")
+    assert (opened.type, deposited.type) == ("Opened", "Deposited")
+    assert deposited.metadata.causation_message_global_position == copy.global_position
+    assert deposited.metadata.correlation_stream_name == "transfer-1"
+    assert f'"sequence": {copy.global_position}' in deposited.data
+    assert broken(connection) == {}
+
+
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+def test_a_reissue_has_no_effect_whenever_it_comes(connection, store, when):
+    """Before the command is read, between its reservation and its handling, and after that."""
+    store.write([open_(), deposit(), withdraw()], COMMANDS)
+    reissues = [open_(time=LATER), deposit(time=LATER), withdraw(time=LATER)]
+    if when == "before":
+        store.write(reissues, COMMANDS)
+    commands = batch(connection, "account:command")
+    counts = commands.run(100).counts
+    if when == "between":
+        store.write(reissues, COMMANDS)
+        counts += commands.run(100).counts
+    reserved = batch(connection, RESERVED)
+    counts += reserved.run(100).counts
+    if when == "after":
+        store.write(reissues, COMMANDS)
+        counts += commands.run(100).counts
+        counts += reserved.run(100).counts
+    assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
+    # Opened on the spot, two copies handled; one duplicate for each reissue.
+    assert counts == Counter(handled=3, reserved=2, duplicate=3)
+    assert broken(connection) == {}
+
+
+def test_a_redelivery_has_no_effect(connection, store):
+    """Positions set back make the consumers read everything again, and nothing more happens."""
+    store.write([open_(), deposit(), withdraw(), close()], COMMANDS)
+    drain(connection)
+    everything = list(store.read_category("account")) + list(store.read_category(RESERVED))
+    connection.execute("UPDATE reservation.positions SET position = 0")
+    results = drain(connection)
+    assert sum(result.read for result in results) == 6
+    assert list(store.read_category("account")) + list(store.read_category(RESERVED)) == everything
+
+
+def test_an_effect_that_no_handler_guards_is_still_written_once(connection, store):
+    """Events have ids that follow from their command, so the store refuses the second."""
+
+    @dataclass(frozen=True)
+    class Paid:
+        account_id: str
+        n: int
+
+    calls = []
+    careless = Component("careless", id="account_id")
+    careless.reserve(type(deposit()), into="carelessTransaction", key="deposit_id")
+
+    @careless.handle(type(deposit()))
+    def pay(command, entity, context):
+        calls.append(command)
+        return follow(command, Paid, n=len(calls))
+
+    store.write(deposit(), "careless:command-123")
+    drain(connection, careless)
+    connection.execute("UPDATE reservation.positions SET position = 0")
+    with pytest.raises(MessageError, match="handled before, with another result"):
+        drain(connection, careless)
+    assert len(calls) == 2
+    assert event_types(store) == []
+    assert [m.type for m in store.read_stream("careless-123")] == ["Paid"]
+
+
+def test_a_conflict_is_told_from_a_duplicate(connection, store):
+    """The same key with other content is not the same intent; the first stands."""
+    store.write([open_(), deposit(), withdraw()], COMMANDS)
+    drain(connection)
+    store.write(
+        [
+            open_(customer="another"),
+            deposit(amount="99"),
+            withdraw(amount="4.250"),  # the same number
+            withdraw("d1", amount="10.50"),  # another type under the same key
+        ],
+        COMMANDS,
+    )
+    (result,) = drain(connection)
+    assert result.counts == Counter(conflict=3, duplicate=1)
+    assert [(message.position, name) for message, name in result.conflicts] == [
+        (4, "accountTransaction-123+d1"),
+        (6, "accountTransaction-123+d1"),
+        (3, "account-123"),
+    ]
+    assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
+
+
+def test_conflicts_within_one_batch_are_told_too(connection, store):
+    """The first of the batch is what the others are compared with."""
+    store.write([deposit(), deposit(amount="99"), deposit(time=LATER)], COMMANDS)
+    (first, *_) = drain(connection)
+    assert first.counts == Counter(reserved=1, conflict=1, duplicate=1)
+
+
+def test_a_withdrawal_needs_funds(connection, store):
+    """What was decided on earlier messages of the batch counts for the later ones."""
+    store.write([open_(), deposit(amount="5"), withdraw("w1", "3"), withdraw("w2", "3")], COMMANDS)
+    drain(connection)
+    assert event_types(store) == ["Opened", "Deposited", "Withdrawn", "WithdrawalRejected"]
+    store.write([deposit("d2", "0.99"), withdraw("w3", "2.99"), withdraw("w4", "0.01")], COMMANDS)
+    drain(connection)
+    assert event_types(store)[4:] == ["Deposited", "Withdrawn", "WithdrawalRejected"]
+    assert broken(connection) == {}
+
+
+def test_an_account_is_closed_once(connection, store):
+    """A command that is handled on the spot relies on the entity's state."""
+    store.write([open_(), close(), close()], COMMANDS)
+    drain(connection)
+    store.write(close(), COMMANDS)
+    drain(connection)
+    assert event_types(store) == ["Opened", "Closed"]
+
+
+def test_streams_can_be_named_by_the_key_alone(connection, store):
+    """The pattern's own form, with a function for a key."""
+    payment = Component("payment", id="account_id")
+    payment.reserve(type(deposit()), into="paymentTransaction", key=lambda d: f"{d.deposit_id}-x")
+    payment.handle(type(deposit()))(lambda command, entity, context: None)
+    store.write([deposit("d1"), deposit("d1")], "payment:command-123")
+    drain(connection, payment)
+    (copy,) = store.read_category("paymentTransaction")
+    assert copy.stream_name == "paymentTransaction-d1-x"
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "error", "problem"),
+    [
+        ("Deposit", None, DecodeError, "has no data"),
+        ("Deposit", Jsonb([1]), DecodeError, "Expected `object`, got `array`"),
+        ("Deposit", Jsonb("text"), DecodeError, "Expected `object`"),
+        ("Deposit", Jsonb({"depositId": "d9"}), DecodeError, "missing required field"),
+        (
+            "Deposit",
+            Jsonb({"depositId": "", "accountId": "1", "amount": 1, "time": "2026-01-01T00:00:00Z"}),
+            IdempotenceKeyError,
+            "field deposit_id is empty",
+        ),
+        (
+            "Close",
+            Jsonb({"accountId": "", "time": "2026-01-01T00:00:00Z"}),
+            IdempotenceKeyError,
+            "field account_id is empty",
+        ),
+        ("Rename", Jsonb({}), UnknownTypeError, r"account\.ignore\('Rename'\)"),
+        ("Deposited", Jsonb({}), UnknownTypeError, "declare a handler for Deposited"),
+    ],
+)
+def test_a_message_that_can_not_be_dealt_with_keeps_the_position_before_it(
+    connection, store, type_, data, error, problem
+):
+    """Nothing of its batch is written, and the error names the message."""
+    store.write(deposit("d1"), COMMANDS)
+    write_raw(connection, COMMANDS, type_, data)
+    commands = batch(connection, "account:command")
+    with pytest.raises(error, match=problem) as caught:
+        commands.run(100)
+    assert f"{type_} at {COMMANDS}, global position 2" in str(caught.value)
+    assert connection.execute("SELECT position FROM reservation.positions").fetchone() == (0,)
+    assert list(store.read_category(RESERVED)) == []
+    assert commands.run(1).counts == Counter(reserved=1)
+    with pytest.raises(error):
+        commands.run(1)
+
+
+def test_metadata_that_is_no_object_stops_what_follows_from_it(connection, store):
+    """A cause that can not be handed on is not dropped; a copy without metadata is made."""
+    data = {"accountId": "123", "customerId": "4", "time": "2026-01-01T00:00:00Z"}
+    write_raw(connection, COMMANDS, "Open", Jsonb(data), Jsonb([1]))
+    with pytest.raises(DecodeError, match="metadata of Open"):
+        drain(connection)
+
+
+def test_a_command_in_a_category_without_an_id_is_dealt_with(connection, store):
+    """Another client may have written to the category itself; the data says whose it is."""
+    write_raw(
+        connection,
+        "account:command",
+        "Open",
+        Jsonb({"accountId": "7", "customerId": "c", "time": "2026-01-01T00:00:00Z"}),
+    )
+    drain(connection)
+    assert event_types(store, "7") == ["Opened"]
+
+
+def test_a_handler_that_raises_is_named_with_its_message(connection, store):
+    """The cause stays with the error, for those who ask for the traceback."""
+    failing = Component("failing", id="account_id")
+
+    @failing.handle(type(deposit()))
+    def handle(command, entity, context):
+        raise ZeroDivisionError("by nothing")
+
+    store.write(deposit(), "failing:command-123")
+    with pytest.raises(HandlerError, match="Deposit at failing.*ZeroDivisionError") as caught:
+        drain(connection, failing)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("result", [3, "text", {"a": 1}, [deposit(), 3]])
+def test_a_handler_returns_events_or_nothing(connection, store, result):
+    """Anything else is the handler's mistake."""
+    wrong = Component("wrong", id="account_id")
+    wrong.handle(type(deposit()))(lambda command, entity, context: result)
+    store.write(deposit(), "wrong:command-123")
+    with pytest.raises(HandlerError, match="returns an event, several or None"):
+        drain(connection, wrong)
+
+
+def test_a_command_that_initiates_must_start_its_stream(connection, store):
+    """Without an event there would be nothing to tell a reissue by."""
+    empty = Component("empty", id="account_id")
+    empty.initiate(type(open_()))(lambda command, context: None)
+    store.write(open_(), "empty:command-123")
+    with pytest.raises(HandlerError, match="returned no event"):
+        drain(connection, empty)
+
+
+def test_an_ignored_type_is_counted_and_passed(connection, store):
+    """The author said that it means nothing here."""
+    component = Component("some", id="account_id")
+    component.handle(type(deposit()))(lambda command, entity, context: None)
+    component.ignore("Rename")
+    write_raw(connection, "some:command-1", "Rename", None)
+    (result,) = drain(connection, component)
+    assert result.counts == Counter(ignored=1)
+
+
+def test_a_consumer_that_was_taken_over_commits_nothing(connection, store):
+    """The same consumer started twice, or one that slept: the newest claim is the one that counts."""
+    store.write(deposit(), COMMANDS)
+    older = batch(connection, "account:command")
+    newer = batch(connection, "account:command")
+    with pytest.raises(PositionLostError, match="Another process has taken over"):
+        older.run(100)
+    assert list(store.read_category(RESERVED)) == []
+    assert newer.run(100).counts == Counter(reserved=1)
+
+
+def test_a_lost_race_leaves_nothing_and_is_run_again(connection, store):
+    """Another writer of the entity's stream was first: the batch decides anew on what it wrote."""
+    from reservation.errors import ExpectedVersionError
+
+    racing = Component("racing", id="account_id")
+    calls = []
+
+    @dataclass(frozen=True)
+    class Noted:
+        account_id: str
+
+    @racing.handle(type(deposit()))
+    def handle(command, entity, context):
+        if not calls:
+            store.write(Noted(command.account_id), "racing-123")
+        calls.append(command)
+        return Noted(command.account_id)
+
+    store.write(deposit(), "racing:command-123")
+    one = batch(connection, "racing:command", racing)
+    # The handler writes in the batch's own connection, before the batch writes at the version that
+    # it had loaded.
+    with pytest.raises(ExpectedVersionError):
+        one.run(100)
+    assert store.stream_version("racing-123") == -1
+    assert one.run(100).counts == Counter(handled=1)
+    assert store.stream_version("racing-123") == 0
+
+
+def test_entities_are_loaded_from_where_they_are(connection, store):
+    """Between batches the cache reads only what is new, and what others wrote counts."""
+    store.write([open_(), deposit(amount="5")], COMMANDS)
+    commands, reserved = batch(connection, "account:command"), batch(connection, RESERVED)
+    commands.run(100)
+    reserved.run(100)
+    store.write(close(), COMMANDS)  # written to the account's stream by the other consumer
+    store.write(withdraw(amount="5"), COMMANDS)
+    commands.run(100)
+    reserved.run(100)
+    assert event_types(store) == ["Opened", "Deposited", "Closed", "Withdrawn"]
+
+
+def test_the_cache_of_entities_is_bounded(store):
+    """Memory does not grow with the number of entities."""
+    from bank import account
+    from reservation.entity.cache import EntityCache
+
+    cache = EntityCache(account.entity, account.projection, capacity=2)
+    cache.load(store, [f"account-{n}" for n in range(5)])
+    assert list(cache._loaded) == ["account-3", "account-4"]

@@ -1,0 +1,185 @@
+"""``reservation start``: the consumers as real processes."""
+
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from tests.bank import RESERVED, broken, event_types
+from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.processes import EXAMPLES, PATIENCE, Started, command_line, run_cli
+
+
+def wait_until_gone(admin, database_url, patience=PATIENCE):
+    """Wait until no consumer is connected to the database any more."""
+    admin.execute(
+        """
+        DO $$
+        BEGIN
+          FOR n IN 1..6000 LOOP
+            PERFORM pg_stat_clear_snapshot();
+            EXIT WHEN NOT EXISTS (
+              SELECT FROM pg_stat_activity WHERE application_name LIKE 'reservation account %');
+            PERFORM pg_sleep(0.01);
+          END LOOP;
+        END $$
+        """
+    )
+    return admin.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'reservation account %'"
+    ).fetchone() == (0,)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_both_consumers_run_until_they_are_told_to_stop(connection, store, database_url, number):
+    """One command starts both; a signal ends both, cleanly, with status 0."""
+    store.write([open_(), deposit(), withdraw(), deposit()], COMMANDS)
+    with Started(database_url) as started:
+        started.wait_for("batch_committed", category=RESERVED, handled=2)
+        store.write(deposit("d2"), COMMANDS)
+        started.wait_for("batch_committed", category=RESERVED, handled=1)
+        assert started.stop(number) == 0
+        assert started.log.count('"consumer_stopped"') == 2
+    assert event_types(store) == ["Opened", "Deposited", "Withdrawn", "Deposited"]
+    assert broken(connection) == {}
+
+
+def test_each_consumer_runs_alone(store, database_url):
+    """Two processes, of which each does its half."""
+    store.write([open_(), deposit()], COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        commands.wait_for("batch_committed", category="account:command", reserved=1, handled=1)
+        assert commands.stop() == 0
+    assert event_types(store) == ["Opened"]
+    with Started(database_url, "--only", "reserved") as reserved:
+        reserved.wait_for("batch_committed", category=RESERVED, handled=1)
+        assert reserved.stop() == 0
+    assert event_types(store) == ["Opened", "Deposited"]
+
+
+def test_when_one_consumer_dies_the_host_stops_the_other_and_fails(admin, store, database_url):
+    """A supervisor sees the failure and starts both again."""
+    with Started(database_url) as started:
+        for category in ("account:command", RESERVED):
+            started.wait_for("consumer_started", category=category)
+        (victim,) = admin.execute(
+            "SELECT application_name FROM pg_stat_activity WHERE application_name = %s",
+            [f"reservation account {RESERVED}"],
+        ).fetchone()
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(started.process.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        # The last child is that of the last category; the first is the resource tracker or the
+        # consumer of commands. Whichever consumer dies, the outcome is the same.
+        os.kill(int(children[-1]), signal.SIGKILL)
+        assert started.process.wait(PATIENCE) == 1
+        assert "ended unexpectedly (by signal 9)" in started.log
+    assert victim
+    assert wait_until_gone(admin, database_url)
+
+
+def test_consumers_whose_host_is_killed_stop_by_themselves(admin, database_url):
+    """Nobody would tell them to."""
+    with Started(database_url) as started:
+        for category in ("account:command", RESERVED):
+            started.wait_for("consumer_started", category=category)
+        started.process.kill()
+        started.process.wait()
+    assert wait_until_gone(admin, database_url)
+
+
+def test_the_same_consumer_started_twice_goes_on_in_the_newer_process(store, database_url):
+    """The older one finds its position taken, says so in one line and fails."""
+    with Started(database_url, "--only", "commands") as older:
+        older.wait_for("consumer_started")
+        with Started(database_url, "--only", "commands") as newer:
+            newer.wait_for("consumer_started", epoch=2)
+            store.write([deposit()], COMMANDS)
+            newer.wait_for("batch_committed", reserved=1)
+            assert older.process.wait(PATIENCE) == 1
+            assert "Another process has taken over the consumer account" in older.log
+            assert newer.stop() == 0
+
+
+@pytest.mark.parametrize("only", [[], ["--only", "commands"]])
+def test_a_message_that_can_not_be_dealt_with_stops_with_one_line(
+    connection, store, database_url, only
+):
+    """What was before it is done, and its position is not passed."""
+    store.write([open_(), deposit()], COMMANDS)
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', '[1]')",
+        [COMMANDS],
+    )
+    store.write(deposit("d2"), COMMANDS)
+    with Started(database_url, *only) as started:
+        assert started.process.wait(PATIENCE) == 1
+        error = [line for line in started.log.splitlines() if line.startswith("Error: ")]
+    assert len(error) == 1
+    assert "Cannot decode Deposit at account:command-123, global position 3" in error[0]
+    assert "Traceback" not in started.log
+    rows = connection.execute(
+        "SELECT position FROM reservation.positions WHERE category = 'account:command'"
+    ).fetchall()
+    assert rows == [(2,)]
+    assert store.stream_version("accountTransaction-123+d1") == 0
+    assert store.stream_version("accountTransaction-123+d2") == -1
+
+
+def test_logs_are_json_and_hold_no_payload(store, database_url):
+    """What a machine reads, and nothing of what the messages say."""
+    store.write([open_(customer="secret-customer"), deposit(amount="31415.92")], COMMANDS)
+    store.write(deposit(amount="27182.81"), COMMANDS)
+    with Started(database_url) as started:
+        started.wait_for("command_conflict", key_stream="accountTransaction-123+d1")
+        started.wait_for("batch_committed", category=RESERVED)
+        started.stop()
+        assert all(line.startswith("{") for line in started.lines)
+        for secret in ("secret-customer", "31415", "27182"):
+            assert secret not in started.log
+
+
+def test_logs_are_lines_for_people_on_a_terminal(database_url):
+    """The same events, readable."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command_line("start", "bank:account", "--only", "commands"),
+        env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
+        cwd=EXAMPLES,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        text = b""
+        while b"consumer_started" not in text:
+            text += os.read(ours, 4096)
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    os.close(ours)
+    assert not text.lstrip().startswith(b"{")
+
+
+def test_a_component_without_reservations_has_no_reserved_consumer(tmp_path, database_url):
+    """Asking for it is a mistake, said in one line."""
+    (tmp_path / "plain.py").write_text(
+        "from dataclasses import dataclass\nfrom reservation import Component\n"
+        "@dataclass\nclass Ping:\n    id: str\n"
+        "ping = Component('ping', id='id')\n"
+        "ping.handle(Ping)(lambda command, entity, context: None)\n"
+    )
+    done = run_cli(
+        "start",
+        "plain:ping",
+        "--only",
+        "reserved",
+        "--app-dir",
+        str(tmp_path),
+        "--database-url",
+        database_url,
+    )
+    assert done.returncode == 2
+    assert "reserves no command" in done.stderr
