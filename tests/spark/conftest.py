@@ -1,0 +1,48 @@
+"""Fixtures of the Spark tests: one session and one database for all of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from psycopg import Connection
+from pyspark.sql import SparkSession
+
+from reservation import MessageStore, install
+from reservation.store.connection import connect
+from spark_jobs.session import spark_session
+
+
+@pytest.fixture(scope="session")
+def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]:
+    """Give the database that Spark's workers know from their environment."""
+    from psycopg import conninfo
+
+    admin.execute("CREATE DATABASE reservation_spark")
+    url = conninfo.make_conninfo(server_url, dbname="reservation_spark")
+    with connect(url, autocommit=True) as connection:
+        install(connection)
+    yield url
+    admin.execute("DROP DATABASE reservation_spark WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_database_url: str) -> Iterator[SparkSession]:
+    """Give a Spark session with the source ``message_store``."""
+    with spark_session(spark_database_url, master="local[2]") as session:
+        yield session
+
+
+@pytest.fixture
+def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
+    """Give a connection to that database, emptied."""
+    with connect(spark_database_url, autocommit=True) as connection:
+        connection.execute(
+            "TRUNCATE message_store.messages, reservation.positions RESTART IDENTITY"
+        )
+        yield connection
+
+
+@pytest.fixture
+def spark_store(spark_connection: Connection[Any]) -> MessageStore:
+    """Give a client of that store."""
+    return MessageStore(spark_connection)

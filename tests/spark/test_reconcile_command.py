@@ -1,0 +1,137 @@
+"""``reservation reconcile`` from start to exit, on stores with planted findings."""
+
+import json
+import stat
+
+import pyarrow.parquet as pq
+import pytest
+
+from reservation import Write
+from tests.bank import batch, drain
+from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.processes import run_cli
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def planted(connection, store):
+    """Plant one or more of every finding in a store, beside what is in order."""
+    store.write([open_(), deposit("d1"), deposit("d1", time=LATER), withdraw("w1")], COMMANDS)
+    store.write(deposit("lost"), COMMANDS)
+    drain(connection)
+    # Lost: the reservation and its effects are gone although the consumer has read the command.
+    connection.execute(
+        "DELETE FROM message_store.messages WHERE stream_name = 'accountTransaction-123+lost'"
+    )
+    # A conflict, read by the consumer and discarded.
+    store.write([deposit("d1", amount="99"), open_(customer="another")], COMMANDS)
+    batch(connection, "account:command").run(100)
+    # Orphans, and a stream with more than one message.
+    store.write_batch(
+        [
+            Write(deposit("o1"), "accountTransaction-123+o1"),
+            Write(deposit("o2"), "accountTransaction-123+o2\u202e<b>"),
+            Write(deposit("d1"), "accountTransaction-123+d1"),
+            Write(deposit("d1"), "accountTransaction-123+d1"),
+        ]
+    )
+    # Pending: not read yet.
+    store.write([deposit("p1"), deposit("p2"), deposit("p1")], COMMANDS)
+
+
+def test_each_planted_finding_is_found(planted, database_url, tmp_path):
+    """The counts equal those planted, and every row is in the output."""
+    output = tmp_path / "findings"
+    done = run_cli(
+        "reconcile",
+        "bank:account",
+        "--json",
+        "--output",
+        str(output),
+        env={"RESERVATION_DATABASE_URL": database_url},
+    )
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert report["categories"] == [
+        {
+            "commandCategory": "account:command",
+            "reservationCategory": "accountTransaction",
+            "commands": 8,
+            "keys": 5,
+            "keyless": 0,
+            "duplicates": 2,
+            "reserved": 2,
+            "missing": 1,
+            "pending": 2,
+            "orphans": 2,
+            "multiple": 1,
+            "conflicts": 1,
+        }
+    ]
+    (opened,) = report["initiations"]
+    assert (opened["commands"], opened["keys"], opened["conflicts"]) == (2, 1, 1)
+    assert not report["inOrder"]
+    rows = pq.read_table(output).to_pylist()
+    assert sorted((row["finding"], row["key_stream"]) for row in rows) == [
+        ("conflict", "account-123"),
+        ("conflict", "accountTransaction-123+d1"),
+        ("missing", "accountTransaction-123+lost"),
+        ("multiple", "accountTransaction-123+d1"),
+        ("multiple", "accountTransaction-123+d1"),
+        ("orphan", "accountTransaction-123+o1"),
+        ("orphan", "accountTransaction-123+o2\u202e<b>"),
+    ]
+    assert len(report["samples"]) == len(rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["findings"]
+
+
+def test_the_table_is_for_people(planted, database_url):
+    """Counts, samples and a verdict; what steers a terminal is made visible."""
+    done = run_cli("reconcile", "bank:account", "--database-url", database_url)
+    assert done.returncode == 1
+    assert "Not in order" in done.stdout
+    assert "more than one message" in done.stdout
+    assert "\u202e" not in done.stdout
+    assert "\x1b" not in done.stdout  # no colours where there is no terminal
+
+
+def test_a_store_in_order_exits_with_0(connection, store, database_url):
+    """Duplicates and what is still to be read are in order."""
+    store.write([open_(), deposit(), deposit(), withdraw()], COMMANDS)
+    drain(connection)
+    store.write([deposit("d2"), open_()], COMMANDS)
+    done = run_cli("reconcile", "bank:account", "--json", "--database-url", database_url)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    (counts,) = report["categories"]
+    assert report["inOrder"]
+    assert (counts["reserved"], counts["pending"], counts["duplicates"]) == (2, 1, 1)
+    assert done.stderr == ""
+
+
+def test_nothing_written_is_overwritten(database_url, tmp_path):
+    """An output folder that exists is refused before Spark starts."""
+    done = run_cli(
+        "reconcile", "bank:account", "--database-url", database_url, "--output", str(tmp_path)
+    )
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [(None, "there is none"), ("11.0.2", "is Java 11"), ("1.8.0_352", "is Java 8")],
+)
+def test_java_that_is_missing_or_too_old_is_named(database_url, tmp_path, version, problem):
+    """With the package to install, in one line."""
+    if version is not None:
+        java = tmp_path / "java"
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    environment = {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    done = run_cli("reconcile", "bank:account", "--database-url", database_url, env=environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert problem in line
+    assert "openjdk-17-jre-headless" in line
