@@ -1,6 +1,7 @@
 """What a user sees when something goes wrong: one line, and an exit status.
 
-0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the command could not run.
+0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the command could not run;
+130 it was interrupted from the keyboard.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ from reservation.errors import MessageError, PositionLostError, ReservationError
 
 NOT_IN_ORDER = 1
 COULD_NOT_RUN = 2
+INTERRUPTED = 130  # as shells count SIGINT
 
 _DEBUG = "reservation.debug"
 
@@ -40,14 +42,21 @@ class Group(click.Group):
         except ReservationError as error:
             if context.meta.get(_DEBUG):
                 raise
-            about_data = isinstance(error, MessageError | ConsumerFailed | PositionLostError)
-            raise (NotInOrder if about_data else Failure)(str(error)) from error
+            raise (NotInOrder if _is_about_data(error) else Failure)(str(error)) from error
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
             if context.meta.get(_DEBUG):
                 raise
             raise Failure(
                 f"Unexpected {type(error).__name__}: {error} (run again with --debug to see where)"
             ) from error
+
+
+def _is_about_data(error: ReservationError) -> bool:
+    if isinstance(error, ConsumerFailed):
+        return not error.could_not_run
+    return isinstance(error, MessageError | PositionLostError)
 
 
 def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -58,8 +58,13 @@ class Batch:
         self._position = position
         self._handling = Handling(component, position.category)
 
-    def run(self, limit: int) -> BatchResult:
+    def run(self, limit: int, *, locked: bool = False) -> BatchResult:
         """Take the category forward by up to ``limit`` messages.
+
+        Args:
+            limit: how many messages to take at most.
+            locked: whether to hold off other writers before anything is read, rather than only
+                while writing. A batch that lost a race to them is sure to win then.
 
         Raises:
             MessageError: a message can not be dealt with; nothing of the batch is written.
@@ -67,23 +72,27 @@ class Batch:
             PositionLostError: another process has taken over; nothing of the batch is written.
         """
         try:
-            return self._run(limit)
+            return self._run(limit, locked)
         except BaseException:
             self._handling.forget()
             raise
 
-    def _run(self, limit: int) -> BatchResult:
+    def _run(self, limit: int, locked: bool) -> BatchResult:
         connection, position = self._connection, self._position
         to = position.position
         with translated(), connection.transaction():
             store = MessageStore(connection)
+            if locked:
+                component = self._component
+                store.lock_categories([component.name, *component.reservation_categories])
             messages = store.category_batch(position.category, to + 1, limit)
             if not messages:
                 return BatchResult(0, Counter(), ())
             decisions = self._handling.decide(store, messages)
-            self._write(store, decisions, messages)
             to = messages[-1].global_position
+            store.lock_categories(decisions.stream_names)
             position.advance(connection, to)
+            self._write(store, decisions, messages)
         position.moved(to)
         return BatchResult(len(messages), decisions.counts, decisions.conflicts)
 
@@ -91,13 +100,17 @@ class Batch:
         self, store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
     ) -> None:
         connection, component = self._connection, self._component
-        store.lock_categories(decisions.stream_names)
         try:
             store.write_batch(decisions.writes)
             outcomes = reserve(
                 connection,
                 [(command.global_position, name) for command, name in decisions.reservations],
                 component.volatile("reserve"),
+            )
+            reissued = compare_initiations(
+                connection,
+                [(command.global_position, name) for command, name in decisions.reissued],
+                component.volatile("initiate"),
             )
         except MessageIdConflictError as error:
             reason = f"it was handled before, with another result ({error})"
@@ -108,11 +121,6 @@ class Batch:
             raise _refused(messages, str(error)) from error
         for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
             decisions.tell(command, name, outcome)
-        reissued = compare_initiations(
-            connection,
-            [(command.global_position, name) for command, name in decisions.reissued],
-            component.volatile("initiate"),
-        )
         for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
             decisions.tell(command, name, outcome)
 

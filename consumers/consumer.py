@@ -5,15 +5,16 @@ from typing import Any
 import structlog
 from psycopg import Connection
 
-from consumers.batch import Batch, BatchResult
+from consumers.batch import Batch
 from consumers.position import Position
 from consumers.stopping import Stop
 from reservation.component import Component
-from reservation.errors import MessageError
+from reservation.errors import LockTimeoutError, MessageError
 from reservation.store.errors import TRANSIENT
 
-# How often in a row a batch may lose a race to other writers before it counts as an error.
-MAX_LOST_RACES = 20
+# A batch that lost a race runs again under the locks, where no other writer can be first. One that
+# loses that often all the same meets something that running again does not mend.
+MAX_LOST_RACES = 10
 
 
 class Consumer:
@@ -52,37 +53,55 @@ class Consumer:
             PositionLostError: another process has taken over.
             DatabaseUnavailableError: the connection was lost.
         """
-        position = Position.claim(self._connection, self._component.name, self._category)
+        position = self._claim(stop)
+        if position is None:
+            return
         batch = Batch(self._connection, self._component, position)
         self._log.info("consumer_started", position=position.position, epoch=position.epoch)
         while not stop.requested:
-            result = self._next(batch, position)
-            if result.read == 0:
+            if not self._next(batch, position, stop):
                 stop.wait(self._poll_interval)
         self._log.info("consumer_stopped", position=position.position)
 
-    def _next(self, batch: Batch, position: Position) -> BatchResult:
-        """Run one batch; where that fails, go through it message by message to the one at fault."""
+    def _claim(self, stop: Stop) -> Position | None:
+        """Claim the position, waiting for a transaction that is moving it; None when stopped."""
+        while True:
+            try:
+                return Position.claim(self._connection, self._component.name, self._category)
+            except LockTimeoutError:
+                self._log.info("lock_awaited")
+                if stop.requested:
+                    return None
+
+    def _next(self, batch: Batch, position: Position, stop: Stop) -> int:
+        """Run one batch; where that fails, go through it message by message to the one at fault.
+
+        Returns how many messages were dealt with.
+        """
         try:
-            return self._once(batch, position, self._batch_size)
+            return self._once(batch, position, stop, self._batch_size)
         except MessageError as error:
             self._log.warning("batch_failed", position=position.position, error=str(error))
-        for _ in range(self._batch_size):
-            result = self._once(batch, position, 1)
-        return result
+        for done in range(self._batch_size):
+            if stop.requested or not self._once(batch, position, stop, 1):
+                return done
+        return self._batch_size
 
-    def _once(self, batch: Batch, position: Position, limit: int) -> BatchResult:
+    def _once(self, batch: Batch, position: Position, stop: Stop, limit: int) -> int:
         lost = 0
         while True:
             try:
-                result = batch.run(limit)
+                result = batch.run(limit, locked=lost > 0)
+                break
+            except LockTimeoutError:
+                self._log.info("lock_awaited", position=position.position)
+                if stop.requested:
+                    return 0
             except TRANSIENT as error:
                 lost += 1
                 self._log.info("race_lost", times=lost, error=type(error).__name__)
                 if lost == MAX_LOST_RACES:
                     raise
-            else:
-                break
         for message, key_stream in result.conflicts:
             self._log.warning(
                 "command_conflict",
@@ -95,4 +114,4 @@ class Consumer:
             self._log.info(
                 "batch_committed", position=position.position, read=result.read, **result.counts
             )
-        return result
+        return result.read

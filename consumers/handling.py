@@ -19,6 +19,7 @@ from reservation.errors import (
     MessageError,
     ReservationError,
     UnknownTypeError,
+    told,
 )
 from reservation.message import StoredMessage, followed_id
 from reservation.store.client import NO_STREAM, MessageStore, Write
@@ -108,7 +109,7 @@ class Handling:
             ) from error
         except Exception as error:
             raise HandlerError(
-                f"The key function for {one.message} raised {type(error).__name__}: {error}"
+                f"The key function for {one.message} raised {told(error)}"
             ) from error
 
     def _handle(
@@ -131,7 +132,7 @@ class Handling:
             else:
                 handler = self._component.handlers[message.type]
                 result = handler(one.command, loaded.entity, context)
-            events = list(_events(result))
+            events = list(_events(result, message))
             for ordinal, event in enumerate(events):
                 decisions.writes.append(
                     Write(
@@ -147,9 +148,7 @@ class Handling:
         except MessageError:
             raise
         except Exception as error:
-            raise HandlerError(
-                f"The handler of {message} raised {type(error).__name__}: {error}"
-            ) from error
+            raise HandlerError(f"The handler of {message} raised {told(error)}") from error
         if initiation is not None and not events:
             raise HandlerError(
                 f"The handler of {message} returned no event; a command that initiates must "
@@ -158,7 +157,7 @@ class Handling:
         decisions.counts["handled"] += 1
 
 
-def _events(result: object) -> Iterator[object]:
+def _events(result: object, message: StoredMessage) -> Iterator[object]:
     """Give the events that a handler returned: none, one, or several."""
     if result is None:
         return
@@ -166,11 +165,12 @@ def _events(result: object) -> Iterator[object]:
         yield result
         return
     if not isinstance(result, list | tuple | Iterator):
-        raise TypeError(
-            f"a handler returns an event, several or None, not a {type(result).__name__}"
+        raise HandlerError(
+            f"The handler of {message} returned a {type(result).__name__}; a handler returns an "
+            f"event, several or None"
         )
     for event in result:
-        yield from _events(event)
+        yield from _events(event, message)
 
 
 def _no_entity() -> None:

@@ -9,22 +9,36 @@ import multiprocessing
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 import structlog
+from psycopg import IsolationLevel, sql
 
 from consumers.consumer import Consumer
 from consumers.logs import configure_logs
 from consumers.stopping import STOP_SIGNALS, Stop
 from reservation.app_path import load_component
-from reservation.errors import ReservationError
+from reservation.errors import MessageError, PositionLostError, ReservationError
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
 
+# How long a consumer waits for a lock before it looks whether it is to stop, and tries again.
+LOCK_TIMEOUT = "1s"
+
 
 class ConsumerFailed(ReservationError):
-    """A consumer's process ended without having been told to."""
+    """A consumer's process ended without having been told to.
+
+    Attributes:
+        could_not_run: whether something kept it from running, rather than a message or its being
+            taken over.
+    """
+
+    def __init__(self, message: str, *, could_not_run: bool = False) -> None:
+        super().__init__(message)
+        self.could_not_run = could_not_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,9 @@ def _consume(assignment: Assignment, stop: Stop) -> None:
     component = load_component(assignment.app, assignment.app_dir)
     name = f"reservation {component.name} {assignment.category}"
     with connect(assignment.database_url, application_name=name, autocommit=True) as connection:
+        connection.isolation_level = IsolationLevel.READ_COMMITTED
         check_installed(connection)
+        connection.execute(sql.SQL("SET lock_timeout = {}").format(LOCK_TIMEOUT))
         Consumer(connection, component, assignment.category, batch_size=assignment.batch_size).run(
             stop
         )
@@ -73,6 +89,7 @@ def _consume(assignment: Assignment, stop: Stop) -> None:
 
 def _run_processes(assignments: Sequence[Assignment]) -> None:
     context = multiprocessing.get_context("spawn")
+    resource_tracker.ensure_running()  # starting it unblocks signals, so not in between
     running: dict[SpawnProcess, tuple[Assignment, Connection]] = {}
     stopping = False
 
@@ -88,17 +105,23 @@ def _run_processes(assignments: Sequence[Assignment]) -> None:
         for assignment in assignments:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_process, args=(assignment, sender))
-            process.start()
+            # Both this process and the new one, which inherits that, take no signal until each is
+            # ready to act on it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            try:
+                process.start()
+                running[process] = (assignment, receiver)
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             sender.close()
-            running[process] = (assignment, receiver)
-            if stopping:  # the signal came before this process was there to be told
-                process.terminate()
+            if stopping:
+                stop_all()
         while running:
             ended = wait([process.sentinel for process in running])
             for process in [one for one in running if one.sentinel in ended]:
                 process.join()
                 assignment, receiver = running.pop(process)
-                if process.exitcode != 0 and failure is None:
+                if failure is None and (process.exitcode != 0 or not stopping):
                     failure = _failure(assignment, receiver, process.exitcode)
                     structlog.get_logger().error(
                         "consumer_failed", category=assignment.category, error=str(failure)
@@ -116,17 +139,22 @@ def _run_processes(assignments: Sequence[Assignment]) -> None:
 def _process(assignment: Assignment, failures: Connection) -> None:
     """Run one consumer in a process of its own, telling the host why it fails if it does."""
     with Stop() as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         configure_logs(level=assignment.log_level)
         try:
             _consume(assignment, stop)
+        except (MessageError, PositionLostError) as error:
+            failures.send((str(error), False))
+            raise SystemExit(1) from None
         except ReservationError as error:
-            failures.send(str(error))
+            failures.send((str(error), True))
             raise SystemExit(1) from None
 
 
 def _failure(assignment: Assignment, reason: Connection, exit_code: int | None) -> ConsumerFailed:
     try:
-        return ConsumerFailed(reason.recv())
+        message, could_not_run = reason.recv()
+        return ConsumerFailed(message, could_not_run=could_not_run)
     except EOFError:
         how = f"by signal {-exit_code}" if exit_code and exit_code < 0 else f"status {exit_code}"
         return ConsumerFailed(

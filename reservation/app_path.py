@@ -12,8 +12,8 @@ from pathlib import Path
 from reservation.component import Component
 from reservation.errors import AppPathError
 
-# Packages of this project with names so common that a user's folder may have them too.
-COMMON_NAMES = ("consumers", "cli", "spark_jobs")
+# Our packages: names so common that a user's folder may have them too.
+COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
 
 _HOME = Path(__file__).resolve().parent.parent
 
@@ -44,8 +44,8 @@ def load_component(app: str, app_dir: str | Path = ".") -> Component:
     component = _attribute(_module(module_name, folder), attribute, app)
     if not isinstance(component, Component):
         raise AppPathError(
-            f"{app} is of type {type(component).__name__}, not a Component; name the attribute that "
-            f"holds the component"
+            f"{app} is of type {type(component).__name__}, not a Component; name the "
+            f"attribute that holds the component"
         )
     component.check()
     return component

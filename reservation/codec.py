@@ -7,9 +7,11 @@ type `Decimal` are JSON numbers, digit for digit.
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,9 +22,15 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def encode(message: object) -> str:
-    """Return a dataclass instance as JSON text with camelCase keys."""
+    """Return a dataclass instance as JSON text with camelCase keys.
+
+    Raises:
+        msgspec.MsgspecError: a field does not hold what its type says, or a number is not finite.
+        TypeError: it is no dataclass instance.
+    """
     class_: Any = type(message)
     twin = _twin(class_)
+    _refuse_not_finite(message)
     return _encoder.encode(msgspec.convert(message, twin, from_attributes=True)).decode()
 
 
@@ -32,17 +40,55 @@ def decode(type_: type[T], data: str) -> T:
     Fields that the dataclass does not have are passed over.
 
     Raises:
-        msgspec.MsgspecError: the text does not fit; the error names the field, never the value.
+        msgspec.MsgspecError: the text does not fit, or a number in it is not finite. Its text may
+            repeat a value; `explain` leaves that out.
     """
     class_: Any = type_
     message: T = _decoder(class_)(data)
+    _refuse_not_finite(message)
     return message
+
+
+def explain(error: msgspec.MsgspecError) -> str:
+    """Return what an error says of the field and the kind, without the value that it may repeat."""
+    head, at, path = str(error).rpartition(" - at `")
+    head = head or path
+    if head.startswith(("Invalid enum value", "Invalid value")):  # which it then repeats
+        head = "Invalid value"
+    return f"{head}{at}{path}" if at else head
 
 
 def camel_case(name: str) -> str:
     """Return a field's name as it stands in JSON: ``account_id`` is ``accountId``."""
     head, *tail = name.split("_")
     return head + "".join(map(str.capitalize, tail))
+
+
+def prepare(type_: type) -> None:
+    """Make the twin of a dataclass, so that a type that JSON has no form for shows at once.
+
+    Raises:
+        TypeError: a field's type can not be converted.
+        NameError: a field's type is not defined.
+    """
+    class_: Any = type_
+    _decoder(class_)
+
+
+def _refuse_not_finite(value: object, path: str = "$") -> None:
+    """Refuse NaN and infinities, which JSON has no numbers for."""
+    if isinstance(value, float | Decimal):
+        if not math.isfinite(value):
+            raise msgspec.ValidationError(f"Expected a finite number - at `{path}`")
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            _refuse_not_finite(getattr(value, field.name), f"{path}.{camel_case(field.name)}")
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            _refuse_not_finite(one, f"{path}.{key}")
+    elif isinstance(value, list | tuple | set):
+        for one in value:
+            _refuse_not_finite(one, f"{path}[...]")
 
 
 # Any, from here on: structs that are made at run time have no static type.

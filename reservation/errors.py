@@ -13,6 +13,7 @@
     ├── StoreError                the store refused, or could not be asked
     │   ├── DatabaseUnavailableError
     │   ├── SchemaError           the schema is missing, older or newer
+    │   ├── LockTimeoutError      another transaction holds a lock for too long
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
     └── PositionLostError         another process took over this consumer's position
@@ -20,6 +21,9 @@
 Each message says what was wrong, which stream, key or file it was about, and what to do. None
 carries a payload or a secret.
 """
+
+import traceback
+from pathlib import Path
 
 
 class ReservationError(Exception):
@@ -74,6 +78,10 @@ class SchemaError(StoreError):
     """The schema in the database is missing, or is not the version this package works with."""
 
 
+class LockTimeoutError(StoreError):
+    """A lock was not to be had in the time that was set for it; nothing is changed."""
+
+
 class ExpectedVersionError(StoreError):
     """A stream was not at the version that the writer expected: somebody else was first."""
 
@@ -84,3 +92,15 @@ class MessageIdConflictError(StoreError):
 
 class PositionLostError(ReservationError):
     """Another process has taken over the position of this consumer; this one must stop."""
+
+
+def told(error: BaseException) -> str:
+    """Tell an exception of a user's code by its kind and place.
+
+    Its text is left out, because it may repeat what a message holds; the traceback has it.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return type(error).__name__
+    last = frames[-1]
+    return f"{type(error).__name__} in {last.name} ({Path(last.filename).name}:{last.lineno})"

@@ -35,7 +35,8 @@ class StoredMessage:
 
     def __str__(self) -> str:
         """Name the message in logs and errors, without anything of its data."""
-        return f"{self.type} at {self.stream_name}, global position {self.global_position}"
+        name = f"{self.type} at {self.stream_name}, global position {self.global_position}"
+        return printable(name)
 
     def decode(self, type_: builtins.type[T]) -> T:
         """Return the message's data as an instance of a dataclass.
@@ -49,27 +50,23 @@ class StoredMessage:
             return codec.decode(type_, self.data)
         except msgspec.MsgspecError as error:
             raise DecodeError(
-                f"Cannot decode {self}: {error}. Its sender and {type_.__module__}."
+                f"Cannot decode {self}: {codec.explain(error)}. Its sender and {type_.__module__}."
                 f"{type_.__qualname__} disagree; correct the class, or the message's writer"
             ) from error
 
     @cached_property
     def metadata(self) -> Metadata:
-        """The metadata, decoded when it is first asked for.
-
-        Raises:
-            DecodeError: it does not have the shape of metadata.
-        """
-        if self.metadata_json is None:
-            return Metadata()
-        try:
-            return codec.decode(Metadata, self.metadata_json)
-        except msgspec.MsgspecError as error:
-            raise DecodeError(f"Cannot decode the metadata of {self}: {error}") from error
+        """The metadata, decoded when it is first asked for."""
+        return Metadata.decode(self.metadata_json)
 
     def follow_metadata(self) -> Metadata:
         """Return the metadata of a message that follows this one."""
         return self.metadata.follow(self.stream_name, self.position, self.global_position)
+
+
+def printable(text: str) -> str:
+    """Return a text from the store with what could steer a terminal made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def follow(source: object, type_: type[T], **attributes: Any) -> T:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import msgspec
+
 from reservation import codec
 
 
@@ -29,6 +31,22 @@ class Metadata:
         text = codec.encode(self)
         return None if text == "{}" else text
 
+    @classmethod
+    def decode(cls, text: str | None) -> "Metadata":
+        """Return metadata from JSON text; what is not of the right kind counts as not there.
+
+        Metadata comes from clients in many languages and is never a reason to refuse a message.
+        """
+        values = None if text is None else msgspec.json.decode(text)
+        if not isinstance(values, dict):
+            return cls()
+        kept = {
+            name: values[key]
+            for name, (key, kind) in _KINDS.items()
+            if isinstance(values.get(key), kind) and not isinstance(values[key], bool)
+        }
+        return cls(**kept)
+
     def follow(self, stream_name: str, position: int, global_position: int) -> "Metadata":
         """Return the metadata of a message that follows the one that this metadata belongs to.
 
@@ -48,3 +66,16 @@ class Metadata:
             reply_stream_name=self.reply_stream_name,
             properties=self.properties,
         )
+
+
+# Under each field's name: its key in JSON, and what its value must be.
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "causation_message_stream_name": ("causationMessageStreamName", (str,)),
+    "causation_message_position": ("causationMessagePosition", (int,)),
+    "causation_message_global_position": ("causationMessageGlobalPosition", (int,)),
+    "correlation_stream_name": ("correlationStreamName", (str,)),
+    "reply_stream_name": ("replyStreamName", (str,)),
+    "schema_version": ("schemaVersion", (str, int, float)),
+    "properties": ("properties", (dict,)),
+    "local_properties": ("localProperties", (dict,)),
+}

@@ -7,6 +7,7 @@ says so.
 import dataclasses
 from collections.abc import Iterator
 
+from reservation import codec
 from reservation.errors import DeclarationError
 
 
@@ -20,11 +21,16 @@ class MessageTypes:
         """Register a dataclass and return the type name of its messages.
 
         Raises:
-            DeclarationError: it is no dataclass, or another class has the same name.
+            DeclarationError: it is no dataclass, a field has no form in JSON, or another class has
+                the same name.
         """
         name = type_.__name__
         if not dataclasses.is_dataclass(type_):
             raise DeclarationError(f"{name} is not a dataclass; decorate it with @dataclass")
+        try:
+            codec.prepare(type_)
+        except (TypeError, NameError) as error:
+            raise DeclarationError(f"{name} can not be a message: {error}") from error
         if self._types.setdefault(name, type_) is not type_:
             raise DeclarationError(
                 f"Two classes are named {name}: in {self._types[name].__module__} and in "

@@ -19,8 +19,8 @@ SELECT (SELECT global_position FROM message_store.messages
 -- function does it travel. `content` stands for the data less the volatile fields: jsonb's own hash
 -- under two seeds, equal where jsonb calls two values equal, as the consumers do.
 SELECT m.global_position, m.position, m.stream_name, m.type, m.id::text AS id,
-       CASE jsonb_typeof(m.metadata->'causationMessageGlobalPosition')
-         WHEN 'number' THEN (m.metadata->>'causationMessageGlobalPosition')::bigint
+       CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{1,18}$'
+            THEN (m.metadata->>'causationMessageGlobalPosition')::bigint
        END AS causation,
        d.category AS key_category,
        (

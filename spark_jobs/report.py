@@ -4,6 +4,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from reservation.message import printable
 from spark_jobs.reconcile import Reconciled
 from spark_jobs.run import Report
 
@@ -72,16 +73,9 @@ def _samples(report: Report) -> Table:
     for sample in report.samples:
         table.add_row(
             sample["finding"],
-            _plain(sample["stream_name"]),
-            _plain(sample["type"]),
+            Text(printable(sample["stream_name"])),
+            Text(printable(sample["type"])),
             str(sample["global_position"]),
             str(sample["message_id"]),
         )
     return table
-
-
-def _plain(value: str) -> Text:
-    """Return text from the store with what could steer a terminal made visible."""
-    return Text(
-        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
-    )

@@ -1,6 +1,7 @@
 """Reconciling a component: its categories are read, judged and counted under one snapshot."""
 
 import dataclasses
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reservation.component import Component
+from reservation.errors import DeclarationError
 from spark_jobs.errors import SparkJobError
 from spark_jobs.session import spark_session
 from spark_jobs.snapshot import Snapshot, exported_snapshot
@@ -84,9 +86,15 @@ def reconcile_component(
     Raises:
         DatabaseUnavailableError: the database can not be reached.
         SchemaError: it holds no message store.
+        DeclarationError: the component reserves no command and initiates with none.
         SparkUnavailableError: Spark or Java is missing or too old.
         SparkJobError: the job did not come to its end, or the output can not be written.
     """
+    if not (component.reservations or component.initiations):
+        raise DeclarationError(
+            f"The component {component.name!r} reserves no command and initiates with none, so "
+            f"there is nothing to reconcile"
+        )
     if output is not None and output.exists():
         raise SparkJobError(f"The output folder {output} exists already; name one that does not")
     with exported_snapshot(database_url) as snapshot, spark_session(database_url) as spark:
@@ -147,8 +155,8 @@ def _put_in_place(output: Path) -> Iterator[Path]:
 def _reason(error: Exception) -> str:
     """Return the line of an error that says what went wrong, out of Spark's many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith(("psycopg.", "reservation.errors."))]
-    return (told or lines or [type(error).__name__])[-1 if told else 0]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Failure)\b.*:", line)]
+    return (raised[-1:] or lines[:1] or [type(error).__name__])[0]
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         check_installed(connection)
+        # It stays open, and idle, for as long as the job reads.
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         with translated():
             snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
         yield Snapshot(snapshot, time, connection)

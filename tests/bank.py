@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from bank import account
-from bank.invariants import check_invariants
 from psycopg import Connection
 
+from bank import account
+from bank.invariants import check_invariants
 from consumers.batch import Batch, BatchResult
 from consumers.position import Position
 from reservation import Component, MessageStore

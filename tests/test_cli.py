@@ -77,6 +77,22 @@ def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, probl
     assert "hunter2" not in done.stdout + done.stderr
 
 
+def test_a_password_is_not_told_even_when_it_was_written_wrong():
+    """An unencoded @ moves the end of it into the host."""
+    done = invoke("store", "install", "--database-url", "postgresql://u:pa@ssw0rd@127.0.0.1:1/db")
+    assert done.exit_code == 2
+    assert "can not be read" in done.output
+    assert "ssw0rd" not in done.output
+
+
+@pytest.mark.parametrize("address", ["host=a..b", "connect_timeout=abc", "port=x host=127.0.0.1"])
+def test_other_mistakes_in_an_address_are_one_line_too(address):
+    """Whatever kind of error the driver makes of them."""
+    done = invoke("store", "install", "--database-url", address)
+    assert done.exit_code == 2
+    assert done.output.startswith("Error: Cannot reach the database")
+
+
 @pytest.mark.parametrize("command", ["start", "reconcile"])
 def test_a_database_without_the_store_is_named(empty_database_url, command):
     """With the command that mends it."""

@@ -1,9 +1,11 @@
 """Messages as JSON."""
 
+import enum
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import Literal
 
 import msgspec
 import pytest
@@ -63,6 +65,45 @@ def test_an_error_does_not_repeat_the_data():
         codec.decode(Line, '{"unitPrice": "secret"}')
     assert "secret" not in str(caught.value)
     assert "unitPrice" in str(caught.value)
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Paint:
+    color: Color
+    kind: Literal["oil", "water"] = "oil"
+    shade: int = 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"color": "SECRET"}',
+        '{"color": "red", "kind": "SECRET"}',
+        '{"color": "SECRET\'s - at home"}',
+        '{"color": "red", "shade": "SECRET"}',
+    ],
+)
+def test_an_explanation_leaves_out_the_value_that_did_not_fit(text):
+    """Whatever msgspec says of it."""
+    with pytest.raises(msgspec.MsgspecError) as caught:
+        codec.decode(Paint, text)
+    explained = codec.explain(caught.value)
+    assert "SECRET" not in explained
+    assert "home" not in explained
+    assert "$." in explained
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_are_none_are_refused_both_ways(number):
+    """JSON has no form for them, and money none either."""
+    with pytest.raises(msgspec.ValidationError, match=r"finite number - at `\$.orderLines"):
+        codec.encode(Order("1", [Line(Decimal(number))], {}))
+    with pytest.raises(msgspec.ValidationError, match="finite number"):
+        codec.decode(Line, f'{{"unitPrice": "{number}"}}')
 
 
 def test_metadata_leaves_out_what_is_not_there():

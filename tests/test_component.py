@@ -66,6 +66,28 @@ def test_a_message_is_a_dataclass():
         Component("account", id="account_id").handle(int)(lambda command, entity, context: None)
 
 
+def test_a_message_has_a_form_in_json():
+    """A field that has none shows when the class is declared."""
+
+    @dataclass
+    class Either:
+        id: str
+        value: One | Other
+
+    with pytest.raises(DeclarationError, match="Either can not be a message"):
+        Component("account", id="id").handle(Either)(lambda command, entity, context: None)
+
+
+@dataclass
+class One:
+    a: int
+
+
+@dataclass
+class Other:
+    b: int
+
+
 def test_a_component_is_named_by_a_category():
     """A name with an id in it could not be a category."""
     with pytest.raises(StreamNameError):

@@ -60,23 +60,31 @@ def test_groups_share_out_the_streams(peer, store):
         ),
         (
             "get_category_messages('account', consumer_group_member => 1)",
-            "Consumer group member and size must be specified "
-            "(Consumer Group Member: 1, Consumer Group Size: <NULL>)",
+            (
+                "Consumer group member and size must be specified "
+                "(Consumer Group Member: 1, Consumer Group Size: <NULL>)"
+            ),
         ),
         (
             "get_category_messages('a', consumer_group_member => 0, consumer_group_size => 0)",
-            "Consumer group size must not be less than 1 "
-            "(Consumer Group Member: 0, Consumer Group Size: 0)",
+            (
+                "Consumer group size must not be less than 1 "
+                "(Consumer Group Member: 0, Consumer Group Size: 0)"
+            ),
         ),
         (
             "get_category_messages('a', consumer_group_member => -1, consumer_group_size => 1)",
-            "Consumer group member must not be less than 0 "
-            "(Consumer Group Member: -1, Consumer Group Size: 1)",
+            (
+                "Consumer group member must not be less than 0 "
+                "(Consumer Group Member: -1, Consumer Group Size: 1)"
+            ),
         ),
         (
             "get_category_messages('a', consumer_group_member => 1, consumer_group_size => 1)",
-            "Consumer group member must be less than the group size "
-            "(Consumer Group Member: 1, Consumer Group Size: 1)",
+            (
+                "Consumer group member must be less than the group size "
+                "(Consumer Group Member: 1, Consumer Group Size: 1)"
+            ),
         ),
         (
             "get_stream_messages('a-1', condition => 'true')",

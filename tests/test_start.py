@@ -7,7 +7,9 @@ import subprocess
 
 import psutil
 import pytest
+from psycopg import conninfo
 
+from reservation.store.connection import connect
 from tests.bank import RESERVED, broken, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import EXAMPLES, PATIENCE, Started, command_line, run_cli
@@ -172,3 +174,47 @@ def test_a_component_without_reservations_has_no_reserved_consumer(tmp_path, dat
     )
     assert done.returncode == 2
     assert "reserves no command" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_consumers_start_is_a_clean_stop_too(database_url, number):
+    """A deployment may be taken back the moment it was made."""
+    with Started(database_url) as started:
+        host = psutil.Process(started.process.pid)
+        while len(host.children()) < 2:
+            assert started.process.poll() is None
+        for process in (host, *host.children()):  # as a terminal sends it, to the whole group
+            process.send_signal(number)
+        assert started.process.wait(PATIENCE) == 0, started.log
+        assert "Traceback" not in started.log
+
+
+def test_a_consumer_that_ends_by_itself_is_a_failure_even_with_status_0(database_url):
+    """Half of the pattern must not run on alone, unnoticed."""
+    with Started(database_url) as started:
+        for category in ("account:command", RESERVED):
+            started.wait_for("consumer_started", category=category)
+        psutil.Process(started.process.pid).children()[-1].terminate()
+        assert started.process.wait(PATIENCE) == 1
+        assert "ended unexpectedly (status 0)" in started.log
+
+
+def test_a_consumer_that_waits_for_a_lock_can_be_stopped(store, database_url):
+    """Somebody who holds a category for hours must not keep us from stopping."""
+    with connect(database_url) as holder:
+        holder.execute("SELECT message_store.acquire_lock('account-1')")
+        store.write(open_(), COMMANDS)
+        with Started(database_url, "--only", "commands") as started:
+            started.wait_for("lock_awaited")
+            assert started.stop() == 0
+    assert event_types(store) == []
+
+
+def test_a_role_that_may_not_is_told_so_in_one_line(connection, database_url):
+    """Also when the consumers run in processes of their own."""
+    connection.execute("REVOKE ALL ON reservation.positions FROM message_store")
+    limited = conninfo.make_conninfo(database_url, options="-c role=message_store")
+    with Started(limited) as started:
+        assert started.process.wait(PATIENCE) == 2
+        assert "permission denied for table positions" in started.log
+        assert "Traceback" not in started.log

@@ -1,6 +1,8 @@
 """The demo's command, and what it prints."""
 
 import json
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -48,6 +50,8 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
     demo could not run. Needs Java 17 and the extras `spark` and `embedded`.
     """
     started = time.monotonic()
+    # Whoever ends the demo ends its consumers and its database with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     require_java()
     console = Console(stderr=as_json_)
     app_dir = examples_folder()

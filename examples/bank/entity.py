@@ -26,5 +26,5 @@ class Account:
         return self.sequence >= sequence
 
     def covers(self, amount: Decimal) -> bool:
-        """Tell whether there are sufficient funds to withdraw the amount."""
-        return self.balance >= amount
+        """Tell whether the amount is one and there are sufficient funds to withdraw it."""
+        return 0 < amount <= self.balance

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from reservation.errors import HandlerError
+from reservation.errors import HandlerError, told
 from reservation.message import StoredMessage
 from reservation.registry import MessageTypes
 
@@ -50,6 +50,4 @@ class Projection:
         try:
             projector(entity, event)
         except Exception as error:
-            raise HandlerError(
-                f"The projector of {message} raised {type(error).__name__}: {error}"
-            ) from error
+            raise HandlerError(f"The projector of {message} raised {told(error)}") from error

@@ -13,6 +13,6 @@ JOIN message_store.messages command ON command.global_position = c.global_positi
 LEFT JOIN message_store.messages first
   ON first.stream_name = c.stream_name AND first.position = 0
 LEFT JOIN message_store.messages cause
-  ON cause.global_position = (first.metadata->>'causationMessageGlobalPosition')::bigint
+  ON cause.global_position = reservation.causation(first.metadata)
 CROSS JOIN LATERAL (SELECT reservation.volatile_fields(%s::jsonb, command.type)) AS v(fields)
 ORDER BY c.n

@@ -12,13 +12,13 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from reservation import codec
-from reservation.errors import EncodeError, StoreError
+from reservation.errors import EncodeError, MessageIdConflictError, StoreError, StreamNameError
 from reservation.message import StoredMessage
 from reservation.metadata import Metadata
 from reservation.queries import load_queries
 from reservation.store.connection import check_address, connect
 from reservation.store.errors import translated
-from reservation.stream_name import check, check_category, is_category
+from reservation.stream_name import category, check, check_category, identifier
 from reservation.uuid7 import uuid7
 
 _QUERIES = load_queries("reservation.store")
@@ -173,13 +173,23 @@ class MessageStore:
             MessageIdConflictError: an id is in use for other content.
             StreamNameError: a name is that of a category, or no name at all.
         """
-        rows = [_row(write) for write in writes]
-        if not rows:
+        ids = []
+        rows: dict[uuid.UUID, tuple[Any, ...]] = {}
+        for row in map(_row, writes):
+            message_id, *content, _ = row
+            ids.append(message_id)
+            if rows.setdefault(message_id, row)[1:-1] != tuple(content):
+                raise MessageIdConflictError(
+                    f"Message id {message_id} stands twice in the batch, for different messages; "
+                    f"give each an id of its own"
+                )
+        if not ids:
             return []
-        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
+        columns: list[list[Any]] = [list(column) for column in zip(*rows.values(), strict=True)]
         with self._connection() as connection:
             written = connection.execute(_QUERIES["write_batch"], columns).fetchall()
-        return [row[0] for row in written]
+        positions = dict(zip(rows, (row[0] for row in written), strict=True))
+        return [positions[message_id] for message_id in ids]
 
     def lock_categories(self, stream_names: Sequence[str]) -> None:
         """Take the locks of these streams' categories, for the rest of the transaction.
@@ -244,7 +254,9 @@ class MessageStore:
 
     def last_message(self, stream_name: str, type: str | None = None) -> StoredMessage | None:  # noqa: A002
         """Return the last message of a stream, or its last of one type, if there is one."""
-        batch = self._fetch(_QUERIES["last_message"], [check(stream_name), type])
+        batch = self._fetch(
+            _QUERIES["last_message"], {"stream_name": check(stream_name), "type": type}
+        )
         return batch[0] if batch else None
 
     def stream_version(self, stream_name: str) -> int:
@@ -253,7 +265,9 @@ class MessageStore:
             rows = connection.execute(_QUERIES["stream_version"], [check(stream_name)]).fetchall()
         return NO_STREAM if rows[0][0] is None else int(rows[0][0])
 
-    def _fetch(self, query: bytes, parameters: Sequence[object]) -> list[StoredMessage]:
+    def _fetch(
+        self, query: bytes, parameters: Sequence[object] | Mapping[str, object]
+    ) -> list[StoredMessage]:
         with self._connection() as connection:
             return [StoredMessage(*row) for row in connection.execute(query, parameters)]
 
@@ -268,10 +282,10 @@ class MessageStore:
 
 
 def _row(write: Write) -> tuple[uuid.UUID, str, str, str, str | None, int | None]:
-    if is_category(check(write.stream_name)):
-        raise StoreError(
-            f"{write.stream_name!r} is a category; a message is written to a stream, such as "
-            f"{write.stream_name}-123"
+    if not identifier(check(write.stream_name)):
+        raise StreamNameError(
+            f"{write.stream_name!r} names no stream: it has no id; a message is written to a "
+            f"stream, such as {category(write.stream_name)}-123"
         )
     name = type(write.message).__name__
     try:

@@ -31,7 +31,7 @@ def connect(
         return psycopg.connect(
             database_url, autocommit=autocommit, fallback_application_name=application_name
         )
-    except psycopg.OperationalError as error:
+    except (psycopg.Error, UnicodeError) as error:
         reason = " ".join(str(error).split())
         raise DatabaseUnavailableError(
             f"Cannot reach the database: {reason}. Check that it runs, and the address in "
@@ -47,8 +47,11 @@ def check_address(database_url: str) -> None:
             is withheld, because it repeats the address and so a password in it.
     """
     try:
-        psycopg.conninfo.conninfo_to_dict(database_url)
+        hosts = str(psycopg.conninfo.conninfo_to_dict(database_url).get("host") or "")
     except psycopg.Error:
+        hosts = "@"
+    # A password with an unencoded @ ends up in the host, and from there in messages.
+    if "@" in hosts:
         raise DatabaseUnavailableError(
             "The database address can not be read; write it as "
             "postgresql://user@host:port/database, and the password, percent-encoded, in it, in "

@@ -9,6 +9,7 @@ from psycopg import errors as pg
 from reservation.errors import (
     DatabaseUnavailableError,
     ExpectedVersionError,
+    LockTimeoutError,
     MessageIdConflictError,
     SchemaError,
     StoreError,
@@ -17,7 +18,12 @@ from reservation.errors import (
 INSTALL_HINT = "run `reservation store install`"
 
 # An error that left nothing behind and goes away when the transaction is run again.
-TRANSIENT = (ExpectedVersionError, pg.DeadlockDetected, pg.SerializationFailure)
+TRANSIENT = (
+    ExpectedVersionError,
+    LockTimeoutError,
+    pg.DeadlockDetected,
+    pg.SerializationFailure,
+)
 
 
 @contextmanager
@@ -28,6 +34,7 @@ def translated() -> Iterator[None]:
         ExpectedVersionError: a stream was not at the expected version, or the race for its next
             position was lost.
         MessageIdConflictError: a message id is in use for other content.
+        LockTimeoutError: a lock was not to be had in the time that was set.
         SchemaError: a schema, table or function is not there.
         DatabaseUnavailableError: the connection was lost.
         StoreError: the server refused the values.
@@ -44,7 +51,14 @@ def translated() -> Iterator[None]:
                 ) from error
         if _first_line(error).startswith("Wrong expected version"):  # a store of Message DB's
             raise ExpectedVersionError(_first_line(error)) from error
-        raise StoreError(_first_line(error)) from error
+        raise StoreError(f"The database refused: {_first_line(error)}") from error
+    except (pg.LockNotAvailable, pg.QueryCanceled) as error:
+        raise LockTimeoutError(f"The database gave up waiting: {_first_line(error)}") from error
+    except pg.InsufficientPrivilege as error:
+        raise StoreError(
+            f"The database refuses: {_first_line(error)}; connect as a role that may, or let "
+            f"the owner grant it"
+        ) from error
     except (pg.InvalidSchemaName, pg.UndefinedFunction, pg.UndefinedTable) as error:
         raise SchemaError(f"{_first_line(error)}; {INSTALL_HINT}") from error
     except (pg.DeadlockDetected, pg.SerializationFailure):
@@ -53,8 +67,10 @@ def translated() -> Iterator[None]:
         raise DatabaseUnavailableError(
             f"The connection to the database was lost: {_first_line(error)}"
         ) from error
-    except psycopg.DataError as error:
-        raise StoreError(f"The database refused a value: {_first_line(error)}") from error
+    except psycopg.DataError as error:  # whose text repeats the value
+        raise StoreError(f"The database refused a value: {type(error).__name__}") from error
+    except psycopg.Error as error:
+        raise StoreError(f"The database refused: {_first_line(error)}") from error
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-import psycopg
 from psycopg import Connection
 
-from reservation.errors import SchemaError, StoreError
+from reservation.errors import SchemaError
 from reservation.store.errors import INSTALL_HINT, translated
 
 SCHEMA_VERSION = 1
+MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
 _MIGRATIONS = {1: "001_positions"}
@@ -46,36 +46,31 @@ def install(connection: Connection[Any]) -> Installed:
         SchemaError: the database was set up by a newer version of this package.
         StoreError: the role may not create what is needed.
     """
-    try:
-        with translated(), connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_INSTALL_LOCK])
-            makes_message_store = not _exists(connection, "message_store.messages")
-            if makes_message_store:
-                for script in _MESSAGE_STORE_SCRIPTS:
-                    _run(connection, "message_store", script)
-            before = _version(connection)
-            _refuse_newer(before)
-            if before is None:
-                _run(connection, "reservation", "schema")
-            if before != SCHEMA_VERSION:
-                for version, script in sorted(_MIGRATIONS.items()):
-                    if version > (before or 0):
-                        _run(connection, "reservation", script)
-                        connection.execute(
-                            "INSERT INTO reservation.versions (version) VALUES (%s)", [version]
-                        )
-                _run(connection, "reservation", "functions")
-            return Installed(
-                message_store=makes_message_store,
-                message_store_version=_message_store_version(connection),
-                from_version=before,
-                to_version=SCHEMA_VERSION,
-            )
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise StoreError(
-            f"The store can not be installed: {error.diag.message_primary}; connect as the "
-            f"database's owner, or as a role that may create schemas and roles"
-        ) from error
+    with translated(), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_INSTALL_LOCK])
+        makes_message_store = not _exists(connection, "message_store.messages")
+        if makes_message_store:
+            for script in _MESSAGE_STORE_SCRIPTS:
+                _run(connection, "message_store", script)
+        before = _version(connection)
+        _refuse_newer(before)
+        if before is None:
+            _run(connection, "reservation", "schema")
+        if before != SCHEMA_VERSION:
+            for version, script in sorted(_MIGRATIONS.items()):
+                if version > (before or 0):
+                    _run(connection, "reservation", script)
+                    connection.execute(
+                        "INSERT INTO reservation.versions (version) VALUES (%s)", [version]
+                    )
+            _run(connection, "reservation", "functions")
+            _run(connection, "reservation", "privileges")
+        return Installed(
+            message_store=makes_message_store,
+            message_store_version=_message_store_version(connection),
+            from_version=before,
+            to_version=SCHEMA_VERSION,
+        )
 
 
 def check_installed(connection: Connection[Any]) -> None:
@@ -90,7 +85,14 @@ def check_installed(connection: Connection[Any]) -> None:
                 f"The database {connection.info.dbname!r} has no message store: the schema "
                 f"message_store is missing; {INSTALL_HINT}"
             )
+        interface = _message_store_version(connection)
         version = _version(connection)
+    if interface != MESSAGE_STORE_VERSION:
+        raise SchemaError(
+            f"The message store in database {connection.info.dbname!r} has version {interface}, "
+            f"this package works with {MESSAGE_STORE_VERSION}; migrate it with Message DB's own "
+            f"scripts, or use another database"
+        )
     _refuse_newer(version)
     if version is None:
         raise SchemaError(

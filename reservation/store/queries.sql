@@ -6,12 +6,18 @@ FROM reservation.write_messages(
 ORDER BY ordinal
 
 -- name: read_stream
-SELECT id, stream_name, type, position, global_position, data, metadata, time
-FROM message_store.get_stream_messages(%s::varchar, %s::bigint, %s::bigint)
+SELECT id::text, stream_name, type, position, global_position, data::text, metadata::text, time
+FROM message_store.messages
+WHERE stream_name = %s AND position >= %s
+ORDER BY position
+LIMIT %s
 
 -- name: read_category
-SELECT id, stream_name, type, position, global_position, data, metadata, time
-FROM message_store.get_category_messages(%s::varchar, %s::bigint, %s::bigint)
+SELECT id::text, stream_name, type, position, global_position, data::text, metadata::text, time
+FROM message_store.messages
+WHERE message_store.category(stream_name) = %s AND global_position >= %s
+ORDER BY global_position
+LIMIT %s
 
 -- name: read_streams
 SELECT m.id::text, m.stream_name, m.type, m.position, m.global_position,
@@ -24,11 +30,14 @@ CROSS JOIN LATERAL (
 ORDER BY s.n, m.position
 
 -- name: last_message
-SELECT id, stream_name, type, position, global_position, data, metadata, time
-FROM message_store.get_last_stream_message(%s::varchar, %s::varchar)
+SELECT id::text, stream_name, type, position, global_position, data::text, metadata::text, time
+FROM message_store.messages
+WHERE stream_name = %(stream_name)s AND (%(type)s::text IS NULL OR type = %(type)s)
+ORDER BY position DESC
+LIMIT 1
 
 -- name: stream_version
-SELECT message_store.stream_version(%s::varchar)
+SELECT max(position) FROM message_store.messages WHERE stream_name = %s
 
 -- name: lock_categories
 SELECT reservation.lock_categories(%s::text[])

@@ -105,7 +105,9 @@ def test_keys_of_a_function_are_computed_with_the_components_own_code(
     spark, spark_store, spark_connection, spark_database_url, tmp_path
 ):
     """A command whose key can not be computed has none."""
-    (tmp_path / "function_app.py").write_text(f"import sys; sys.path.append({str(EXAMPLES)!r})" + APP)
+    (tmp_path / "function_app.py").write_text(
+        f"import sys; sys.path.append({str(EXAMPLES)!r})" + APP
+    )
     spark_store.write([deposit("d1"), deposit("none")], COMMANDS)
     spark_connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', '[]')",

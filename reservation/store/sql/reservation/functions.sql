@@ -1,5 +1,12 @@
 -- What the framework asks of the server in sets: a constant number of statements whatever the size
--- of the batch, under the same category locks that message_store.write_message takes.
+-- of the batch, under the same category locks that message_store.write_message takes. Of the
+-- functions in message_store only category and hash_64 are called: those that Message DB itself
+-- installed find its table by the search_path, and these functions pin theirs.
+
+CREATE OR REPLACE FUNCTION reservation.stream_version(stream_name text) RETURNS bigint
+LANGUAGE sql STABLE
+RETURN coalesce((SELECT max(m.position) FROM message_store.messages m
+                 WHERE m.stream_name = stream_version.stream_name), -1);
 
 CREATE OR REPLACE FUNCTION reservation.lock_categories(stream_names text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -51,7 +58,7 @@ BEGIN
   SELECT i.stream_name, i.expected_version, i.version INTO wrong
   FROM (
     SELECT n, i.stream_name, i.expected_version,
-           coalesce(message_store.stream_version(i.stream_name), -1)
+           reservation.stream_version(i.stream_name)
              + row_number() OVER (PARTITION BY i.stream_name ORDER BY n) - 1 AS version
     FROM unnest(ids, stream_names, expected_versions)
          WITH ORDINALITY AS i(id, stream_name, expected_version, n)
@@ -73,7 +80,7 @@ BEGIN
   ), written AS (
     INSERT INTO message_store.messages AS m (id, stream_name, position, type, data, metadata)
     SELECT i.id, i.stream_name,
-           coalesce(message_store.stream_version(i.stream_name), -1)
+           reservation.stream_version(i.stream_name)
              + row_number() OVER (PARTITION BY i.stream_name ORDER BY i.n),
            i.type, i.data::jsonb, i.metadata::jsonb
     FROM input i
@@ -103,8 +110,16 @@ RETURN jsonb_build_object(
 ) || CASE WHEN jsonb_typeof(metadata) = 'object' THEN coalesce((
   SELECT jsonb_object_agg(kept.key, kept.value)
   FROM jsonb_each(metadata) AS kept(key, value)
-  WHERE kept.key IN ('correlationStreamName', 'replyStreamName', 'properties')
-    AND kept.value NOT IN ('null', '{}')), '{}') ELSE '{}' END;
+  WHERE (kept.key IN ('correlationStreamName', 'replyStreamName')
+         AND jsonb_typeof(kept.value) = 'string')
+     OR (kept.key = 'properties'
+         AND jsonb_typeof(kept.value) = 'object' AND kept.value <> '{}')), '{}') ELSE '{}' END;
+
+-- The global position of the message that another follows; NULL if its metadata names none.
+CREATE OR REPLACE FUNCTION reservation.causation(metadata jsonb) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{1,18}$'
+            THEN (metadata->>'causationMessageGlobalPosition')::bigint END;
 
 CREATE OR REPLACE FUNCTION reservation.content(data jsonb, volatile_fields text[]) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

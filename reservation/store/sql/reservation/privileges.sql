@@ -1,0 +1,6 @@
+-- What a consumer or sender needs that connects as the role of Message DB's clients.
+
+GRANT USAGE ON SCHEMA reservation TO message_store;
+GRANT SELECT ON reservation.versions TO message_store;
+GRANT SELECT, INSERT, UPDATE ON reservation.positions TO message_store;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
