@@ -15,9 +15,9 @@ from consumers.decisions import Decisions
 from consumers.handling import Handling
 from consumers.position import Position
 from reservation.component import Component
-from reservation.errors import MessageError, MessageIdConflictError, StoreError
+from reservation.errors import MessageError, StoreError
 from reservation.idempotence.reserve import compare_initiations, reserve
-from reservation.message import StoredMessage
+from reservation.message import StoredMessage, followed_id
 from reservation.store.client import MessageStore
 from reservation.store.errors import translated
 
@@ -28,7 +28,8 @@ class BatchResult:
 
     Attributes:
         read: how many messages it had; 0 at the end of the category.
-        counts: how many of them were handled, reserved, duplicates, conflicts or ignored.
+        counts: how many of them were handled, reserved, duplicates, conflicts, ignored or
+            redelivered.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
     """
 
@@ -58,37 +59,40 @@ class Batch:
         self._position = position
         self._handling = Handling(component, position.category)
 
-    def run(self, limit: int, *, locked: bool = False) -> BatchResult:
+    def run(self, limit: int, *, careful: bool = False) -> BatchResult:
         """Take the category forward by up to ``limit`` messages.
 
         Args:
             limit: how many messages to take at most.
-            locked: whether to hold off other writers before anything is read, rather than only
-                while writing. A batch that lost a race to them is sure to win then.
+            careful: whether to hold off other writers before anything is read, rather than only
+                while writing, and to look for messages that were handled before. A batch that lost
+                a race, or met its own earlier effects, is sure to get through then.
 
         Raises:
             MessageError: a message can not be dealt with; nothing of the batch is written.
-            ExpectedVersionError: another writer was first; run the batch again.
+            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
+                was handled before; run the batch again, carefully.
             PositionLostError: another process has taken over; nothing of the batch is written.
         """
         try:
-            return self._run(limit, locked)
+            return self._run(limit, careful)
         except BaseException:
             self._handling.forget()
             raise
 
-    def _run(self, limit: int, locked: bool) -> BatchResult:
+    def _run(self, limit: int, careful: bool) -> BatchResult:
         connection, position = self._connection, self._position
         to = position.position
         with translated(), connection.transaction():
             store = MessageStore(connection)
-            if locked:
+            if careful:
                 component = self._component
                 store.lock_categories([component.name, *component.reservation_categories])
             messages = store.category_batch(position.category, to + 1, limit)
             if not messages:
                 return BatchResult(0, Counter(), ())
-            decisions = self._handling.decide(store, messages)
+            handled = self._handled_before(store, messages) if careful else frozenset()
+            decisions = self._handling.decide(store, messages, handled)
             to = messages[-1].global_position
             store.lock_categories(decisions.stream_names)
             position.advance(connection, to)
@@ -112,19 +116,19 @@ class Batch:
                 [(command.global_position, name) for command, name in decisions.reissued],
                 component.volatile("initiate"),
             )
-        except MessageIdConflictError as error:
-            reason = f"it was handled before, with another result ({error})"
-            raise _refused(messages, reason) from error
         except StoreError as error:
             if type(error) is not StoreError:
                 raise
-            raise _refused(messages, str(error)) from error
+            raise MessageError(  # which names the message once it is alone in its batch
+                f"Cannot write what {messages[0]} brings about: {error}"
+            ) from error
         for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
             decisions.tell(command, name, outcome)
         for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
             decisions.tell(command, name, outcome)
 
-
-def _refused(messages: Sequence[StoredMessage], reason: str) -> MessageError:
-    """Return the error for a batch that the store refuses; it names the message when alone."""
-    return MessageError(f"Cannot write what {messages[0]} brings about: {reason}")
+    @staticmethod
+    def _handled_before(store: MessageStore, messages: Sequence[StoredMessage]) -> frozenset[str]:
+        """Return the ids of those messages whose first event is stored already."""
+        by_event = {followed_id(message.id, 0): message.id for message in messages}
+        return frozenset(by_event[event] for event in store.stored_ids(by_event))

@@ -10,10 +10,10 @@ from consumers.position import Position
 from consumers.stopping import Stop
 from reservation.component import Component
 from reservation.errors import LockTimeoutError, MessageError
-from reservation.store.errors import TRANSIENT
+from reservation.store.errors import RUN_AGAIN
 
-# A batch that lost a race runs again under the locks, where no other writer can be first. One that
-# loses that often all the same meets something that running again does not mend.
+# A batch that lost a race runs again with care, where no other writer can be first. One that loses
+# that often all the same meets something that running again does not mend.
 MAX_LOST_RACES = 10
 
 
@@ -91,13 +91,13 @@ class Consumer:
         lost = 0
         while True:
             try:
-                result = batch.run(limit, locked=lost > 0)
+                result = batch.run(limit, careful=lost > 0)
                 break
             except LockTimeoutError:
                 self._log.info("lock_awaited", position=position.position)
                 if stop.requested:
                     return 0
-            except TRANSIENT as error:
+            except RUN_AGAIN as error:
                 lost += 1
                 self._log.info("race_lost", times=lost, error=type(error).__name__)
                 if lost == MAX_LOST_RACES:

@@ -16,7 +16,8 @@ class Decisions:
         writes: the events, in order.
         reservations: commands to be reserved, each with the stream that its key names.
         reissued: commands that found their entity's stream started already, and that stream.
-        counts: how many messages were handled, reserved, duplicates, conflicts or ignored.
+        counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
+            redelivered: handled before and now passed.
         conflicts: the commands found in conflict with an earlier one of the same key.
     """
 

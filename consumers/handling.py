@@ -53,12 +53,18 @@ class Handling:
         """Forget the entities, because what was decided on them was not written."""
         self._entities.clear()
 
-    def decide(self, store: MessageStore, messages: Sequence[StoredMessage]) -> Decisions:
+    def decide(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        handled: frozenset[str] = frozenset(),
+    ) -> Decisions:
         """Decide on a batch, in its order.
 
         Args:
             store: in the transaction that reads and writes the batch.
             messages: the batch.
+            handled: the ids of messages known to have been handled before, which are passed.
 
         Raises:
             MessageError: one of them can not be dealt with.
@@ -69,7 +75,9 @@ class Handling:
         entities = self._entities.load(store, entity_streams)
         time = datetime.now(UTC)
         for one in decoded:
-            if one.entity_stream is None:
+            if one.message.id in handled:
+                decisions.counts["redelivered"] += 1
+            elif one.entity_stream is None:
                 decisions.reservations.append((one.message, self._reservation_stream(one)))
             else:
                 loaded = entities[one.entity_stream]

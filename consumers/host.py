@@ -139,7 +139,6 @@ def _run_processes(assignments: Sequence[Assignment]) -> None:
 def _process(assignment: Assignment, failures: Connection) -> None:
     """Run one consumer in a process of its own, telling the host why it fails if it does."""
     with Stop() as stop:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         configure_logs(level=assignment.log_level)
         try:
             _consume(assignment, stop)

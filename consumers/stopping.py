@@ -6,7 +6,7 @@ import os
 import select
 import signal
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -14,9 +14,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Stop:
     """Whether this process was told to stop, and a wait that ends when it is.
 
-    Used as a context manager in the main thread, it takes over SIGTERM and SIGINT. A signal
-    handler may run between any two instructions of that thread, so it takes no lock: it writes a
-    byte to a pipe, and whoever waits selects on the other end.
+    Used as a context manager around what a process does, in its main thread, it takes over SIGTERM
+    and SIGINT. A signal handler may run between any two instructions of that thread, so it takes no
+    lock: it writes a byte to a pipe, and whoever waits selects on the other end.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,11 @@ class Stop:
         if parent is not None:
             self._watched.append(parent.sentinel)
         self._requested = False
-        self._previous: dict[int, Any] = {}  # Any: what signal.signal gives back
 
     def __enter__(self) -> Self:
         for number in STOP_SIGNALS:
-            self._previous[number] = signal.signal(number, self._on_signal)
+            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         return self
 
     def __exit__(
@@ -40,8 +40,9 @@ class Stop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        # The process is about to end. A signal that comes now (a supervisor may signal the whole
+        # group, and then the host hands it on) must not make a death of a clean end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         os.close(self._read)
         os.close(self._write)
 

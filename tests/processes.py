@@ -44,6 +44,7 @@ class Started:
             cwd=EXAMPLES,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self.lines: list[str] = []
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -84,6 +85,11 @@ class Started:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit status."""
         self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def stop_group(self, number: int) -> int:
+        """Send a signal to the whole process group, as a terminal does; return the exit status."""
+        os.killpg(self.process.pid, number)
         return self.process.wait(PATIENCE)
 
     @property

@@ -176,6 +176,16 @@ def test_a_component_without_reservations_has_no_reserved_consumer(tmp_path, dat
     assert "reserves no command" in done.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] * 3)
+def test_a_signal_to_the_whole_group_is_a_clean_stop(database_url, number):
+    """Each consumer hears it twice then: once itself, once from the host."""
+    with Started(database_url) as started:
+        for category in ("account:command", RESERVED):
+            started.wait_for("consumer_started", category=category)
+        assert started.stop_group(number) == 0, started.log
+        assert "Traceback" not in started.log
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_consumers_start_is_a_clean_stop_too(database_url, number):
     """A deployment may be taken back the moment it was made."""
@@ -183,9 +193,7 @@ def test_a_signal_while_the_consumers_start_is_a_clean_stop_too(database_url, nu
         host = psutil.Process(started.process.pid)
         while len(host.children()) < 2:
             assert started.process.poll() is None
-        for process in (host, *host.children()):  # as a terminal sends it, to the whole group
-            process.send_signal(number)
-        assert started.process.wait(PATIENCE) == 0, started.log
+        assert started.stop_group(number) == 0, started.log
         assert "Traceback" not in started.log
 
 

@@ -16,7 +16,7 @@ from reservation.errors import EncodeError, MessageIdConflictError, StoreError, 
 from reservation.message import StoredMessage
 from reservation.metadata import Metadata
 from reservation.queries import load_queries
-from reservation.store.connection import check_address, connect
+from reservation.store.connection import PREPARE_THRESHOLD, check_address, connect
 from reservation.store.errors import translated
 from reservation.stream_name import category, check, check_category, identifier
 from reservation.uuid7 import uuid7
@@ -76,7 +76,10 @@ class MessageStore:
             database_url,
             min_size=1,
             max_size=max_connections,
-            kwargs={"fallback_application_name": "reservation"},
+            kwargs={
+                "fallback_application_name": "reservation",
+                "prepare_threshold": PREPARE_THRESHOLD,
+            },
             open=True,
         )
         return cls(pool)
@@ -190,6 +193,12 @@ class MessageStore:
             written = connection.execute(_QUERIES["write_batch"], columns).fetchall()
         positions = dict(zip(rows, (row[0] for row in written), strict=True))
         return [positions[message_id] for message_id in ids]
+
+    def stored_ids(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
+        """Return those of these message ids that are stored."""
+        with self._connection() as connection:
+            rows = connection.execute(_QUERIES["stored_ids"], [list(ids)]).fetchall()
+        return [row[0] for row in rows]
 
     def lock_categories(self, stream_names: Sequence[str]) -> None:
         """Take the locks of these streams' categories, for the rest of the transaction.

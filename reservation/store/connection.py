@@ -11,6 +11,10 @@ from psycopg import Connection
 
 from reservation.errors import DatabaseUnavailableError
 
+# No statement is prepared: a plan that was made while the log was small, and kept, would read all
+# of it once it has grown.
+PREPARE_THRESHOLD = None
+
 
 def connect(
     database_url: str, *, application_name: str = "reservation", autocommit: bool = False
@@ -29,7 +33,10 @@ def connect(
     check_address(database_url)
     try:
         return psycopg.connect(
-            database_url, autocommit=autocommit, fallback_application_name=application_name
+            database_url,
+            autocommit=autocommit,
+            fallback_application_name=application_name,
+            prepare_threshold=PREPARE_THRESHOLD,
         )
     except (psycopg.Error, UnicodeError) as error:
         reason = " ".join(str(error).split())

@@ -17,10 +17,11 @@ from reservation.errors import (
 
 INSTALL_HINT = "run `reservation store install`"
 
-# An error that left nothing behind and goes away when the transaction is run again.
-TRANSIENT = (
+# Errors that left nothing behind; a consumer's batch can be run again, with more care.
+RUN_AGAIN = (
     ExpectedVersionError,
     LockTimeoutError,
+    MessageIdConflictError,
     pg.DeadlockDetected,
     pg.SerializationFailure,
 )
@@ -36,7 +37,7 @@ def translated() -> Iterator[None]:
         MessageIdConflictError: a message id is in use for other content.
         LockTimeoutError: a lock was not to be had in the time that was set.
         SchemaError: a schema, table or function is not there.
-        DatabaseUnavailableError: the connection was lost.
+        DatabaseUnavailableError: the connection was lost, or the server can not go on.
         StoreError: the server refused the values.
     """
     try:
@@ -64,13 +65,19 @@ def translated() -> Iterator[None]:
     except (pg.DeadlockDetected, pg.SerializationFailure):
         raise
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        raise DatabaseUnavailableError(
-            f"The connection to the database was lost: {_first_line(error)}"
-        ) from error
+        what = (
+            "The connection to the database was lost" if _is_lost(error) else "The database fails"
+        )
+        raise DatabaseUnavailableError(f"{what}: {_first_line(error)}") from error
     except psycopg.DataError as error:  # whose text repeats the value
         raise StoreError(f"The database refused a value: {type(error).__name__}") from error
     except psycopg.Error as error:
         raise StoreError(f"The database refused: {_first_line(error)}") from error
+
+
+def _is_lost(error: psycopg.Error) -> bool:
+    """Tell a lost connection from a server that is there and can not go on: a full disk, say."""
+    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -41,3 +41,6 @@ SELECT max(position) FROM message_store.messages WHERE stream_name = %s
 
 -- name: lock_categories
 SELECT reservation.lock_categories(%s::text[])
+
+-- name: stored_ids
+SELECT id FROM message_store.messages WHERE id = ANY (%s::uuid[])

@@ -2,6 +2,9 @@
 -- of the batch, under the same category locks that message_store.write_message takes. Of the
 -- functions in message_store only category and hash_64 are called: those that Message DB itself
 -- installed find its table by the search_path, and these functions pin theirs.
+--
+-- Their plans are made once a session and kept, possibly from when the log was empty, and must do
+-- for any size of it: every join looks up the few rows of the batch in an index of the log.
 
 CREATE OR REPLACE FUNCTION reservation.stream_version(stream_name text) RETURNS bigint
 LANGUAGE sql STABLE
@@ -30,9 +33,14 @@ CREATE OR REPLACE FUNCTION reservation.write_messages(
   data text[],
   metadata text[],
   expected_versions bigint[]
-) RETURNS TABLE (ordinal bigint, "position" bigint, global_position bigint)
+) RETURNS TABLE (ordinal bigint, "position" bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -55,47 +63,47 @@ BEGIN
       CONSTRAINT = 'messages_id', TABLE = 'messages', SCHEMA = 'message_store';
   END IF;
 
-  SELECT i.stream_name, i.expected_version, i.version INTO wrong
-  FROM (
-    SELECT n, i.stream_name, i.expected_version,
-           reservation.stream_version(i.stream_name)
-             + row_number() OVER (PARTITION BY i.stream_name ORDER BY n) - 1 AS version
-    FROM unnest(ids, stream_names, expected_versions)
-         WITH ORDINALITY AS i(id, stream_name, expected_version, n)
-    WHERE NOT EXISTS (SELECT FROM message_store.messages m WHERE m.id = i.id)
-  ) AS i
-  WHERE i.expected_version <> i.version
-  ORDER BY n
-  LIMIT 1;
-  IF FOUND THEN
-    RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
-      wrong.expected_version, wrong.stream_name, wrong.version
-      USING CONSTRAINT = 'expected_version';
+  IF array_remove(expected_versions, NULL) <> '{}' THEN
+    SELECT i.stream_name, i.expected_version, i.version INTO wrong
+    FROM (
+      SELECT n, i.stream_name, i.expected_version,
+             reservation.stream_version(i.stream_name)
+               + row_number() OVER (PARTITION BY i.stream_name ORDER BY n) - 1 AS version
+      FROM unnest(ids, stream_names, expected_versions)
+           WITH ORDINALITY AS i(id, stream_name, expected_version, n)
+      WHERE NOT EXISTS (SELECT FROM message_store.messages m WHERE m.id = i.id)
+    ) AS i
+    WHERE i.expected_version <> i.version
+    ORDER BY n
+    LIMIT 1;
+    IF FOUND THEN
+      RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
+        wrong.expected_version, wrong.stream_name, wrong.version
+        USING CONSTRAINT = 'expected_version';
+    END IF;
   END IF;
 
   RETURN QUERY
-  WITH input AS (
-    SELECT * FROM unnest(ids, stream_names, types, write_messages.data, write_messages.metadata)
-                  WITH ORDINALITY AS i(id, stream_name, type, data, metadata, n)
-  ), written AS (
-    INSERT INTO message_store.messages AS m (id, stream_name, position, type, data, metadata)
-    SELECT i.id, i.stream_name,
-           reservation.stream_version(i.stream_name)
-             + row_number() OVER (PARTITION BY i.stream_name ORDER BY i.n),
-           i.type, i.data::jsonb, i.metadata::jsonb
+  WITH input AS MATERIALIZED (
+    SELECT i.*, stored.position AS stored_position
+    FROM unnest(ids, stream_names, types, write_messages.data, write_messages.metadata)
+         WITH ORDINALITY AS i(id, stream_name, type, data, metadata, n)
+    LEFT JOIN message_store.messages stored ON stored.id = i.id
+  ), placed AS MATERIALIZED (
+    SELECT i.*, coalesce(
+             i.stored_position,
+             reservation.stream_version(i.stream_name) + row_number() OVER (
+               PARTITION BY i.stream_name, i.stored_position IS NULL ORDER BY i.n)
+           ) AS position
     FROM input i
-    WHERE NOT EXISTS (SELECT FROM message_store.messages m WHERE m.id = i.id)
-    ORDER BY i.n
-    RETURNING m.id, m.position, m.global_position
-  ), known AS (
-    SELECT m.id, m.position, m.global_position
-    FROM message_store.messages m WHERE m.id = ANY (ids)
-    UNION ALL
-    SELECT * FROM written
+  ), written AS (
+    INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
+    SELECT p.id, p.stream_name, p.position, p.type, p.data::jsonb, p.metadata::jsonb
+    FROM placed p
+    WHERE p.stored_position IS NULL
+    ORDER BY p.n
   )
-  SELECT i.n, k.position, k.global_position
-  FROM input i JOIN known k ON k.id = i.id
-  ORDER BY i.n;
+  SELECT p.n, p.position FROM placed p ORDER BY p.n;
 END
 $$;
 
@@ -137,6 +145,11 @@ CREATE OR REPLACE FUNCTION reservation.reserve(
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -145,35 +158,32 @@ BEGIN
   RETURN QUERY
   WITH input AS MATERIALIZED (
     SELECT i.n, i.stream_name, c.global_position, c.stream_name AS source, c.position,
-           c.type, c.data, c.metadata,
-           row_number() OVER (PARTITION BY i.stream_name ORDER BY i.n) = 1 AS is_first
+           c.type, c.data, c.metadata, stored.global_position IS NOT NULL AS is_stored,
+           row_number() OVER same_key = 1 AS is_first,
+           coalesce(stored.type, first_value(c.type) OVER same_key) AS meant_type,
+           coalesce(stored.data, first_value(c.data) OVER same_key) AS meant_data
     FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
     JOIN message_store.messages c ON c.global_position = i.command
+    LEFT JOIN message_store.messages stored
+      ON stored.stream_name = i.stream_name AND stored.position = 0
+    WINDOW same_key AS (PARTITION BY i.stream_name ORDER BY i.n)
   ), copied AS (
-    INSERT INTO message_store.messages AS m (stream_name, position, type, data, metadata)
+    INSERT INTO message_store.messages (stream_name, position, type, data, metadata)
     SELECT i.stream_name, 0, i.type, i.data,
            reservation.followed_metadata(i.source, i.position, i.global_position, i.metadata)
     FROM input i
-    WHERE i.is_first
-      AND NOT EXISTS (SELECT FROM message_store.messages m
-                      WHERE m.stream_name = i.stream_name AND m.position = 0)
+    WHERE i.is_first AND NOT i.is_stored
     ORDER BY i.n
-    RETURNING m.stream_name
   )
   SELECT i.n,
          CASE
-           WHEN copied.stream_name IS NOT NULL AND i.is_first THEN 'reserved'
-           WHEN (coalesce(stored.type, leader.type),
-                 reservation.content(coalesce(stored.data, leader.data), v.fields))
+           WHEN i.is_first AND NOT i.is_stored THEN 'reserved'
+           WHEN (i.meant_type, reservation.content(i.meant_data, v.fields))
                 IS NOT DISTINCT FROM (i.type, reservation.content(i.data, v.fields))
              THEN 'duplicate'
            ELSE 'conflict'
          END
   FROM input i
-  JOIN input leader ON leader.stream_name = i.stream_name AND leader.is_first
-  LEFT JOIN copied ON copied.stream_name = i.stream_name
-  LEFT JOIN message_store.messages stored
-    ON stored.stream_name = i.stream_name AND stored.position = 0
   CROSS JOIN LATERAL (SELECT reservation.volatile_fields(volatile, i.type)) AS v(fields)
   ORDER BY i.n;
 END
