@@ -81,12 +81,13 @@ def _refuse_not_finite(value: object, path: str = "$") -> None:
         if not math.isfinite(value):
             raise msgspec.ValidationError(f"Expected a finite number - at `{path}`")
     elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _refuse_not_finite(getattr(value, field.name), f"{path}.{camel_case(field.name)}")
+        class_: Any = type(value)
+        for name in _fields_with_numbers(class_):
+            _refuse_not_finite(getattr(value, name), f"{path}.{camel_case(name)}")
     elif isinstance(value, dict):
         for key, one in value.items():
             _refuse_not_finite(one, f"{path}.{key}")
-    elif isinstance(value, list | tuple | set):
+    elif isinstance(value, list | tuple | set | frozenset):
         for one in value:
             _refuse_not_finite(one, f"{path}[...]")
 
@@ -137,3 +138,21 @@ def _twin_hint(hint: Any) -> Any:
     if origin is typing.Annotated:
         return typing.Annotated[(twins[0], *hint.__metadata__)]
     return origin[twins]
+
+
+@functools.cache
+def _fields_with_numbers(type_: Any) -> tuple[str, ...]:
+    """Return the fields of a dataclass that may hold a number that is not finite."""
+    hints = typing.get_type_hints(type_)
+    names = (field.name for field in dataclasses.fields(type_))
+    return tuple(name for name in names if _may_hold_numbers(hints[name]))
+
+
+def _may_hold_numbers(hint: Any) -> bool:
+    if dataclasses.is_dataclass(hint):
+        class_: Any = hint
+        return bool(_fields_with_numbers(class_))
+    arguments = typing.get_args(hint)
+    if arguments and typing.get_origin(hint) is not typing.Literal:
+        return any(map(_may_hold_numbers, arguments))
+    return hint in (float, Decimal, Any, object, list, tuple, set, dict)
