@@ -6,6 +6,7 @@ import pytest
 from message_db.client import MessageDB
 from psycopg import conninfo, errors
 
+from tests.bank import broken, drain
 from tests.controls import COMMANDS, deposit
 
 
@@ -29,6 +30,44 @@ def test_what_a_peer_writes_we_read_and_the_other_way_round(peer, store):
     assert [message["data"]["depositId"] for message in peer.read(COMMANDS)] == ["d1", "d2"]
     assert peer.read_last_message(COMMANDS)["id"] == ours.id
     assert [m["position"] for m in peer.read("account:command")] == [0, 1]
+
+
+def test_commands_that_a_peer_writes_are_reserved_and_handled(peer, connection):
+    """Neither its sender nor the reader of the events need know of this framework."""
+    time = "2026-01-02T03:04:05.000Z"
+    account = {"accountId": "123", "time": time}
+    peer.write(COMMANDS, "Open", {**account, "customerId": "456"})
+    for _ in range(2):  # the peer gives each a new message id
+        peer.write(COMMANDS, "Deposit", {**account, "depositId": "d1", "amount": 10.5})
+    peer.write_batch(
+        COMMANDS,
+        [
+            ("Withdraw", {**account, "withdrawalId": "w1", "amount": 4}),
+            ("Withdraw", {**account, "withdrawalId": "w2", "amount": 99}),
+            ("Close", account),
+        ],
+    )
+    drain(connection)
+    events = peer.read_stream("account-123")
+    assert [event["type"] for event in events] == [
+        "Opened",
+        "Closed",
+        "Deposited",
+        "Withdrawn",
+        "WithdrawalRejected",
+    ]
+    (copy,) = peer.read("accountTransaction-123+d1")
+    assert set(events[2]["data"]) == {
+        "depositId",
+        "accountId",
+        "amount",
+        "time",
+        "processedTime",
+        "sequence",
+    }
+    assert events[2]["data"]["amount"] == 10.5
+    assert events[2]["data"]["sequence"] == copy["global_position"]
+    assert broken(connection) == {}
 
 
 def test_a_peer_is_told_a_wrong_version_in_the_words_it_knows(peer):
