@@ -1,5 +1,6 @@
 """An embedded PostgreSQL from the package index, for those who have no server at hand."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -8,10 +9,8 @@ from cli.errors import Failure
 
 def data_folder() -> Path:
     """Return the folder in which the command line keeps its own embedded PostgreSQL."""
-    with warnings.catch_warnings(action="ignore"):
-        import platformdirs
-
-    return platformdirs.user_data_path("reservation") / "postgres"
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "reservation" / "postgres"
 
 
 def start_embedded(folder: Path | None = None, *, delete: bool = False) -> str:

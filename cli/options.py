@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.embedded import start_embedded
+from cli.embedded import data_folder, start_embedded
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,4 +46,8 @@ def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> s
         return value
     if context.resilient_parsing or any(name in os.environ for name in _LIBPQ_VARIABLES):
         return ""
+    click.echo(
+        f"No database is named: using an embedded PostgreSQL, whose data is in {data_folder()}",
+        err=True,
+    )
     return start_embedded()

@@ -48,6 +48,9 @@ def start(
     A message that can not be dealt with stops its consumer, with the position before it; nothing is
     passed over.
 
+    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with, or a consumer was
+    taken over or died; 2 it could not run.
+
     \b
     Examples:
       reservation start bank:account --database-url postgresql://localhost/bank

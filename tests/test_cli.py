@@ -50,6 +50,7 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
     assert first.returncode == 0, first.stderr
     second = run_cli("store", "install", env=env)
     assert "was there already" in second.stdout
+    assert f"whose data is in {tmp_path / 'reservation' / 'postgres'}" in second.stderr
     assert (tmp_path / "reservation" / "postgres" / "PG_VERSION").exists()
 
 

@@ -10,8 +10,8 @@ from tests.controls import COMMANDS, close, deposit, open_, withdraw
 DAMAGE = {
     "a command was lost": (
         (
-            "DELETE FROM message_store.messages WHERE type = 'Deposit' AND stream_name LIKE '%command%'"
-            " AND position = 1"
+            "DELETE FROM message_store.messages WHERE type = 'Deposit' "
+            "AND stream_name LIKE '%command%' AND position = 1"
         ),
         {"I1", "I3", "I4"},
     ),
