@@ -300,8 +300,9 @@ def _row(write: Write) -> tuple[uuid.UUID, str, str, str, str | None, int | None
     try:
         data = codec.encode(write.message)
     except (msgspec.MsgspecError, TypeError) as error:
+        reason = codec.explain(error) if isinstance(error, msgspec.MsgspecError) else error
         raise EncodeError(
-            f"Cannot encode a {name} for {write.stream_name}: {error}; a message is a dataclass "
+            f"Cannot encode a {name} for {write.stream_name}: {reason}; a message is a dataclass "
             f"whose fields hold what their types say"
         ) from error
     return (
