@@ -3,12 +3,13 @@ BIN := .venv/bin
 # What pytest is given beside its settings, for example: make test ARGS="-k bank --database=container"
 ARGS ?=
 
-.PHONY: help setup test lint demo clean
+.PHONY: help setup test lint demo bench clean
 
 help:
 	@echo "make demo    set up and run the demo"
 	@echo "make test    set up and run the tests; ARGS=… goes to pytest"
 	@echo "make lint    set up and run ruff, mypy and import-linter"
+	@echo "make bench   set up and measure; ONLY=name measures one thing"
 	@echo "make clean   remove what the others made"
 
 setup: .venv/ready
@@ -31,6 +32,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# One benchmark alone: make bench ONLY=write_single
+bench: setup
+	PYTHONPATH=examples $(BIN)/python -m benchmarks $(ONLY)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -263,9 +263,7 @@ class MessageStore:
 
     def last_message(self, stream_name: str, type: str | None = None) -> StoredMessage | None:  # noqa: A002
         """Return the last message of a stream, or its last of one type, if there is one."""
-        batch = self._fetch(
-            _QUERIES["last_message"], {"stream_name": check(stream_name), "type": type}
-        )
+        batch = self._fetch(_QUERIES["last_message"], [check(stream_name), type])
         return batch[0] if batch else None
 
     def stream_version(self, stream_name: str) -> int:
@@ -274,9 +272,7 @@ class MessageStore:
             rows = connection.execute(_QUERIES["stream_version"], [check(stream_name)]).fetchall()
         return NO_STREAM if rows[0][0] is None else int(rows[0][0])
 
-    def _fetch(
-        self, query: bytes, parameters: Sequence[object] | Mapping[str, object]
-    ) -> list[StoredMessage]:
+    def _fetch(self, query: bytes, parameters: Sequence[object]) -> list[StoredMessage]:
         with self._connection() as connection:
             return [StoredMessage(*row) for row in connection.execute(query, parameters)]
 

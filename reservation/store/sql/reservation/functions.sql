@@ -11,6 +11,85 @@ LANGUAGE sql STABLE
 RETURN coalesce((SELECT max(m.position) FROM message_store.messages m
                  WHERE m.stream_name = stream_version.stream_name), -1);
 
+-- Reading a batch in order. Where the planner knows nothing of a category yet, it would rather sort
+-- all that is left of it for every batch than walk the index that has it in order.
+
+CREATE OR REPLACE FUNCTION reservation.read_stream(
+  stream_name text, "position" bigint, batch_size bigint
+) RETURNS SETOF message_store.message
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+         m.data::varchar, m.metadata::varchar, m.time
+  FROM message_store.messages m
+  WHERE m.stream_name = read_stream.stream_name AND m.position >= read_stream.position
+  ORDER BY m.position
+  LIMIT read_stream.batch_size
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.read_category(
+  category text, "position" bigint, batch_size bigint
+) RETURNS SETOF message_store.message
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+         m.data::varchar, m.metadata::varchar, m.time
+  FROM message_store.messages m
+  WHERE message_store.category(m.stream_name) = read_category.category
+    AND m.global_position >= read_category.position
+  ORDER BY m.global_position
+  LIMIT read_category.batch_size
+$$;
+
+-- Reading many streams, each from a position of its own to its end.
+CREATE OR REPLACE FUNCTION reservation.read_streams(
+  stream_names text[], positions bigint[]
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+BEGIN
+  RETURN QUERY
+    SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+           m.data::varchar, m.metadata::varchar, m.time
+    FROM unnest(stream_names, positions) WITH ORDINALITY AS s(stream_name, "position", n)
+    JOIN message_store.messages m
+      ON m.stream_name = s.stream_name AND m.position >= s.position
+    ORDER BY s.n, m.position;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.last_message(
+  stream_name text, type text
+) RETURNS SETOF message_store.message
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+         m.data::varchar, m.metadata::varchar, m.time
+  FROM message_store.messages m
+  WHERE m.stream_name = last_message.stream_name
+    AND (last_message.type IS NULL OR m.type = last_message.type)
+  ORDER BY m.position DESC
+  LIMIT 1
+$$;
+
 CREATE OR REPLACE FUNCTION reservation.lock_categories(stream_names text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -185,6 +264,37 @@ BEGIN
          END
   FROM input i
   CROSS JOIN LATERAL (SELECT reservation.volatile_fields(volatile, i.type)) AS v(fields)
+  ORDER BY i.n;
+END
+$$;
+
+-- Tells for commands whose entity's stream is started already whether they say the same as the one
+-- that its first message follows.
+CREATE OR REPLACE FUNCTION reservation.compare_initiations(
+  commands bigint[], stream_names text[], volatile jsonb
+) RETURNS TABLE (ordinal bigint, outcome text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT i.n,
+         CASE WHEN (cause.type, reservation.content(cause.data, v.fields))
+                   IS NOT DISTINCT FROM (c.type, reservation.content(c.data, v.fields))
+              THEN 'duplicate' ELSE 'conflict' END
+  FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
+  JOIN message_store.messages c ON c.global_position = i.command
+  LEFT JOIN message_store.messages initial
+    ON initial.stream_name = i.stream_name AND initial.position = 0
+  LEFT JOIN message_store.messages cause
+    ON cause.global_position = reservation.causation(initial.metadata)
+  CROSS JOIN LATERAL (SELECT reservation.volatile_fields(volatile, c.type)) AS v(fields)
   ORDER BY i.n;
 END
 $$;

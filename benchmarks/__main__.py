@@ -1,0 +1,14 @@
+"""``python -m benchmarks [NAME]``: run all benchmarks, or one."""
+
+import sys
+from pathlib import Path
+
+from benchmarks import pattern, store
+from benchmarks.harness import BENCHMARKS, run
+
+if __name__ == "__main__":
+    assert {pattern, store}, "importing them registers their benchmarks"
+    names = [name for name in sys.argv[1:] if name]
+    if not set(names) <= set(BENCHMARKS):
+        sys.exit(f"There is no benchmark {names[0]!r}; there are {', '.join(BENCHMARKS)}")
+    run(names[0] if names else None, Path("build/bench.json"))
