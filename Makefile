@@ -15,6 +15,7 @@ help:
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt tests/peers.txt
+	@echo "Installing into .venv; this takes about a minute."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
 		--editable '.[spark,embedded,test,lint]'

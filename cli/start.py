@@ -62,7 +62,7 @@ def start(
         check_installed(connection)
     run(
         [
-            Assignment(app, app_dir, category, database_url, batch_size, log_level)
+            Assignment(app, app_dir, component.name, category, database_url, batch_size, log_level)
             for category in _categories(component, only)
         ]
     )

@@ -15,10 +15,10 @@ from consumers.decisions import Decisions
 from consumers.handling import Handling
 from consumers.position import Position
 from reservation.component import Component
-from reservation.errors import MessageError, StoreError
+from reservation.errors import MessageError, MessageIdConflictError, StoreError
 from reservation.idempotence.reserve import compare_initiations, reserve
-from reservation.message import StoredMessage, followed_id
-from reservation.store.client import MessageStore
+from reservation.message import StoredMessage
+from reservation.store.client import MessageStore, Write
 from reservation.store.errors import translated
 
 
@@ -90,6 +90,7 @@ class Batch:
                 store.lock_categories([component.name, *component.reservation_categories])
             messages = store.category_batch(position.category, to + 1, limit)
             if not messages:
+                position.check(connection)
                 return BatchResult(0, Counter(), ())
             handled = self._handled_before(store, messages) if careful else frozenset()
             decisions = self._handling.decide(store, messages, handled)
@@ -105,7 +106,7 @@ class Batch:
     ) -> None:
         connection, component = self._connection, self._component
         try:
-            store.write_batch(decisions.writes)
+            _refuse_redelivery(decisions.writes, store.write_batch(decisions.writes))
             outcomes = reserve(
                 connection,
                 [(command.global_position, name) for command, name in decisions.reservations],
@@ -127,8 +128,22 @@ class Batch:
         for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
             decisions.tell(command, name, outcome)
 
-    @staticmethod
-    def _handled_before(store: MessageStore, messages: Sequence[StoredMessage]) -> frozenset[str]:
+    def _handled_before(
+        self, store: MessageStore, messages: Sequence[StoredMessage]
+    ) -> frozenset[str]:
         """Return the ids of those messages whose first event is stored already."""
-        by_event = {followed_id(message.id, 0): message.id for message in messages}
+        by_event = {event: message.id for message, event in self._handling.first_events(messages)}
         return frozenset(by_event[event] for event in store.stored_ids(by_event))
+
+
+def _refuse_redelivery(writes: Sequence[Write], positions: Sequence[int]) -> None:
+    """Make sure that every event is where the decisions took it to be.
+
+    An event that was stored before is passed over by the store; what was decided after it was
+    decided on an entity that had it twice.
+    """
+    for write, position in zip(writes, positions, strict=True):
+        if write.expected_version is not None and position != write.expected_version + 1:
+            raise MessageIdConflictError(
+                f"The event {write.id} in {write.stream_name} was written before, at {position}"
+            )

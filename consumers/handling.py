@@ -6,6 +6,7 @@ says.
 """
 
 import dataclasses
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from reservation.errors import (
     UnknownTypeError,
     told,
 )
-from reservation.message import StoredMessage, followed_id
+from reservation.message import StoredMessage, followed_id, printable
 from reservation.store.client import NO_STREAM, MessageStore, Write
 
 
@@ -84,6 +85,15 @@ class Handling:
                 self._handle(one, one.entity_stream, loaded, Context(one.message, time), decisions)
         return decisions
 
+    def first_events(
+        self, messages: Sequence[StoredMessage]
+    ) -> Iterator[tuple[StoredMessage, uuid.UUID]]:
+        """Give each message with the id that the first event of its handling would have."""
+        for message in messages:
+            for one in self._decode(message, Decisions()):
+                if one.entity_stream is not None:
+                    yield message, followed_id(message.id, one.entity_stream, 0)
+
     def _decode(self, message: StoredMessage, decisions: Decisions) -> Iterator[_Decoded]:
         """Give the command in a message, or nothing if its type is ignored."""
         component = self._component
@@ -94,9 +104,9 @@ class Handling:
         is_direct = message.type in component.initiations or message.type in component.handlers
         if not (is_reserved or (is_direct and self._reserves)):
             raise UnknownTypeError(
-                f"Nothing handles {message}: declare a handler for {message.type} in the "
-                f"component {component.name!r}, or let it pass with "
-                f"{component.name}.ignore({message.type!r})"
+                f"Nothing handles {message}: declare a handler for {printable(message.type)} in "
+                f"the component {component.name!r}, or let it pass with "
+                f"{component.name}.ignore({printable(message.type)!r})"
             )
         command: object = message.decode(component.types[message.type])
         if is_reserved and self._reserves:
@@ -146,7 +156,7 @@ class Handling:
                     Write(
                         event,
                         stream_name,
-                        id=followed_id(message.id, ordinal),
+                        id=followed_id(message.id, stream_name, ordinal),
                         metadata=message.follow_metadata(),
                         expected_version=loaded.version,
                     )
@@ -155,7 +165,7 @@ class Handling:
                 loaded.version += 1
         except MessageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise HandlerError(f"The handler of {message} raised {told(error)}") from error
         if initiation is not None and not events:
             raise HandlerError(

@@ -24,6 +24,10 @@ from reservation.errors import MessageError, PositionLostError, ReservationError
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
 
+# Of the text with which a consumer tells its host why it fails. The host reads it once the consumer
+# has ended, so it must fit the pipe between them.
+LONGEST_REASON = 4_000
+
 # How long a consumer waits for a lock before it looks whether it is to stop, and tries again.
 LOCK_TIMEOUT = "1s"
 
@@ -48,6 +52,7 @@ class Assignment:
     Attributes:
         app: the app path of the component.
         app_dir: the folder that the app path starts from.
+        consumer: the component's name.
         category: the category to consume.
         database_url: the store's address; empty for libpq's own defaults.
         batch_size: how many messages to deal with in one transaction.
@@ -56,6 +61,7 @@ class Assignment:
 
     app: str
     app_dir: str
+    consumer: str
     category: str
     database_url: str = field(repr=False)
     batch_size: int
@@ -82,6 +88,7 @@ def _consume(assignment: Assignment, stop: Stop) -> None:
         connection.isolation_level = IsolationLevel.READ_COMMITTED
         check_installed(connection)
         connection.execute(sql.SQL("SET lock_timeout = {}").format(LOCK_TIMEOUT))
+        connection.execute("SET statement_timeout = 0")  # a batch takes as long as it takes
         Consumer(connection, component, assignment.category, batch_size=assignment.batch_size).run(
             stop
         )
@@ -123,13 +130,18 @@ def _run_processes(assignments: Sequence[Assignment]) -> None:
                 assignment, receiver = running.pop(process)
                 if failure is None and (process.exitcode != 0 or not stopping):
                     failure = _failure(assignment, receiver, process.exitcode)
+                    stop_all()
                     structlog.get_logger().error(
-                        "consumer_failed", category=assignment.category, error=str(failure)
+                        "consumer_failed",
+                        consumer=assignment.consumer,
+                        category=assignment.category,
+                        error=str(failure),
                     )
                 receiver.close()
-            if failure is not None and not stopping:
-                stop_all()
     finally:
+        for process in running:  # where one could not be started, or waiting for them failed
+            process.terminate()
+            process.join()
         for number, handler in previous.items():
             signal.signal(number, handler)
     if failure is not None:
@@ -143,10 +155,10 @@ def _process(assignment: Assignment, failures: Connection) -> None:
         try:
             _consume(assignment, stop)
         except (MessageError, PositionLostError) as error:
-            failures.send((str(error), False))
+            failures.send((str(error)[:LONGEST_REASON], False))
             raise SystemExit(1) from None
         except ReservationError as error:
-            failures.send((str(error), True))
+            failures.send((str(error)[:LONGEST_REASON], True))
             raise SystemExit(1) from None
 
 

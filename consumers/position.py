@@ -63,11 +63,26 @@ class Position:
                 },
             )
         if cursor.rowcount != 1:
-            raise PositionLostError(
-                f"Another process has taken over the consumer {self.consumer} of "
-                f"{self.category}, so this one stopped and committed nothing more; run each "
-                f"consumer once"
-            )
+            raise self._lost()
+
+    def check(self, connection: Connection[Any]) -> None:
+        """Make sure that no other process has taken the position over.
+
+        Raises:
+            PositionLostError: one has.
+        """
+        with translated():
+            rows = connection.execute(
+                _QUERIES["epoch"], {"consumer": self.consumer, "category": self.category}
+            ).fetchall()
+        if rows != [(self.epoch,)]:
+            raise self._lost()
+
+    def _lost(self) -> PositionLostError:
+        return PositionLostError(
+            f"Another process has taken over the consumer {self.consumer} of {self.category}, so "
+            f"this one stopped and committed nothing more; run each consumer once"
+        )
 
     def moved(self, to: int) -> None:
         """Note that the transaction that moved the position is committed."""

@@ -11,3 +11,6 @@ UPDATE reservation.positions
 SET position = %(position)s, updated_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND epoch = %(epoch)s AND position = %(before)s
+
+-- name: epoch
+SELECT epoch FROM reservation.positions WHERE consumer = %(consumer)s AND category = %(category)s

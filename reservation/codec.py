@@ -6,15 +6,20 @@ type `Decimal` are JSON numbers, digit for digit.
 """
 
 import dataclasses
+import datetime
+import enum
 import functools
 import math
 import types
 import typing
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
+
+from reservation.errors import told
 
 T = TypeVar("T")
 
@@ -49,8 +54,12 @@ def decode(type_: type[T], data: str) -> T:
     return message
 
 
-def explain(error: msgspec.MsgspecError) -> str:
+def explain(error: Exception) -> str:
     """Return what an error says of the field and the kind, without the value that it may repeat."""
+    if not isinstance(error, msgspec.MsgspecError):
+        return told(error)
+    if error.__cause__ is not None:  # a class that checks itself, and tells what it saw
+        return told(error.__cause__)
     head, at, path = str(error).rpartition(" - at `")
     head = head or path
     if head.startswith(("Invalid enum value", "Invalid value")):  # which it then repeats
@@ -84,10 +93,10 @@ def _refuse_not_finite(value: object, path: str = "$") -> None:
         class_: Any = type(value)
         for name in _fields_with_numbers(class_):
             _refuse_not_finite(getattr(value, name), f"{path}.{camel_case(name)}")
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            _refuse_not_finite(one, f"{path}.{key}")
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            _refuse_not_finite(one, f"{path}[...]")
+    elif isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray):
         for one in value:
             _refuse_not_finite(one, f"{path}[...]")
 
@@ -140,6 +149,13 @@ def _twin_hint(hint: Any) -> Any:
     return origin[twins]
 
 
+# What can not be NaN or infinite; anything else is looked into.
+_WITHOUT_NUMBERS = frozenset(
+    {str, int, bool, bytes, types.NoneType, uuid.UUID}
+    | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
+)
+
+
 @functools.cache
 def _fields_with_numbers(type_: Any) -> tuple[str, ...]:
     """Return the fields of a dataclass that may hold a number that is not finite."""
@@ -153,6 +169,10 @@ def _may_hold_numbers(hint: Any) -> bool:
         class_: Any = hint
         return bool(_fields_with_numbers(class_))
     arguments = typing.get_args(hint)
-    if arguments and typing.get_origin(hint) is not typing.Literal:
+    if typing.get_origin(hint) is typing.Literal:
+        return False
+    if arguments:
         return any(map(_may_hold_numbers, arguments))
-    return hint in (float, Decimal, Any, object, list, tuple, set, dict)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return False
+    return hint not in _WITHOUT_NUMBERS

@@ -8,13 +8,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
-import msgspec
-
 from reservation import codec
 from reservation.errors import DecodeError
 from reservation.metadata import Metadata
 
 T = TypeVar("T")
+
+LONGEST_PRINTED = 300  # characters of a type or a name in logs and errors
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,10 @@ class StoredMessage:
 
     def __str__(self) -> str:
         """Name the message in logs and errors, without anything of its data."""
-        name = f"{self.type} at {self.stream_name}, global position {self.global_position}"
-        return printable(name)
+        return (
+            f"{printable(self.type)} at {printable(self.stream_name)}, "
+            f"global position {self.global_position}"
+        )
 
     def decode(self, type_: builtins.type[T]) -> T:
         """Return the message's data as an instance of a dataclass.
@@ -48,7 +50,7 @@ class StoredMessage:
             raise DecodeError(f"Cannot decode {self}: it has no data")
         try:
             return codec.decode(type_, self.data)
-        except msgspec.MsgspecError as error:
+        except Exception as error:  # a class may check itself as it likes
             raise DecodeError(
                 f"Cannot decode {self}: {codec.explain(error)}. Its sender and {type_.__module__}."
                 f"{type_.__qualname__} disagree; correct the class, or the message's writer"
@@ -65,7 +67,9 @@ class StoredMessage:
 
 
 def printable(text: str) -> str:
-    """Return a text from the store with what could steer a terminal made visible."""
+    """Return a text from the store, what could steer a terminal made visible, and not too long."""
+    if len(text) > LONGEST_PRINTED:
+        text = f"{text[:LONGEST_PRINTED]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -86,14 +90,15 @@ def follow(source: object, type_: type[T], **attributes: Any) -> T:
     return type_(**attributes)
 
 
-def followed_id(cause: str, ordinal: int) -> uuid.UUID:
-    """Return the id of the n-th message that the handling of ``cause`` writes.
+def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
+    """Return the id of the n-th message that the handling of ``cause`` writes to a stream.
 
     It depends on nothing else, so a message handled twice can not be written twice: the store
     refuses the second by its id.
 
     Args:
         cause: the id of the message that is handled.
+        stream_name: the stream that is written to.
         ordinal: from 0, in the order of writing.
     """
-    return uuid.uuid5(uuid.UUID(cause), str(ordinal))
+    return uuid.uuid5(uuid.UUID(cause), f"{stream_name} {ordinal}")

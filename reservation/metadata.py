@@ -1,6 +1,7 @@
 """What is known of a message beside its data: its cause, what it belongs to, where to reply."""
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import msgspec
@@ -37,7 +38,10 @@ class Metadata:
 
         Metadata comes from clients in many languages and is never a reason to refuse a message.
         """
-        values = None if text is None else msgspec.json.decode(text)
+        try:
+            values = None if text is None else _decoder.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            return cls()
         if not isinstance(values, dict):
             return cls()
         kept = {
@@ -68,6 +72,8 @@ class Metadata:
         )
 
 
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
+
 # Under each field's name: its key in JSON, and what its value must be.
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "causation_message_stream_name": ("causationMessageStreamName", (str,)),
@@ -75,7 +81,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "causation_message_global_position": ("causationMessageGlobalPosition", (int,)),
     "correlation_stream_name": ("correlationStreamName", (str,)),
     "reply_stream_name": ("replyStreamName", (str,)),
-    "schema_version": ("schemaVersion", (str, int, float)),
+    "schema_version": ("schemaVersion", (str, int, Decimal)),
     "properties": ("properties", (dict,)),
     "local_properties": ("localProperties", (dict,)),
 }

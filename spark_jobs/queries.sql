@@ -16,8 +16,9 @@ SELECT (SELECT global_position FROM message_store.messages
 -- name: messages
 -- A range of a category. `declared` says per command type how its key is made: the stream that the
 -- key names is computed here, so that the payload stays in the server; only where the key is a
--- function does it travel. `content` stands for the data less the volatile fields: jsonb's own hash
--- under two seeds, equal where jsonb calls two values equal, as the consumers do.
+-- function, or has a default that the data may leave out, does it travel. `content` stands for the
+-- data less the volatile fields: jsonb's own hash under two seeds, and the shape of what is nested,
+-- equal where jsonb calls two values equal, as the consumers do.
 SELECT m.global_position, m.position, m.stream_name, m.type, m.id::text AS id,
        CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{1,18}$'
             THEN (m.metadata->>'causationMessageGlobalPosition')::bigint
@@ -38,7 +39,7 @@ SELECT m.global_position, m.position, m.stream_name, m.type, m.id::text AS id,
          ) AS part
        ) AS key_stream,
        CASE WHEN d.by_function THEN m.data::text END AS function_data,
-       hashes.one::text || ',' || hashes.other::text AS content
+       hashes.one::text || ',' || hashes.other::text || ',' || hashes.shape AS content
 FROM message_store.messages m
 LEFT JOIN unnest(%(types)s::text[], %(categories)s::text[], %(fields)s::text[],
                  %(volatile)s::text[], %(by_function)s::boolean[])
@@ -54,7 +55,14 @@ CROSS JOIN LATERAL (
               ELSE coalesce(m.data, 'null') END AS data
 ) AS kept
 CROSS JOIN LATERAL (
-  SELECT jsonb_hash_extended(kept.data, 0) AS one, jsonb_hash_extended(kept.data, 1) AS other
+  SELECT jsonb_hash_extended(kept.data, 0) AS one, jsonb_hash_extended(kept.data, 1) AS other,
+         -- The hash does not tell where a container within ends: [["a","b"]] from [["a"],"b"].
+         CASE WHEN translate(substr(kept.data::text, 2), '{[', '') = substr(kept.data::text, 2)
+              THEN ''
+              ELSE md5(regexp_replace(
+                     regexp_replace(kept.data::text, '"(?:[^"\\]|\\.)*"', 's', 'g'),
+                     '[-+.0-9eE]*[0-9][-+.0-9eE]*', 'n', 'g'))
+         END AS shape
 ) AS hashes
 WHERE message_store.category(m.stream_name) = %(category)s
   AND m.global_position BETWEEN %(first)s AND %(last)s

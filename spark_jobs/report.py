@@ -52,9 +52,8 @@ def _table(reconciled: list[Reconciled]) -> Table:
     table = Table(title_justify="left")
     table.add_column("")
     for one in reconciled:
-        table.add_column(
-            Text(f"{one.command_category}\n→ {one.reservation_category}"), justify="right"
-        )
+        heading = Text(f"{one.command_category}\n→ {one.reservation_category}")
+        table.add_column(heading, justify="right", overflow="fold")
     for name, label in _COUNTS:
         cells = [_count(name, getattr(one, name)) for one in reconciled]
         table.add_row(Text(label), *cells)

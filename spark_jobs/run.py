@@ -95,12 +95,14 @@ def reconcile_component(
             f"The component {component.name!r} reserves no command and initiates with none, so "
             f"there is nothing to reconcile"
         )
-    if output is not None and output.exists():
-        raise SparkJobError(f"The output folder {output} exists already; name one that does not")
-    with exported_snapshot(database_url) as snapshot, spark_session(database_url) as spark:
+    with (
+        _put_in_place(output) as unfinished,
+        exported_snapshot(database_url) as snapshot,
+        spark_session(database_url) as spark,
+    ):
         reading = _Reading(spark, snapshot, app, app_dir)
         try:
-            return _reconcile(component, reading, output)
+            return _reconcile(component, reading, unfinished)
         except Exception as error:
             raise SparkJobError(f"The Spark job failed: {_reason(error)}") from error
 
@@ -133,18 +135,31 @@ def _reconcile(component: Component, reading: _Reading, output: Path | None) -> 
     if not all(one.in_order for one in counted):
         samples = [row.asDict() for row in needing_attention.limit(SAMPLES).collect()]
     if output is not None:
-        with _put_in_place(output) as unfinished:
-            needing_attention.coalesce(1).write.parquet(str(unfinished))
+        needing_attention.coalesce(1).write.parquet(str(output))
     initiations = 1 if component.initiations else 0
     split = len(counted) - initiations
     return Report(component.name, reading.snapshot.time, counted[:split], counted[split:], samples)
 
 
 @contextmanager
-def _put_in_place(output: Path) -> Iterator[Path]:
-    """Give a folder to write to that takes its place only once it is complete."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+def _put_in_place(output: Path | None) -> Iterator[Path | None]:
+    """Give a folder to write to that takes the output's place only once everything succeeded.
+
+    Raises:
+        SparkJobError: the output exists already, or can not be made.
+    """
+    if output is None:
+        yield None
+        return
+    if output.exists():
+        raise SparkJobError(f"The output folder {output} exists already; name one that does not")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise SparkJobError(
+            f"The output folder {output} can not be made: {error.strerror}"
+        ) from error
     try:
         yield beside / "rows"
         (beside / "rows").rename(output)
@@ -156,7 +171,8 @@ def _reason(error: Exception) -> str:
     """Return the line of an error that says what went wrong, out of Spark's many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Failure)\b.*:", line)]
-    return (raised[-1:] or lines[:1] or [type(error).__name__])[0]
+    told = (raised[-1:] or lines[:1] or [type(error).__name__])[0]
+    return re.sub(r"^(psycopg|reservation)[\w.]*: ", "", told)
 
 
 def as_json(report: Report) -> dict[str, Any]:

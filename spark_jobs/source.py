@@ -8,6 +8,7 @@ The database's address is taken from the environment of the worker, so no option
 plan, holds a secret.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -175,21 +176,31 @@ def _declared(component: "Component | None") -> dict[str, list[Any]]:
     if component is None:
         return declared
     for type_, reservation in component.reservations.items():
-        by_function = callable(reservation.key)
         leading = [] if reservation.entity is None else [reservation.entity]
         fields = [] if callable(reservation.key) else [*leading, *reservation.key]
         declared["types"].append(type_)
         declared["categories"].append(reservation.into)
         declared["fields"].append(json.dumps([camel_case(field) for field in fields]))
         declared["volatile"].append(json.dumps(component.volatile("reserve")[type_]))
-        declared["by_function"].append(by_function)
-    for type_ in component.initiations:
+        declared["by_function"].append(
+            callable(reservation.key) or _has_default(reservation.command, fields)
+        )
+    for type_, initiation in component.initiations.items():
         declared["types"].append(type_)
         declared["categories"].append(component.name)
         declared["fields"].append(json.dumps([camel_case(component.id)]))
         declared["volatile"].append(json.dumps(component.volatile("initiate")[type_]))
-        declared["by_function"].append(False)
+        declared["by_function"].append(_has_default(initiation.command, [component.id]))
     return declared
+
+
+def _has_default(command: type, fields: Sequence[str]) -> bool:
+    """Tell whether the data may leave one of these fields out, and the class then fill it in."""
+    missing = dataclasses.MISSING
+    return any(
+        field.name in fields and (field.default, field.default_factory) != (missing, missing)
+        for field in dataclasses.fields(command)
+    )
 
 
 def _add_function_keys(columns: dict[str, list[Any]], component: "Component") -> None:
@@ -206,6 +217,8 @@ def _function_key(component: "Component", type_: str, data: str) -> str | None:
 
     try:
         command: object = codec.decode(component.types[type_], data)
-        return component.reservations[type_].stream_name(command)
+        if type_ in component.reservations:
+            return component.reservations[type_].stream_name(command)
+        return component.entity_stream(command)
     except Exception:  # noqa: BLE001  the key function is the user's, and its failure is a finding
         return None

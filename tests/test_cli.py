@@ -50,7 +50,7 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
     assert first.returncode == 0, first.stderr
     second = run_cli("store", "install", env=env)
     assert "was there already" in second.stdout
-    assert f"whose data is in {tmp_path / 'reservation' / 'postgres'}" in second.stderr
+    assert f"with its data in {tmp_path / 'reservation' / 'postgres'}" in second.stderr
     assert (tmp_path / "reservation" / "postgres" / "PG_VERSION").exists()
 
 
@@ -76,6 +76,18 @@ def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, probl
     assert problem in errors[0]
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stdout + done.stderr
+
+
+def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
+    """All of it at once, with the command that installs it."""
+    monkeypatch.setattr("cli.extras.find_spec", lambda name: None)
+    done = invoke("demo")
+    assert done.exit_code == 2
+    assert "pip install 'reservation[spark,embedded]'" in done.output
+    done = invoke("store", "install")
+    assert done.exit_code == 2
+    assert "give --database-url" in done.output
+    assert "pip install 'reservation[embedded]'" in done.output
 
 
 def test_a_password_is_not_told_even_when_it_was_written_wrong():
@@ -110,6 +122,8 @@ def test_the_traceback_is_there_for_those_who_ask(place):
     done = run_cli(*arguments, "--database-url", "host=/nowhere")
     assert "Traceback" in done.stderr
     assert "AppPathError" in done.stderr
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
 
 
 def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):

@@ -2,10 +2,12 @@
 
 import enum
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal, NewType
 
 import msgspec
 import pytest
@@ -95,6 +97,25 @@ def test_an_explanation_leaves_out_the_value_that_did_not_fit(text):
     assert "SECRET" not in explained
     assert "home" not in explained
     assert "$." in explained
+
+
+Money = NewType("Money", float)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    money: Money = Money(0)
+    by_name: Mapping[str, Any] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    "hidden", [Hidden(Money(math.nan)), Hidden(by_name={"alice": [{"x": math.inf}]})]
+)
+def test_numbers_that_are_none_are_found_wherever_they_are(hidden):
+    """And the keys of a mapping, which are data, are not told."""
+    with pytest.raises(msgspec.ValidationError, match="finite number") as caught:
+        codec.encode(hidden)
+    assert "alice" not in str(caught.value)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])

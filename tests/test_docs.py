@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 # Programs of others that the pages show, besides `reservation`, `make` and `pip`.
-OTHERS = {"export", "jq", "psql", "python"}
+OTHERS = {"createdb", "export", "jq", "psql", "python"}
 
 
 class Block(NamedTuple):

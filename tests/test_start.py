@@ -218,6 +218,50 @@ def test_a_consumer_that_waits_for_a_lock_can_be_stopped(store, database_url):
     assert event_types(store) == []
 
 
+def test_a_long_reason_reaches_the_host(connection, database_url):
+    """A peer decides how long a type is; the pipe between the processes does not grow with it."""
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, '{}')",
+        [COMMANDS, "T" * 200_000],
+    )
+    with Started(database_url) as started:
+        assert started.process.wait(PATIENCE) == 1
+        assert "Nothing handles TTTT" in started.log
+        assert len(started.log) < 10_000
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing(store, database_url):
+    """The work matters more than the telling of it."""
+    ours, theirs = os.pipe()
+    with subprocess.Popen(
+        command_line("start", "bank:account"),
+        env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
+        cwd=EXAMPLES,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        text = b""
+        while text.count(b"consumer_started") < 2:
+            text += os.read(ours, 4096)
+        os.close(ours)
+        store.write([open_(), deposit()], COMMANDS)
+        while event_types(store) != ["Opened", "Deposited"]:
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_an_idle_consumer_notices_that_it_was_taken_over(database_url):
+    """A deployment that was doubled by mistake shows before the first message comes."""
+    with Started(database_url, "--only", "commands") as older:
+        older.wait_for("consumer_started")
+        with Started(database_url, "--only", "commands") as newer:
+            newer.wait_for("consumer_started", epoch=2)
+            assert older.process.wait(PATIENCE) == 1
+            assert "Another process has taken over" in older.log
+            assert newer.stop() == 0
+
+
 def test_a_role_that_may_not_is_told_so_in_one_line(connection, database_url):
     """Also when the consumers run in processes of their own."""
     connection.execute("REVOKE ALL ON reservation.positions FROM message_store")

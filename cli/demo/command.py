@@ -1,8 +1,6 @@
 """The demo's command, and what it prints."""
 
 import json
-import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +15,8 @@ from cli.demo.course import Course
 from cli.demo.examples import examples_folder
 from cli.embedded import start_embedded
 from cli.errors import NOT_IN_ORDER, debug_option
+from cli.extras import require_extras
+from cli.termination import clear_away_on_sigterm
 from reservation.app_path import load_component
 from reservation.store.client import MessageStore
 from reservation.store.connection import connect
@@ -50,9 +50,9 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
     demo could not run. Needs Java 17 and the extras `spark` and `embedded`.
     """
     started = time.monotonic()
-    # Whoever ends the demo ends its consumers and its database with it.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    require_extras("spark", "embedded")
     require_java()
+    clear_away_on_sigterm()
     console = Console(stderr=as_json_)
     app_dir = examples_folder()
     component = load_component(APP, app_dir)
@@ -71,8 +71,15 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
             traffic = make_traffic(accounts=ACCOUNTS, sends=SENDS, seed=seed)
             acknowledged = Course(console, connection, store, consumers, seed).run(traffic)
             statuses = consumers.stop()
-            console.print(f"Both consumers stopped on SIGTERM: {statuses}.")
+            ended = ", ".join(f"{which} with status {code}" for which, code in statuses.items())
+            console.print(f"Both consumers stopped on SIGTERM: {ended}.")
+            console.print(
+                f"{SENDS:,} sends are {len(acknowledged):,} stored commands: a retry with the same "
+                f"message id is stored once."
+            )
             invariants = check_invariants(connection, acknowledged)
+            if not as_json_:
+                _print_invariants(console, invariants)
         with console.status("Reconciling with Spark…"):
             report = reconcile_component(component, APP, str(app_dir), database_url)
 
@@ -83,7 +90,9 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
     if as_json_:
         click.echo(json.dumps(_as_json(in_order, invariants, report, seconds)))
     else:
-        _print(console, invariants, report)
+        from spark_jobs.report import render
+
+        console.print(render(report))
         verdict = "every command took effect once" if in_order else "see what is marked above"
         console.print(f"{len(traffic):,} commands sent in {seconds:.0f} s in all: {verdict}.")
     if not in_order:
@@ -109,12 +118,9 @@ def _as_json(
     }
 
 
-def _print(console: Console, invariants: "list[Invariant]", report: Report) -> None:
-    from spark_jobs.report import render
-
+def _print_invariants(console: Console, invariants: "list[Invariant]") -> None:
     for one in invariants:
         mark = ("holds ", "green") if one.holds else ("BROKEN", "bold red")
         console.print(Text.assemble(mark, f"  {one.name}  {one.statement}"))
         for what in one.broken_by[:BROKEN_SHOWN]:
             console.print(Text(f"            {what}"))
-    console.print(render(report))

@@ -70,7 +70,7 @@ def check_invariants(
         connection: to the store, in autocommit.
         acknowledged: the ids of the commands whose writing was confirmed to the sender.
     """
-    parameters = {"acknowledged": list(acknowledged)}
+    parameters = {"acknowledged": list(set(acknowledged))}
     found = []
     for name, query in _CHECKS.items():
         broken_by = [row[0] for row in connection.execute(_QUERIES[query], parameters).fetchall()]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
@@ -77,6 +76,7 @@ class MessageStore:
             min_size=1,
             max_size=max_connections,
             kwargs={
+                "client_encoding": "UTF8",
                 "fallback_application_name": "reservation",
                 "prepare_threshold": PREPARE_THRESHOLD,
             },
@@ -295,17 +295,17 @@ def _row(write: Write) -> tuple[uuid.UUID, str, str, str, str | None, int | None
     name = type(write.message).__name__
     try:
         data = codec.encode(write.message)
-    except (msgspec.MsgspecError, TypeError) as error:
-        reason = codec.explain(error) if isinstance(error, msgspec.MsgspecError) else error
+        metadata = write.metadata.encode() if write.metadata else None
+    except Exception as error:
         raise EncodeError(
-            f"Cannot encode a {name} for {write.stream_name}: {reason}; a message is a dataclass "
-            f"whose fields hold what their types say"
+            f"Cannot encode a {name} for {write.stream_name}: {codec.explain(error)}; a message is "
+            f"a dataclass whose fields hold what their types say"
         ) from error
     return (
         write.id or uuid7(),
         write.stream_name,
         name,
         data,
-        write.metadata.encode() if write.metadata else None,
+        metadata,
         write.expected_version,
     )

@@ -35,15 +35,24 @@ def connect(
         return psycopg.connect(
             database_url,
             autocommit=autocommit,
+            client_encoding="UTF8",
             fallback_application_name=application_name,
             prepare_threshold=PREPARE_THRESHOLD,
         )
     except (psycopg.Error, UnicodeError) as error:
         reason = " ".join(str(error).split())
         raise DatabaseUnavailableError(
-            f"Cannot reach the database: {reason}. Check that it runs, and the address in "
-            f"--database-url or RESERVATION_DATABASE_URL"
+            f"Cannot reach the database: {reason}. {_way_out(reason)}"
         ) from error
+
+
+def _way_out(reason: str) -> str:
+    """Return what to do; before the connection is there, the server gives a reason but no code."""
+    if "does not exist" in reason:
+        return "Create it, with createdb or createuser, or name another"
+    if "authentication failed" in reason or "no password" in reason:
+        return "Check the user, and the password in PGPASSWORD, a service file or a password file"
+    return "Check that it runs, and the address in --database-url or RESERVATION_DATABASE_URL"
 
 
 def check_address(database_url: str) -> None:

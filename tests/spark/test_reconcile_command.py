@@ -117,6 +117,13 @@ def test_nothing_written_is_overwritten(database_url, tmp_path):
     )
     assert done.returncode == 2
     assert "exists already" in done.stderr
+    (tmp_path / "file").touch()
+    for impossible in (tmp_path / "file" / "x", "/proc/x"):
+        done = run_cli(
+            "reconcile", "bank:account", "--database-url", database_url, "--output", str(impossible)
+        )
+        assert done.returncode == 2
+        assert f"The output folder {impossible} can not be made" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,10 @@ BEGIN
     SELECT i.n, i.stream_name, c.global_position, c.stream_name AS source, c.position,
            c.type, c.data, c.metadata, stored.global_position IS NOT NULL AS is_stored,
            row_number() OVER same_key = 1 AS is_first,
-           coalesce(stored.type, first_value(c.type) OVER same_key) AS meant_type,
-           coalesce(stored.data, first_value(c.data) OVER same_key) AS meant_data
+           CASE WHEN stored.global_position IS NULL THEN first_value(c.type) OVER same_key
+                ELSE stored.type END AS meant_type,
+           CASE WHEN stored.global_position IS NULL THEN first_value(c.data) OVER same_key
+                ELSE stored.data END AS meant_data
     FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
     JOIN message_store.messages c ON c.global_position = i.command
     LEFT JOIN message_store.messages stored
