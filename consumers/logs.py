@@ -4,29 +4,27 @@ import contextlib
 import logging
 import os
 import sys
-from typing import TextIO
 
 import structlog
 
 
 class _Forgiving:
-    """A stream whose reader may have gone, or whose disk may be full.
+    """Standard error, whose reader may have gone, or whose disk may be full.
 
-    A log that can not be written must not stop the work that it tells of.
+    A log that can not be written must not stop the work that it tells of. Nothing is kept in a
+    buffer, which Python would try to write once more, and fail to, when the process ends.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
     def write(self, text: str) -> None:
         """Write a line, if that is possible."""
         with contextlib.suppress(OSError):
-            self._stream.write(text)
+            os.write(self._descriptor, text.encode(errors="backslashreplace"))
 
     def flush(self) -> None:
-        """Hand on what was written, if that is possible."""
-        with contextlib.suppress(OSError):
-            self._stream.flush()
+        """Do nothing: what was written is not in our hands any more."""
 
 
 def configure_logs(*, level: str = "info") -> None:
@@ -51,6 +49,6 @@ def configure_logs(*, level: str = "info") -> None:
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         # One write for a line and its end, so that two processes do not write into each other's.
-        logger_factory=structlog.WriteLoggerFactory(_Forgiving(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(_Forgiving(sys.stderr.fileno())),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
