@@ -102,8 +102,9 @@ BEGIN
     'SELECT id::varchar, stream_name::varchar, type::varchar, position, global_position,
             data::varchar, metadata::varchar, time
      FROM message_store.messages
-     WHERE message_store.category(stream_name) = $1 AND global_position >= $2' || restriction || '
-     ORDER BY global_position
+     WHERE (message_store.category(stream_name), global_position)
+           BETWEEN ($1, $2) AND ($1, 9223372036854775807)' || restriction || '
+     ORDER BY message_store.category(stream_name), global_position
      LIMIT $3'
   USING get_category_messages.category,
         coalesce(get_category_messages.position, 1),

@@ -12,7 +12,9 @@ RETURN coalesce((SELECT max(m.position) FROM message_store.messages m
                  WHERE m.stream_name = stream_version.stream_name), -1);
 
 -- Reading a batch in order. Where the planner knows nothing of a category yet, it would rather sort
--- all that is left of it for every batch than walk the index that has it in order.
+-- all that is left of it for every batch than walk the index that has it in order; and where it
+-- takes a category for a large one, it would walk the whole log. A range of category and position
+-- together leaves it no index but the right one.
 
 CREATE OR REPLACE FUNCTION reservation.read_stream(
   stream_name text, "position" bigint, batch_size bigint
@@ -43,9 +45,10 @@ AS $$
   SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
          m.data::varchar, m.metadata::varchar, m.time
   FROM message_store.messages m
-  WHERE message_store.category(m.stream_name) = read_category.category
-    AND m.global_position >= read_category.position
-  ORDER BY m.global_position
+  WHERE (message_store.category(m.stream_name), m.global_position)
+        BETWEEN (read_category.category, read_category.position)
+            AND (read_category.category, 9223372036854775807)
+  ORDER BY message_store.category(m.stream_name), m.global_position
   LIMIT read_category.batch_size
 $$;
 
