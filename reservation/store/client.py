@@ -15,7 +15,7 @@ from reservation.errors import EncodeError, MessageIdConflictError, StoreError, 
 from reservation.message import StoredMessage
 from reservation.metadata import Metadata
 from reservation.queries import load_queries
-from reservation.store.connection import PREPARE_THRESHOLD, check_address, connect
+from reservation.store.connection import check_address, connect, connection_settings
 from reservation.store.errors import translated
 from reservation.stream_name import category, check, check_category, identifier
 from reservation.uuid7 import uuid7
@@ -75,11 +75,7 @@ class MessageStore:
             database_url,
             min_size=1,
             max_size=max_connections,
-            kwargs={
-                "client_encoding": "UTF8",
-                "fallback_application_name": "reservation",
-                "prepare_threshold": PREPARE_THRESHOLD,
-            },
+            kwargs=connection_settings(),
             open=True,
         )
         return cls(pool)

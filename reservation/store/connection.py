@@ -11,9 +11,16 @@ from psycopg import Connection
 
 from reservation.errors import DatabaseUnavailableError
 
-# No statement is prepared: a plan that was made while the log was small, and kept, would read all
-# of it once it has grown.
-PREPARE_THRESHOLD = None
+
+def connection_settings(application_name: str = "reservation") -> dict[str, Any]:
+    """Return what every connection of ours is opened with, beside its address."""
+    return {
+        "client_encoding": "UTF8",
+        "fallback_application_name": application_name,
+        # No statement is prepared: a plan that was made while the log was small, and kept, would
+        # read all of it once it has grown.
+        "prepare_threshold": None,
+    }
 
 
 def connect(
@@ -35,9 +42,7 @@ def connect(
         return psycopg.connect(
             database_url,
             autocommit=autocommit,
-            client_encoding="UTF8",
-            fallback_application_name=application_name,
-            prepare_threshold=PREPARE_THRESHOLD,
+            **connection_settings(application_name),
         )
     except (psycopg.Error, UnicodeError) as error:
         reason = " ".join(str(error).split())
