@@ -50,6 +50,13 @@ class Result:
         return cls(name, round(figure), "messages/s", against, round(ratio, 2), bar, ratio >= bar)
 
 
+def rate(count: int, work: Callable[[], object]) -> float:
+    """Return how many of ``count`` things a second the work does."""
+    start = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - start)
+
+
 Benchmark = Callable[["Bench"], Iterator[Result]]
 BENCHMARKS: dict[str, Benchmark] = {}
 
@@ -61,7 +68,7 @@ def benchmark(function: Benchmark) -> Benchmark:
 
 
 class Bench:
-    """What a benchmark is given: databases of its own, and a stopwatch."""
+    """What a benchmark is given: databases of its own."""
 
     def __init__(self, server_url: str) -> None:
         self.server_url = server_url
@@ -77,13 +84,6 @@ class Bench:
                 install(connection)
             yield url
             admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-    @staticmethod
-    def rate(count: int, work: Callable[[], object]) -> float:
-        """Return how many of ``count`` things a second the work does."""
-        start = time.perf_counter()
-        work()
-        return count / (time.perf_counter() - start)
 
 
 def run(only: str | None, output: Path) -> bool:

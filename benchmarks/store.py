@@ -1,70 +1,91 @@
 """Writing to and reading from the store."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 from bank.messages import Deposit
-from benchmarks.harness import Bench, Result, benchmark
-from benchmarks.workload import copy, deposits, peer
+from benchmarks import workload
+from benchmarks.harness import Bench, Result, benchmark, rate
 from reservation import MessageStore, codec
 from reservation.store.connection import connect
 
-BATCH = 500
+COUNT, SAMPLE, LONG = 50_000, 3_000, 200_000
 
 
 @benchmark
 def write_batches(bench: Bench) -> Iterator[Result]:
     """Write 50,000 messages in batches of 500."""
-    count, sample = 50_000, 2_000
-    writes = deposits(count)
+    writes = workload.deposits(COUNT, "account:command")
+    with bench.database() as url, MessageStore.open(url, max_connections=1) as store:
+        ours = workload.write_batches(store, writes)
     with bench.database() as url, connect(url, autocommit=True) as connection:
-        store = MessageStore(connection)
-        batches = [writes[n : n + BATCH] for n in range(0, count, BATCH)]
-        ours = bench.rate(count, lambda: [store.write_batch(batch) for batch in batches])
-    with bench.database() as url, connect(url, autocommit=True) as connection:
-        copied = bench.rate(count, lambda: copy(connection, writes, "copied"))
-    with bench.database() as url, connect(url, autocommit=True) as connection:
-        single = MessageStore(connection)
-        one = bench.rate(sample, lambda: [single.write_batch([w]) for w in writes[:sample]])
+        copied = workload.copy(connection, workload.encoded_rows(writes), COUNT)
+    with bench.database() as url, MessageStore.open(url, max_connections=1) as store:
+        one = rate(SAMPLE, lambda: [store.write_batch([w]) for w in writes[:SAMPLE]])
     yield Result.rate("write_batches", ours, "ours, one at a time", one, 12)
-    yield Result.rate("write_batches", ours, "COPY", copied, 0.5)
+    yield Result.rate("write_batches", ours, "COPY of the same rows", copied, 0.5)
 
 
 @benchmark
 def write_single(bench: Bench) -> Iterator[Result]:
-    """Write one message a transaction."""
-    sample = 3_000
-    writes = deposits(sample)
-    with bench.database() as url, connect(url, autocommit=True) as connection:
-        store = MessageStore(connection)
-        ours = bench.rate(sample, lambda: [store.write(w.message, w.stream_name) for w in writes])
+    """Write one message a transaction, through a pool, as the peer does."""
+    writes = workload.deposits(SAMPLE, "account:command")
+    with bench.database() as url, MessageStore.open(url, max_connections=1) as store:
+        ours = rate(SAMPLE, lambda: [store.write(w.message, w.stream_name) for w in writes])
     with bench.database() as url:
-        client = peer(url)
+        client = workload.peer(url)
         rows = [(w.stream_name, {"depositId": w.message.deposit_id}) for w in writes]
-        theirs = bench.rate(sample, lambda: [client.write(s, "Deposit", d) for s, d in rows])
+        theirs = rate(SAMPLE, lambda: [client.write(s, "Deposit", d) for s, d in rows])
         client.connection_pool.closeall()
     yield Result.rate("write_single", ours, "message-db-py", theirs, 1.0)
 
 
 @benchmark
 def read_category(bench: Bench) -> Iterator[Result]:
-    """Read a category of 200,000 messages into typed messages."""
-    count = 200_000
-    writes = deposits(count)
+    """Read a category of 200,000 messages into typed messages, and how much memory that takes."""
+    writes = workload.deposits(LONG, "account:command")
+    assert codec.decode(Deposit, codec.encode(writes[0].message)) == writes[0].message
     with bench.database() as url, connect(url, autocommit=True) as connection:
         store = MessageStore(connection)
-        for n in range(0, count, BATCH):
-            store.write_batch(writes[n : n + BATCH])
+        workload.write_batches(store, writes)
+        workload.write_batches(store, workload.deposits(LONG // 10, "short:command"))
+        del writes
+        workload.settle(connection)
+        pairs = [
+            (
+                workload.read_category(connection, "account:command", LONG),
+                workload.select_category(connection, "account:command", LONG),
+            )
+            for _ in range(3)
+        ]
+        ours, bare = max(one for one, _ in pairs), max(other for _, other in pairs)
+        yield Result.rate("read_category", ours, "a bare SELECT into tuples", bare, 0.6)
+        long, short = (_memory(url, name) for name in ("account:command", "short:command"))
+    yield Result(
+        "read_memory",
+        round(long, 1),
+        "MB",
+        "a category a tenth as long",
+        round(long / short, 2),
+        1.1,
+        holds=long / short <= 1.1,
+    )
 
-        def read() -> None:
-            for message in store.read_category("account:command"):
-                message.decode(Deposit)
 
-        ours = bench.rate(count, read)
-        query = (
-            "SELECT id::text, stream_name, type, position, global_position, data::text, "
-            "metadata::text, time FROM message_store.messages "
-            "WHERE message_store.category(stream_name) = 'account:command' ORDER BY global_position"
-        )
-        bare = bench.rate(count, lambda: connection.execute(query).fetchall())
-    assert codec.decode(Deposit, codec.encode(writes[0].message)) == writes[0].message
-    yield Result.rate("read_category", ours, "a bare SELECT into tuples", bare, 0.6)
+_READER = """
+import re, sys
+from pathlib import Path
+from bank.messages import Deposit
+from reservation import MessageStore
+with MessageStore.open(sys.argv[1]) as store:
+    for message in store.read_category(sys.argv[2]):
+        message.decode(Deposit)
+print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
+"""
+
+
+def _memory(url: str, category: str) -> float:
+    """Return the most memory, in MB, that a process took which reads a category."""
+    command = [sys.executable, "-c", _READER, url, category]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

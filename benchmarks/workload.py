@@ -1,5 +1,7 @@
-"""The messages that the benchmarks write, and the peer's way of doing the same work."""
+"""The messages that the benchmarks write, the work that they do, and the peer's way of doing it."""
 
+import gc
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -7,23 +9,153 @@ from typing import Any
 from message_db.client import MessageDB
 from psycopg import Connection, conninfo
 
-from bank.messages import Deposit
-from reservation import Write, codec
+from bank.messages import Deposit, Deposited
+from benchmarks.harness import rate
+from consumers.batch import Batch
+from consumers.position import Position
+from reservation import Component, MessageStore, Write, codec, follow
+from reservation.idempotence.key import KeyFunction
+from reservation.uuid7 import uuid7
 
 ACCOUNTS = 500
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
+BATCH = 500  # of what is written
+CONSUMED = 1_000  # of what is consumed: the default of a consumer
 
 
-def deposits(count: int, *, keys: int | None = None) -> list[Write]:
+def deposits(count: int, category: str, *, keys: int | None = None) -> list[Write]:
     """Return deposits for many accounts; fewer keys than deposits make reissues at the end."""
     keys = keys or count
     return [
         Write(
             Deposit(f"d{n % keys}", str(n % keys % ACCOUNTS), Decimal("10.50"), TIME),
-            f"account:command-{n % keys % ACCOUNTS}",
+            f"{category}-{n % keys % ACCOUNTS}",
         )
         for n in range(count)
     ]
+
+
+def by_function(command: Deposit) -> str:
+    """Return the idempotence key of a deposit, as a function that the server can not look into."""
+    return command.deposit_id
+
+
+def component(name: str, key: str | KeyFunction = "deposit_id") -> Component:
+    """Declare a component that reserves deposits and handles each by writing what happened."""
+    declared = Component(name, id="account_id")
+    declared.reserve(Deposit, into=f"{name}Transaction", entity="account_id", key=key)
+
+    @declared.handle(Deposit)
+    def deposit(command: Deposit, _: object, context: Any) -> Deposited:
+        return follow(command, Deposited, processed_time=TIME, sequence=context.sequence)
+
+    return declared
+
+
+def in_batches(writes: Sequence[Write]) -> list[Sequence[Write]]:
+    """Cut writes into batches."""
+    return [writes[n : n + BATCH] for n in range(0, len(writes), BATCH)]
+
+
+def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
+    """Write in batches; return messages a second."""
+    return rate(len(writes), lambda: [store.write_batch(batch) for batch in in_batches(writes)])
+
+
+def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
+    """Take a component's category of so many messages to its end; return messages a second."""
+    batch = Batch(connection, declared, Position.claim(connection, declared.name, category))
+    done = 0
+
+    def drain() -> None:
+        nonlocal done
+        while read := batch.run(CONSUMED).read:
+            done += read
+
+    reached = rate(count, drain)
+    assert done == count
+    return reached
+
+
+def reserve(
+    connection: Connection[Any],
+    name: str,
+    count: int,
+    *,
+    keys: int,
+    key: str | KeyFunction = "deposit_id",
+) -> float:
+    """Send so many commands, not timed, and reserve them; return commands a second."""
+    declared = component(name, key)
+    write_batches(MessageStore(connection), deposits(count, declared.command_category, keys=keys))
+    reached = consume(connection, declared, declared.command_category, count)
+    row = connection.execute(
+        "SELECT count(*) FROM message_store.messages "
+        "WHERE message_store.category(stream_name) = %s",
+        [f"{name}Transaction"],
+    ).fetchone()
+    assert row == (keys,)
+    return reached
+
+
+def read_category(connection: Connection[Any], category: str, count: int) -> float:
+    """Read a category into typed messages; return messages a second."""
+
+    def read() -> None:
+        decoded = 0
+        for message in MessageStore(connection).read_category(category):
+            message.decode(Deposit)
+            decoded += 1
+        assert decoded == count
+
+    return rate(count, read)
+
+
+def select_category(connection: Connection[Any], category: str, count: int) -> float:
+    """Read the same rows with a bare SELECT into tuples; return rows a second."""
+    query = (
+        "SELECT id::text, stream_name, type, position, global_position, data::text, "
+        "metadata::text, time FROM message_store.messages "
+        "WHERE message_store.category(stream_name) = %s ORDER BY global_position"
+    )
+
+    def read() -> None:
+        assert len(connection.execute(query, [category]).fetchall()) == count
+
+    return rate(count, read)
+
+
+def stored_rows(connection: Connection[Any], category: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a category, as `copy` takes them."""
+    return connection.execute(
+        "SELECT id, stream_name, position, type, data::text, metadata::text "
+        "FROM message_store.messages WHERE message_store.category(stream_name) = %s "
+        "ORDER BY global_position",
+        [category],
+    ).fetchall()
+
+
+def encoded_rows(writes: Iterable[Write]) -> Iterable[tuple[Any, ...]]:
+    """Give the rows that writes become, encoding each message as it is asked for."""
+    versions: dict[str, int] = {}
+    for write in writes:
+        position = versions[write.stream_name] = versions.get(write.stream_name, -1) + 1
+        data = codec.encode(write.message)
+        yield uuid7(), write.stream_name, position, type(write.message).__name__, data, None
+
+
+def copy(connection: Connection[Any], rows: Iterable[tuple[Any, ...]], count: int) -> float:
+    """COPY rows into the indexed table; return rows a second."""
+
+    def run() -> None:
+        with connection.cursor().copy(
+            "COPY message_store.messages (id, stream_name, position, type, data, metadata) "
+            "FROM STDIN"
+        ) as sink:
+            for row in rows:
+                sink.write_row(row)
+
+    return rate(count, run)
 
 
 def peer(database_url: str) -> MessageDB:
@@ -32,10 +164,23 @@ def peer(database_url: str) -> MessageDB:
     return MessageDB.from_url(address, max_connections=1)
 
 
-def copy(connection: Connection[Any], writes: list[Write], category: str) -> None:
-    """COPY the same rows into the same indexed table, each the first of a stream."""
-    with connection.cursor().copy(
-        "COPY message_store.messages (stream_name, position, type, data) FROM STDIN"
-    ) as rows:
-        for n, write in enumerate(writes):
-            rows.write_row((f"{category}-{n}", 0, "Deposit", codec.encode(write.message)))
+def reserve_with_peer(client: MessageDB, name: str, count: int) -> float:
+    """Do the pattern's first half as it is done by hand: a round trip and a commit a message."""
+
+    def run() -> None:
+        for command in client.read_category(f"{name}:command", 0, count):
+            data = command["data"]
+            stream_name = f"{name}Transaction-{data['accountId']}+{data['depositId']}"
+            try:
+                client.write(stream_name, command["type"], data, expected_version=-1)
+            except ValueError as error:
+                if "Wrong expected version" not in str(error):
+                    raise
+
+    return rate(count, run)
+
+
+def settle(connection: Connection[Any]) -> None:
+    """Let nothing of the preparation be paid for in what is measured."""
+    gc.collect()
+    connection.execute("CHECKPOINT")

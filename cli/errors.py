@@ -38,8 +38,8 @@ class Group(click.Group):
         """Run the command that was asked for."""
         try:
             return super().invoke(context)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise  # click knows what to do; of the last that who read the output has gone
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import os
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,6 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Variables with which libpq is told where the database is.
 _LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE")
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def database_option(command: F) -> F:
@@ -46,6 +49,11 @@ def app_options(command: F) -> F:
 def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> str:
     if value:
         return value
+    if value == "" or os.environ.get("RESERVATION_DATABASE_URL") == "":
+        raise Failure(
+            "The database's address is empty: a variable that should hold it is not set, perhaps; "
+            "name the database, or leave out --database-url and RESERVATION_DATABASE_URL"
+        )
     if context.resilient_parsing or any(name in os.environ for name in _LIBPQ_VARIABLES):
         return ""
     if not is_installed("embedded"):
@@ -55,8 +63,8 @@ def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> s
         )
     address = start_embedded()
     click.echo(
-        f"No database is named: using an embedded PostgreSQL at {address} with its data in "
-        f"{data_folder()}",
+        f"No database is named: using an embedded PostgreSQL, with its data in {data_folder()}. "
+        f"For other programs:\nexport RESERVATION_DATABASE_URL={shlex.quote(address)}",
         err=True,
     )
     return address

@@ -24,9 +24,17 @@ from reservation.store.install import check_installed
 @click.option(
     "--batch-size",
     type=click.IntRange(1, 10_000),
-    default=500,
+    default=1000,
     show_default=True,
     help="How many messages to deal with in one transaction.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long finishing the batch in hand may take when told to stop.",
 )
 @click.option(
     "--log-level",
@@ -37,13 +45,24 @@ from reservation.store.install import check_installed
 )
 @debug_option
 def start(
-    app: str, app_dir: str, only: str | None, database_url: str, batch_size: int, log_level: str
+    app: str,
+    app_dir: str,
+    only: str | None,
+    database_url: str,
+    batch_size: int,
+    grace: float,
+    log_level: str,
 ) -> None:
     """Run the consumers of the component APP, until SIGTERM or SIGINT.
 
     APP is module:attribute, as in bank:account. One consumer reads the component's commands and
     reserves each by its idempotence key; the other handles the reserved copies. Each runs in a
     process of its own. Logs go to standard error: readable lines on a terminal, JSON elsewhere.
+
+    Told to stop, a consumer finishes the batch in hand. If that takes longer than the grace, or
+    there is a second signal, the batch is rolled back and read again at the next start.
+
+    A database that goes away while they run is waited for, for as long as it takes.
 
     A message that can not be dealt with stops its consumer, with the position before it; nothing is
     passed over.
@@ -62,7 +81,9 @@ def start(
         check_installed(connection)
     run(
         [
-            Assignment(app, app_dir, component.name, category, database_url, batch_size, log_level)
+            Assignment(
+                app, app_dir, component.name, category, database_url, batch_size, log_level, grace
+            )
             for category in _categories(component, only)
         ]
     )

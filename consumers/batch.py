@@ -17,9 +17,11 @@ from consumers.position import Position
 from reservation.component import Component
 from reservation.errors import MessageError, MessageIdConflictError, StoreError
 from reservation.idempotence.reserve import compare_initiations, reserve
+from reservation.idempotence.rules import read_commands, server_rules
 from reservation.message import StoredMessage
-from reservation.store.client import MessageStore, Write
+from reservation.store.client import MessageStore
 from reservation.store.errors import translated
+from reservation.store.writing import Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,13 @@ class Batch:
         self._component = component
         self._position = position
         self._handling = Handling(component, position.category)
+        self._rules = server_rules(
+            {
+                name: declared
+                for name, declared in component.reservations.items()
+                if name not in component.ignored
+            }
+        )
 
     def run(self, limit: int, *, careful: bool = False) -> BatchResult:
         """Take the category forward by up to ``limit`` messages.
@@ -88,18 +97,28 @@ class Batch:
             if careful:
                 component = self._component
                 store.lock_categories([component.name, *component.reservation_categories])
-            messages = store.category_batch(position.category, to + 1, limit)
+            messages, key_streams = self._read(store, to + 1, limit)
             if not messages:
                 position.check(connection)
                 return BatchResult(0, Counter(), ())
             handled = self._handled_before(store, messages) if careful else frozenset()
-            decisions = self._handling.decide(store, messages, handled)
+            decisions = self._handling.decide(store, messages, key_streams, handled)
             to = messages[-1].global_position
-            store.lock_categories(decisions.stream_names)
+            store.lock_categories(decisions.categories)
             position.advance(connection, to)
             self._write(store, decisions, messages)
         position.moved(to)
         return BatchResult(len(messages), decisions.counts, decisions.conflicts)
+
+    def _read(
+        self, store: MessageStore, position: int, limit: int
+    ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
+        """Read a batch, and for each message the stream of its key, if the server took that."""
+        category = self._position.category
+        if category == self._component.command_category and self._rules != "[]":
+            return read_commands(self._connection, category, position, limit, self._rules)
+        messages = store.category_batch(category, position, limit)
+        return messages, [None] * len(messages)
 
     def _write(
         self, store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
@@ -132,8 +151,13 @@ class Batch:
         self, store: MessageStore, messages: Sequence[StoredMessage]
     ) -> frozenset[str]:
         """Return the ids of those messages whose first event is stored already."""
-        by_event = {event: message.id for message, event in self._handling.first_events(messages)}
-        return frozenset(by_event[event] for event in store.stored_ids(by_event))
+        first_events = list(self._handling.first_events(messages))
+        stored = store.stored_ids([event for _, event, _ in first_events])
+        # In another stream it is no event of ours but a message that took the id, which the store
+        # will then say.
+        return frozenset(
+            message.id for message, event, stream in first_events if stored.get(event) == stream
+        )
 
 
 def _refuse_redelivery(writes: Sequence[Write], positions: Sequence[int]) -> None:

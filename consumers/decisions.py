@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from reservation.idempotence.reserve import Outcome
 from reservation.message import StoredMessage
-from reservation.store.client import Write
+from reservation.store.writing import Write
+from reservation.stream_name import category
 
 
 @dataclass(slots=True)
@@ -34,8 +35,8 @@ class Decisions:
             self.conflicts.append((message, stream_name))
 
     @property
-    def stream_names(self) -> list[str]:
-        """The streams that are going to be written, each once."""
-        names = {write.stream_name: None for write in self.writes}
-        names |= {name: None for _, name in self.reservations}
-        return list(names)
+    def categories(self) -> list[str]:
+        """The categories that are going to be written, each once."""
+        categories = {category(write.stream_name) for write in self.writes}
+        categories |= {category(name) for _, name in self.reservations}
+        return list(categories)

@@ -19,20 +19,28 @@ from reservation.errors import (
     IdempotenceKeyError,
     MessageError,
     ReservationError,
+    StreamNameError,
     UnknownTypeError,
     told,
 )
 from reservation.message import StoredMessage, followed_id, printable
-from reservation.store.client import NO_STREAM, MessageStore, Write
+from reservation.store.client import MessageStore
+from reservation.store.statements import NO_STREAM
+from reservation.store.writing import Write
+from reservation.stream_name import MAX_BYTES, check
+
+# Characters; however many bytes each takes, the store takes a name of that length.
+SURELY_FITS = MAX_BYTES // 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Decoded:
-    """A stored message, the command in it, and the entity stream that it is for."""
+    """A stored message, the command in it, and the stream of the entity or the key it is for."""
 
     message: StoredMessage
-    command: object
+    command: object = None
     entity_stream: str | None = None
+    key_stream: str | None = None
 
 
 class Handling:
@@ -58,6 +66,7 @@ class Handling:
         self,
         store: MessageStore,
         messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
         handled: frozenset[str] = frozenset(),
     ) -> Decisions:
         """Decide on a batch, in its order.
@@ -65,13 +74,20 @@ class Handling:
         Args:
             store: in the transaction that reads and writes the batch.
             messages: the batch.
+            key_streams: for each, the stream that its key names, where the server has taken the
+                key; None for a message that is there whole.
             handled: the ids of messages known to have been handled before, which are passed.
 
         Raises:
             MessageError: one of them can not be dealt with.
         """
         decisions = Decisions()
-        decoded = [one for message in messages for one in self._decode(message, decisions)]
+        decoded: list[_Decoded] = []
+        for message, key_stream in zip(messages, key_streams, strict=True):
+            if key_stream is None:
+                decoded.extend(self._decode(message, decisions))
+            else:
+                decoded.append(_Decoded(message, key_stream=_fitting(key_stream, message)))
         entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
         entities = self._entities.load(store, entity_streams)
         time = datetime.now(UTC)
@@ -79,7 +95,8 @@ class Handling:
             if one.message.id in handled:
                 decisions.counts["redelivered"] += 1
             elif one.entity_stream is None:
-                decisions.reservations.append((one.message, self._reservation_stream(one)))
+                key_stream = one.key_stream or self._reservation_stream(one)
+                decisions.reservations.append((one.message, key_stream))
             else:
                 loaded = entities[one.entity_stream]
                 self._handle(one, one.entity_stream, loaded, Context(one.message, time), decisions)
@@ -87,12 +104,18 @@ class Handling:
 
     def first_events(
         self, messages: Sequence[StoredMessage]
-    ) -> Iterator[tuple[StoredMessage, uuid.UUID]]:
-        """Give each message with the id that the first event of its handling would have."""
+    ) -> Iterator[tuple[StoredMessage, uuid.UUID, str]]:
+        """Give each message with the id and the stream that its handling's first event would have.
+
+        Messages without data are to be reserved, and have none.
+        """
         for message in messages:
+            if message.data is None:
+                continue
             for one in self._decode(message, Decisions()):
                 if one.entity_stream is not None:
-                    yield message, followed_id(message.id, one.entity_stream, 0)
+                    event = followed_id(message.id, one.entity_stream, 0)
+                    yield message, event, one.entity_stream
 
     def _decode(self, message: StoredMessage, decisions: Decisions) -> Iterator[_Decoded]:
         """Give the command in a message, or nothing if its type is ignored."""
@@ -121,10 +144,7 @@ class Handling:
         try:
             return self._component.reservations[one.message.type].stream_name(one.command)
         except IdempotenceKeyError as error:
-            raise IdempotenceKeyError(
-                f"Cannot reserve {one.message}: {error}. Correct its sender; the consumer does "
-                f"not pass over a command"
-            ) from error
+            raise _no_key(one.message, error) from error
         except Exception as error:
             raise HandlerError(
                 f"The key function for {one.message} raised {told(error)}"
@@ -173,6 +193,23 @@ class Handling:
                 f"return the event that starts the stream"
             )
         decisions.counts["handled"] += 1
+
+
+def _fitting(key_stream: str, message: StoredMessage) -> str:
+    """Return the name of a key's stream, as it came from the server, unless it is too long."""
+    if len(key_stream) > SURELY_FITS:
+        try:
+            check(key_stream)
+        except StreamNameError as error:
+            raise _no_key(message, error) from error
+    return key_stream
+
+
+def _no_key(message: StoredMessage, error: ReservationError) -> IdempotenceKeyError:
+    return IdempotenceKeyError(
+        f"Cannot reserve {message}: {error}. Correct its sender; the consumer does not pass over "
+        f"a command"
+    )
 
 
 def _events(result: object, message: StoredMessage) -> Iterator[object]:

@@ -2,7 +2,8 @@
 
 One consumer runs in the process that was started. Several get a process each: the host starts
 them, hands a signal on to them, and stops all when one of them fails, so that whoever supervises
-the host sees the failure. A consumer whose host dies stops by itself.
+the host sees the failure. A consumer whose host dies stops by itself. One that does not stop in
+time ends itself (`Grace`), and if it can not even do that, its host kills it.
 """
 
 import multiprocessing
@@ -14,22 +15,22 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 import structlog
-from psycopg import IsolationLevel, sql
 
 from consumers.consumer import Consumer
+from consumers.grace import Grace
 from consumers.logs import configure_logs
+from consumers.session import Session
 from consumers.stopping import STOP_SIGNALS, Stop
 from reservation.app_path import load_component
 from reservation.errors import MessageError, PositionLostError, ReservationError
-from reservation.store.connection import connect
-from reservation.store.install import check_installed
+from reservation.store.notice import Notices
 
 # Of the text with which a consumer tells its host why it fails. The host reads it once the consumer
 # has ended, so it must fit the pipe between them.
 LONGEST_REASON = 4_000
 
-# How long a consumer waits for a lock before it looks whether it is to stop, and tries again.
-LOCK_TIMEOUT = "1s"
+# Seconds beyond the grace that the host leaves its consumers to end by themselves.
+KILLED_AFTER = 5.0
 
 
 class ConsumerFailed(ReservationError):
@@ -57,6 +58,7 @@ class Assignment:
         database_url: the store's address; empty for libpq's own defaults.
         batch_size: how many messages to deal with in one transaction.
         log_level: the least severe level that is logged.
+        grace: seconds that it may take to stop.
     """
 
     app: str
@@ -66,86 +68,136 @@ class Assignment:
     database_url: str = field(repr=False)
     batch_size: int
     log_level: str
+    grace: float
 
 
 def run(assignments: Sequence[Assignment]) -> None:
     """Run consumers until SIGTERM or SIGINT.
+
+    A consumer that does not stop within its grace, or until a second signal, is ended; its batch is
+    rolled back.
 
     Raises:
         ReservationError: a consumer can not go on; its position is before what stopped it.
     """
     if len(assignments) == 1:
         with Stop() as stop:
-            _consume(assignments[0], stop)
+            _consume(assignments[0], stop, impatient=True)
     else:
-        _run_processes(assignments)
+        _Host(assignments).run()
 
 
-def _consume(assignment: Assignment, stop: Stop) -> None:
-    component = load_component(assignment.app, assignment.app_dir)
-    name = f"reservation {component.name} {assignment.category}"
-    with connect(assignment.database_url, application_name=name, autocommit=True) as connection:
-        connection.isolation_level = IsolationLevel.READ_COMMITTED
-        check_installed(connection)
-        connection.execute(sql.SQL("SET lock_timeout = {}").format(LOCK_TIMEOUT))
-        connection.execute("SET statement_timeout = 0")  # a batch takes as long as it takes
-        Consumer(connection, component, assignment.category, batch_size=assignment.batch_size).run(
-            stop
-        )
+def _consume(assignment: Assignment, stop: Stop, *, impatient: bool) -> None:
+    log = structlog.get_logger().bind(consumer=assignment.consumer, category=assignment.category)
+    with Grace(stop, assignment.grace, log, impatient=impatient):
+        component = load_component(assignment.app, assignment.app_dir)
+        name = f"reservation {component.name} {assignment.category}"
+        with (
+            Session(assignment.database_url, name, log) as session,
+            Notices(
+                session.connection, session.address, assignment.category, application_name=name
+            ) as notices,
+        ):
+            Consumer(
+                session,
+                component,
+                assignment.category,
+                batch_size=assignment.batch_size,
+                notices=notices,
+            ).run(stop)
 
 
-def _run_processes(assignments: Sequence[Assignment]) -> None:
-    context = multiprocessing.get_context("spawn")
-    resource_tracker.ensure_running()  # starting it unblocks signals, so not in between
-    running: dict[SpawnProcess, tuple[Assignment, Connection]] = {}
-    stopping = False
+class _Host:
+    """The consumers' processes, from their start to the end of the last."""
 
-    def stop_all(*_: object) -> None:
-        nonlocal stopping
-        stopping = True
-        for process in running:
-            process.terminate()
+    def __init__(self, assignments: Sequence[Assignment]) -> None:
+        self._assignments = assignments
+        self._running: dict[SpawnProcess, tuple[Assignment, Connection]] = {}
+        self._killed: set[SpawnProcess] = set()
+        self._signals = 0
+        self._stopping = False
+        self._failure: ReservationError | None = None
 
-    previous = {number: signal.signal(number, stop_all) for number in STOP_SIGNALS}
-    failure: ReservationError | None = None
-    try:
-        for assignment in assignments:
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_process, args=(assignment, sender))
-            # Both this process and the new one, which inherits that, take no signal until each is
-            # ready to act on it.
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-            try:
-                process.start()
-                running[process] = (assignment, receiver)
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-            sender.close()
-            if stopping:
-                stop_all()
-        while running:
-            ended = wait([process.sentinel for process in running])
-            for process in [one for one in running if one.sentinel in ended]:
+    def run(self) -> None:
+        resource_tracker.ensure_running()  # starting it unblocks signals, so not in between
+        handlers = dict.fromkeys(STOP_SIGNALS, self._on_signal)
+        handlers[signal.SIGALRM] = self._kill_all
+        previous = {number: signal.signal(number, one) for number, one in handlers.items()}
+        try:
+            for assignment in self._assignments:
+                self._start(assignment)
+            while self._running:
+                ended = wait([process.sentinel for process in self._running])
+                for process in [one for one in self._running if one.sentinel in ended]:
+                    self._end(process)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for process in self._running:  # one could not be started, or waiting for them failed
+                process.terminate()
                 process.join()
-                assignment, receiver = running.pop(process)
-                if failure is None and (process.exitcode != 0 or not stopping):
-                    failure = _failure(assignment, receiver, process.exitcode)
-                    stop_all()
-                    structlog.get_logger().error(
-                        "consumer_failed",
-                        consumer=assignment.consumer,
-                        category=assignment.category,
-                        error=str(failure),
-                    )
-                receiver.close()
-    finally:
-        for process in running:  # where one could not be started, or waiting for them failed
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if self._failure is not None:
+            raise self._failure
+
+    def _start(self, assignment: Assignment) -> None:
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_process, args=(assignment, sender))
+        # Both this process and the new one, which inherits that, take no signal until each is
+        # ready to act on it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            process.start()
+            self._running[process] = (assignment, receiver)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        sender.close()
+        if self._stopping:
             process.terminate()
-            process.join()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    if failure is not None:
-        raise failure
+
+    def _end(self, process: SpawnProcess) -> None:
+        """Take note of a process that has ended."""
+        process.join()
+        assignment, receiver = self._running.pop(process)
+        if (
+            self._failure is None
+            and process not in self._killed
+            and (process.exitcode != 0 or not self._stopping)
+        ):
+            self._failure = _failure(assignment, receiver, process.exitcode)
+            self._stop_all()
+            structlog.get_logger().error(
+                "consumer_failed",
+                consumer=assignment.consumer,
+                category=assignment.category,
+                error=str(self._failure),
+            )
+        receiver.close()
+
+    def _on_signal(self, *_: object) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self._kill_all()
+        self._stop_all()
+
+    def _stop_all(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            longest = max(assignment.grace for assignment in self._assignments)
+            signal.setitimer(signal.ITIMER_REAL, longest + KILLED_AFTER)
+        for process in list(self._running):
+            process.terminate()
+
+    def _kill_all(self, *_: object) -> None:
+        """End the processes without waiting; the server rolls back what they have in hand."""
+        for process, (assignment, _receiver) in list(self._running.items()):
+            if process not in self._killed:
+                self._killed.add(process)
+                process.kill()
+                structlog.get_logger().warning(
+                    "batch_abandoned", consumer=assignment.consumer, category=assignment.category
+                )
 
 
 def _process(assignment: Assignment, failures: Connection) -> None:
@@ -153,7 +205,7 @@ def _process(assignment: Assignment, failures: Connection) -> None:
     with Stop() as stop:
         configure_logs(level=assignment.log_level)
         try:
-            _consume(assignment, stop)
+            _consume(assignment, stop, impatient=False)  # its host is
         except (MessageError, PositionLostError) as error:
             failures.send((str(error)[:LONGEST_REASON], False))
             raise SystemExit(1) from None

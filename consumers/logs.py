@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+Log = structlog.typing.FilteringBoundLogger
+
 
 class _Forgiving:
     """Standard error, whose reader may have gone, or whose disk may be full.
@@ -33,6 +35,8 @@ def configure_logs(*, level: str = "info") -> None:
     Args:
         level: the least severe level that is shown: debug, info, warning or error.
     """
+    # psycopg warns, in lines of its own, of a rollback on a connection that was lost.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     processors: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

@@ -78,6 +78,24 @@ class Position:
         if rows != [(self.epoch,)]:
             raise self._lost()
 
+    def renew(self, connection: Connection[Any]) -> None:
+        """Read the position again on a new connection, without claiming it again.
+
+        Whether the last batch was committed is known then, and a process that took over while there
+        was no connection keeps what it took.
+
+        Raises:
+            PositionLostError: another process has taken the position over.
+            LockTimeoutError: a transaction is moving it; try again.
+        """
+        with translated(), connection.transaction():
+            rows = connection.execute(
+                _QUERIES["renew"], {"consumer": self.consumer, "category": self.category}
+            ).fetchall()
+        if [epoch for _, epoch in rows] != [self.epoch]:
+            raise self._lost()
+        self.position = rows[0][0]
+
     def _lost(self) -> PositionLostError:
         return PositionLostError(
             f"Another process has taken over the consumer {self.consumer} of {self.category}, so "

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import select
 import signal
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -51,16 +52,28 @@ class Stop:
         """Whether it is time to stop."""
         return self._requested or self.wait(0)
 
+    @property
+    def watched(self) -> Sequence[int]:
+        """The file descriptors of which one can be read once it is time to stop."""
+        return self._watched
+
     def request(self) -> None:
         """Ask to stop; safe in a signal handler."""
         self._requested = True
         with contextlib.suppress(BlockingIOError):  # the pipe is full of earlier requests
             os.write(self._write, b"\0")
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until it is time to stop, for so long at most; return whether it is."""
-        if not self._requested and select.select(self._watched, [], [], seconds)[0]:
-            self._requested = True
+    def wait(self, seconds: float, wake: int | None = None) -> bool:
+        """Wait until it is time to stop, for so long at most; return whether it is.
+
+        Args:
+            seconds: how long to wait at most.
+            wake: a file descriptor that ends the wait too, once it can be read.
+        """
+        if not self._requested:
+            woken = [] if wake is None else [wake]
+            ready = select.select([*self._watched, *woken], [], [], seconds)[0]
+            self._requested = any(one in ready for one in self._watched)
         return self._requested
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

@@ -6,11 +6,15 @@ from reservation.errors import ReservationError
 from reservation.idempotence.reserve import Outcome
 from reservation.message import StoredMessage, follow
 from reservation.metadata import Metadata
-from reservation.store.client import NO_STREAM, MessageStore, Write
+from reservation.store.async_client import AsyncMessageStore
+from reservation.store.client import MessageStore
 from reservation.store.install import install
+from reservation.store.statements import NO_STREAM
+from reservation.store.writing import Write
 
 __all__ = [
     "NO_STREAM",
+    "AsyncMessageStore",
     "Component",
     "Context",
     "MessageStore",

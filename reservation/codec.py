@@ -1,42 +1,56 @@
 """Between plain dataclasses and the camelCase JSON that every Message DB client expects.
 
-msgspec converts and validates. It renames the fields of its own structs only, so each dataclass
-gets a struct as its *twin*: the same fields under camelCase names, made once and kept. Numbers of
-type `Decimal` are JSON numbers, digit for digit.
+msgspec converts and validates, through the `twin` of each dataclass. Numbers of type `Decimal` are
+JSON numbers, digit for digit. For each class one function to encode and one to decode is put
+together once; a class whose fields are all plain values gets a shorter one. What PostgreSQL would
+not take (`reservation.jsonb`) is refused here, with the field that holds it.
 """
 
 import dataclasses
-import datetime
-import enum
-import functools
-import math
-import types
-import typing
-import uuid
-from collections.abc import Callable, Collection, Mapping
+import inspect
+from collections.abc import Callable
 from decimal import Decimal
+from types import MemberDescriptorType
 from typing import Any, TypeVar
 
 import msgspec
 
+from reservation import jsonb
 from reservation.errors import told
+from reservation.jsonb import DEFAULT_MAX_BYTES
+from reservation.twin import camel_case, has_dataclasses, names_of, twin
+
+__all__ = ["DEFAULT_MAX_BYTES", "camel_case", "decode", "encode", "explain", "prepare"]
 
 T = TypeVar("T")
 
-_encoder = msgspec.json.Encoder(decimal_format="number")
 
-
-def encode(message: object) -> str:
+def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
     """Return a dataclass instance as JSON text with camelCase keys.
 
+    Args:
+        message: the dataclass instance.
+        max_bytes: how long the text may be, in bytes of UTF-8.
+
     Raises:
-        msgspec.MsgspecError: a field does not hold what its type says, or a number is not finite.
-        TypeError: it is no dataclass instance.
+        msgspec.MsgspecError: a field does not hold what its type says, or something that
+            PostgreSQL's jsonb does not take: a number that is not finite or has too many digits, a
+            NUL character or half of a surrogate pair in a text, lists and objects too deep in each
+            other; or the text is too long. `explain` says which field it is.
+        TypeError: it is no dataclass instance, or holds an object that JSON has no form for.
     """
     class_: Any = type(message)
-    twin = _twin(class_)
-    _refuse_not_finite(message)
-    return _encoder.encode(msgspec.convert(message, twin, from_attributes=True)).decode()
+    encode_one = _encoders[class_]
+    try:
+        data = encode_one(message)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # none of which names a field
+        problem = jsonb.problem(message, jsonb.ALL)
+        if problem is None:
+            raise
+        raise problem from None
+    text: str = data.decode()
+    jsonb.check_text(message, text, len(data), max_bytes)
+    return text
 
 
 def decode(type_: type[T], data: str) -> T:
@@ -45,12 +59,15 @@ def decode(type_: type[T], data: str) -> T:
     Fields that the dataclass does not have are passed over.
 
     Raises:
-        msgspec.MsgspecError: the text does not fit, or a number in it is not finite. Its text may
-            repeat a value; `explain` leaves that out.
+        msgspec.MsgspecError: the text does not fit, a number in it is not finite, or its lists and
+            objects are too deep in each other. The error may repeat a value; `explain` leaves that
+            out.
     """
     class_: Any = type_
-    message: T = _decoder(class_)(data)
-    _refuse_not_finite(message)
+    try:
+        message: T = _decoders[class_](data)
+    except RecursionError:
+        raise jsonb.too_deep() from None
     return message
 
 
@@ -67,12 +84,6 @@ def explain(error: Exception) -> str:
     return f"{head}{at}{path}" if at else head
 
 
-def camel_case(name: str) -> str:
-    """Return a field's name as it stands in JSON: ``account_id`` is ``accountId``."""
-    head, *tail = name.split("_")
-    return head + "".join(map(str.capitalize, tail))
-
-
 def prepare(type_: type) -> None:
     """Make the twin of a dataclass, so that a type that JSON has no form for shows at once.
 
@@ -81,98 +92,96 @@ def prepare(type_: type) -> None:
         NameError: a field's type is not defined.
     """
     class_: Any = type_
-    _decoder(class_)
-
-
-def _refuse_not_finite(value: object, path: str = "$") -> None:
-    """Refuse NaN and infinities, which JSON has no numbers for."""
-    if isinstance(value, float | Decimal):
-        if not math.isfinite(value):
-            raise msgspec.ValidationError(f"Expected a finite number - at `{path}`")
-    elif dataclasses.is_dataclass(value):
-        class_: Any = type(value)
-        for name in _fields_with_numbers(class_):
-            _refuse_not_finite(getattr(value, name), f"{path}.{camel_case(name)}")
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            _refuse_not_finite(one, f"{path}[...]")
-    elif isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray):
-        for one in value:
-            _refuse_not_finite(one, f"{path}[...]")
+    _decoders[class_]
 
 
 # Any, from here on: structs that are made at run time have no static type.
 
 
-@functools.cache
-def _decoder(type_: Any) -> Callable[[str], Any]:
-    decoder = msgspec.json.Decoder(_twin(type_))
+def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
+    twin_type = twin(type_)
+    encode_json, convert = jsonb.encoder.encode, msgspec.convert
+    to_check = [(name, look.checks) for name, look in jsonb.fields(type_, jsonb.HIDDEN)]
 
-    def decode_one(data: str) -> Any:
-        return msgspec.convert(decoder.decode(data), type_, from_attributes=True)
+    def encode_one(message: Any) -> bytes:
+        data = encode_json(convert(message, twin_type, from_attributes=True))
+        for name, kinds in to_check:
+            if value := getattr(message, name):  # what is empty or nothing can be of no trouble
+                check = kinds.get(type(value))
+                if check is None or check(value):
+                    jsonb.check(message, jsonb.HIDDEN)
+                    break
+        return data
 
-    return decode_one
+    return encode_one
 
 
-@functools.cache
-def _twin(type_: Any) -> Any:
-    hints = typing.get_type_hints(type_)
-    fields: list[tuple[str, Any, Any]] = []
-    for field in dataclasses.fields(type_):
-        options: dict[str, Any] = {"name": camel_case(field.name)}
-        if field.default is not dataclasses.MISSING:
-            options["default"] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            options["default_factory"] = field.default_factory
-        fields.append((field.name, _twin_hint(hints[field.name]), msgspec.field(**options)))
-    return msgspec.defstruct(
-        type_.__name__,
-        fields,
-        kw_only=True,
-        omit_defaults=getattr(type_, "__omit_defaults__", False),
+def _make_decoder(type_: Any) -> Callable[[str], Any]:
+    """Return what decodes a class.
+
+    msgspec makes a dataclass instance of its twin by setting the fields, without the class's own
+    `__init__`, and calls `__post_init__`. The values of a twin without other twins in it fit as
+    they are, so where the class has nothing special they are handed over here, much faster.
+    """
+    read, values_of = msgspec.json.Decoder(twin(type_)).decode, msgspec.structs.asdict
+    new = object.__new__
+    with_decimals = [name for name, _ in jsonb.fields(type_, jsonb.DECODED)]
+
+    def decode_any(data: str) -> Any:
+        message = msgspec.convert(read(data), type_, from_attributes=True)
+        if with_decimals:
+            jsonb.check(message, jsonb.DECODED)
+        return message
+
+    def decode_plain(data: str) -> Any:
+        values = values_of(read(data))
+        message = new(type_)
+        if setters is None:
+            set_dict(message, values)
+        else:
+            for name, set_slot in setters:
+                set_slot(message, values[name])
+        for name in with_decimals:
+            value = values[name]
+            if type(value) is not Decimal or not value.is_finite():
+                jsonb.check(message, jsonb.DECODED)
+                break
+        return message
+
+    if type_.__new__ is not new or hasattr(type_, "__post_init__") or has_dataclasses(type_):
+        return decode_any
+    if _has_init_only_fields(type_):
+        return decode_any
+    members = {name: inspect.getattr_static(type_, name, None) for name in names_of(type_)}
+    setters: list[tuple[str, Any]] | None = None
+    set_dict: Any = None
+    if all(isinstance(member, MemberDescriptorType) for member in members.values()):
+        setters = [(name, member.__set__) for name, member in members.items()]
+    elif not any(hasattr(type(member), "__set__") for member in members.values()):
+        set_dict = inspect.getattr_static(type_, "__dict__").__set__
+    else:  # descriptors of the class's own, or a base with slots
+        return decode_any
+    return decode_plain
+
+
+def _has_init_only_fields(type_: Any) -> bool:
+    """Tell whether a dataclass has an `InitVar`, for which JSON has no place."""
+    return any(
+        field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+        for field in type_.__dataclass_fields__.values()
     )
 
 
-def _twin_hint(hint: Any) -> Any:
-    """Replace each dataclass in a type hint by its twin."""
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return _twin(hint)
-    arguments = typing.get_args(hint)
-    origin = typing.get_origin(hint)
-    if not arguments or origin is typing.Literal:
-        return hint
-    twins = tuple(_twin_hint(argument) for argument in arguments)
-    if origin is types.UnionType or origin is typing.Union:
-        return functools.reduce(lambda one, other: one | other, twins)
-    if origin is typing.Annotated:
-        return typing.Annotated[(twins[0], *hint.__metadata__)]
-    return origin[twins]
+class _Made(dict[Any, Callable[[Any], Any]]):
+    """What was made for each class, when it was first asked for; a dict is the fastest to ask."""
+
+    def __init__(self, make: Callable[[Any], Callable[[Any], Any]]) -> None:
+        self._make = make
+
+    def __missing__(self, type_: Any) -> Callable[[Any], Any]:
+        made = self[type_] = self._make(type_)
+        return made
 
 
-# What can not be NaN or infinite; anything else is looked into.
-_WITHOUT_NUMBERS = frozenset(
-    {str, int, bool, bytes, types.NoneType, uuid.UUID}
-    | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
-)
-
-
-@functools.cache
-def _fields_with_numbers(type_: Any) -> tuple[str, ...]:
-    """Return the fields of a dataclass that may hold a number that is not finite."""
-    hints = typing.get_type_hints(type_)
-    names = (field.name for field in dataclasses.fields(type_))
-    return tuple(name for name in names if _may_hold_numbers(hints[name]))
-
-
-def _may_hold_numbers(hint: Any) -> bool:
-    if dataclasses.is_dataclass(hint):
-        class_: Any = hint
-        return bool(_fields_with_numbers(class_))
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return False
-    if arguments:
-        return any(map(_may_hold_numbers, arguments))
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return False
-    return hint not in _WITHOUT_NUMBERS
+_encoders = _Made(_make_encoder)
+_decoders = _Made(_make_decoder)

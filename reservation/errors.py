@@ -12,8 +12,10 @@
     │   └── HandlerError          its handler raised
     ├── StoreError                the store refused, or could not be asked
     │   ├── DatabaseUnavailableError
+    │   │   └── CommitUnknownError  it was lost during a commit, which may have happened
     │   ├── SchemaError           the schema is missing, older or newer
     │   ├── LockTimeoutError      another transaction holds a lock for too long
+    │   ├── SerializationError    the transaction lost against another
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
     └── PositionLostError         another process took over this consumer's position
@@ -23,6 +25,8 @@ carries a payload or a secret.
 """
 
 import traceback
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -74,12 +78,31 @@ class DatabaseUnavailableError(StoreError):
     """The database can not be reached, or the connection to it was lost."""
 
 
+class CommitUnknownError(DatabaseUnavailableError):
+    """The connection was lost before the answer to a commit came: it may have happened, or not.
+
+    Writing again is safe with the same ids, because what is stored already is not written twice.
+
+    Attributes:
+        ids: of the messages that were to be written, in their order; those that the caller gave,
+            and those that were made for it.
+    """
+
+    def __init__(self, message: str, ids: Sequence[uuid.UUID] = ()) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
+
+
 class SchemaError(StoreError):
     """The schema in the database is missing, or is not the version this package works with."""
 
 
 class LockTimeoutError(StoreError):
     """A lock was not to be had in the time that was set for it; nothing is changed."""
+
+
+class SerializationError(StoreError):
+    """The transaction was in a deadlock, or saw an older state than it had to; run it again."""
 
 
 class ExpectedVersionError(StoreError):

@@ -3,10 +3,10 @@
 import builtins
 import dataclasses
 import uuid
-from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any, TypeVar
+
+import msgspec
 
 from reservation import codec
 from reservation.errors import DecodeError
@@ -17,8 +17,7 @@ T = TypeVar("T")
 LONGEST_PRINTED = 300  # characters of a type or a name in logs and errors
 
 
-@dataclass(frozen=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as the store holds it, with its data and metadata still JSON text.
 
     The attributes are those of the store's ``message`` type, in its order.
@@ -29,9 +28,19 @@ class StoredMessage:
     type: str
     position: int
     global_position: int
-    data: str | None = dataclasses.field(repr=False)
-    metadata_json: str | None = dataclasses.field(repr=False)
+    data: str | None
+    metadata_json: str | None
     time: datetime
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Return what `repr` shows: nothing of the data or metadata."""
+        shown = ("id", "stream_name", "type", "position", "global_position", "time")
+        return [(name, getattr(self, name)) for name in shown]
+
+    def __repr__(self) -> str:
+        """Show the message without its data or metadata."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"StoredMessage({shown})"
 
     def __str__(self) -> str:
         """Name the message in logs and errors, without anything of its data."""
@@ -56,9 +65,9 @@ class StoredMessage:
                 f"{type_.__qualname__} disagree; correct the class, or the message's writer"
             ) from error
 
-    @cached_property
+    @property
     def metadata(self) -> Metadata:
-        """The metadata, decoded when it is first asked for."""
+        """The metadata, decoded each time that it is asked for."""
         return Metadata.decode(self.metadata_json)
 
     def follow_metadata(self) -> Metadata:

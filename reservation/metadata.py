@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from reservation import codec
+from reservation.stream_name import MAX_BYTES, category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +28,32 @@ class Metadata:
     properties: dict[str, Any] = field(default_factory=dict)  # JSON values of the users' own
     local_properties: dict[str, Any] = field(default_factory=dict)
 
-    def encode(self) -> str | None:
-        """Return it as JSON text, or None when there is nothing to say."""
-        text = codec.encode(self)
+    def encode(self, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str | None:
+        """Return it as JSON text, or None when there is nothing to say.
+
+        Args:
+            max_bytes: how long the text may be, in bytes of UTF-8.
+
+        Raises:
+            msgspec.MsgspecError: as for `codec.encode`, or because the category of the correlation
+                stream is longer than an index takes; `codec.explain` says which field it is.
+        """
+        text = codec.encode(self, max_bytes)
+        if len(text) > MAX_BYTES // 4 and self.correlation_stream_name:  # UTF-8 takes up to 4
+            length = len(category(self.correlation_stream_name).encode())
+            if length > MAX_BYTES:
+                raise msgspec.ValidationError(
+                    f"Expected a category of at most {MAX_BYTES} bytes, got {length} - at "
+                    f"`$.correlationStreamName`"
+                )
         return None if text == "{}" else text
 
     @classmethod
     def decode(cls, text: str | None) -> "Metadata":
         """Return metadata from JSON text; what is not of the right kind counts as not there.
 
-        Metadata comes from clients in many languages and is never a reason to refuse a message.
+        Metadata comes from clients in many languages and is never a reason to refuse a message. So
+        what a message that follows could not be written with counts as not there either.
         """
         try:
             values = None if text is None else _decoder.decode(text)
@@ -49,7 +66,21 @@ class Metadata:
             for name, (key, kind) in _KINDS.items()
             if isinstance(values.get(key), kind) and not isinstance(values[key], bool)
         }
-        return cls(**kept)
+        made = cls(**kept)
+        if len(text or "") > _SURELY_WRITABLE:
+            for name in ("local_properties", "properties", "correlation_stream_name"):
+                if made._is_writable():
+                    break
+                kept.pop(name, None)
+                made = cls(**kept)
+        return made
+
+    def _is_writable(self) -> bool:
+        try:
+            self.encode()
+        except (msgspec.MsgspecError, TypeError):
+            return False
+        return True
 
     def follow(self, stream_name: str, position: int, global_position: int) -> "Metadata":
         """Return the metadata of a message that follows the one that this metadata belongs to.
@@ -71,6 +102,9 @@ class Metadata:
             properties=self.properties,
         )
 
+
+# Characters; a shorter text is neither too deep nor too long for anything, nor is a name in it.
+_SURELY_WRITABLE = 600
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 

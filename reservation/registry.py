@@ -29,7 +29,7 @@ class MessageTypes:
             raise DeclarationError(f"{name} is not a dataclass; decorate it with @dataclass")
         try:
             codec.prepare(type_)
-        except (TypeError, NameError, RecursionError) as error:
+        except (TypeError, ValueError, NameError, RecursionError) as error:
             raise DeclarationError(f"{name} can not be a message: {error}") from error
         if self._types.setdefault(name, type_) is not type_:
             raise DeclarationError(

@@ -4,12 +4,21 @@ import os
 import time
 import uuid
 
+# Of the 16 bytes: which are the time's and which are random, and the bits of version and variant.
+_RANDOM = bytes.fromhex("0000 0000 0000 0fff 3fff ffff ffff ffff")
+_MARKS = bytes.fromhex("0000 0000 0000 7000 8000 0000 0000 0000")
+
 
 def uuid7() -> uuid.UUID:
     """Return a UUID of version 7: milliseconds since 1970, then random bits. (Source: RFC 9562.)"""
-    value = int.from_bytes(os.urandom(16))
-    milliseconds = time.time_ns() // 1_000_000
-    value = (value & ((1 << 80) - 1)) | (milliseconds & ((1 << 48) - 1)) << 80
-    value = (value & ~(0xF << 76)) | 0x7 << 76
-    value = (value & ~(0x3 << 62)) | 0x2 << 62
-    return uuid.UUID(int=value)
+    (one,) = uuid7s(1)
+    return one
+
+
+def uuid7s(count: int) -> list[uuid.UUID]:
+    """Return so many UUIDs of version 7, all of this millisecond, in no order among themselves."""
+    size = 16 * count
+    random = int.from_bytes(os.urandom(size)) & int.from_bytes(_RANDOM * count)
+    head = (time.time_ns() // 1_000_000).to_bytes(6) + bytes(10)
+    made = (random | int.from_bytes(head * count) | int.from_bytes(_MARKS * count)).to_bytes(size)
+    return [uuid.UUID(bytes=made[n : n + 16]) for n in range(0, size, 16)]

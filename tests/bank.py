@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import structlog
 from psycopg import Connection
 
 from bank import account
 from bank.invariants import check_invariants
 from consumers.batch import Batch, BatchResult
 from consumers.position import Position
+from consumers.session import Session
 from reservation import Component, MessageStore
 
 RESERVED = "accountTransaction"
@@ -17,6 +19,11 @@ READS = ["account:command", RESERVED]
 def batch(connection: Connection[Any], category: str, component: Component = account) -> Batch:
     """Claim a category for a component and return what takes it forward."""
     return Batch(connection, component, Position.claim(connection, component.name, category))
+
+
+def session(database_url: str) -> Session:
+    """Return what a consumer works on, to be entered."""
+    return Session(database_url, "reservation test", structlog.get_logger())
 
 
 def drain(connection: Connection[Any], component: Component = account) -> list[BatchResult]:

@@ -3,16 +3,30 @@
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import Connection, conninfo, sql
 
 from reservation import MessageStore, install
 from reservation.store.connection import connect
+from tests.message_db import imitate
 from tests.servers import server
 
 _numbers = itertools.count(1)
+
+# The same examples at every run; `--hypothesis-profile=search` looks for new ones. The examples of
+# one test share its database and take names of their own.
+settings.register_profile(
+    "search",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("same", settings.get_profile("search"), derandomize=True, database=None)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,12 +65,15 @@ def admin(server_url: str) -> Iterator[Connection[Any]]:
 @pytest.fixture(scope="session")
 def template(admin: Connection[Any], server_url: str) -> Iterator[str]:
     """Give the name of a database with the store installed, to be cloned."""
-    name = f"reservation_template_{os.getpid()}"
-    _create(admin, name)
-    with connect(_address(server_url, name), autocommit=True) as connection:
-        install(connection)
-    yield name
-    _drop(admin, name)
+    with _template(admin, server_url, "reservation_template") as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def message_db_template(admin: Connection[Any], server_url: str) -> Iterator[str]:
+    """Give the name of one where the schema message_store is not of our making."""
+    with _template(admin, server_url, "message_db_template", imitate) as name:
+        yield name
 
 
 @pytest.fixture
@@ -100,8 +117,35 @@ def store(connection: Connection[Any]) -> MessageStore:
     return MessageStore(connection)
 
 
+@pytest.fixture
+def peer(database_url: str) -> Iterator[Any]:
+    """Give message-db-py, a client that is not ours, on the test's database."""
+    from message_db.client import MessageDB
+
+    address = conninfo.make_conninfo(database_url, options="-csearch_path=message_store")
+    client = MessageDB.from_url(address, max_connections=2)
+    yield client
+    client.connection_pool.closeall()
+
+
 def _address(server_url: str, name: str) -> str:
     return conninfo.make_conninfo(server_url, dbname=name)
+
+
+@contextmanager
+def _template(
+    admin: Connection[Any],
+    server_url: str,
+    prefix: str,
+    prepare: Callable[[Connection[Any]], None] = lambda _: None,
+) -> Iterator[str]:
+    name = f"{prefix}_{os.getpid()}"
+    _create(admin, name)
+    with connect(_address(server_url, name), autocommit=True) as connection:
+        prepare(connection)
+        install(connection)
+    yield name
+    _drop(admin, name)
 
 
 def _create(admin: Connection[Any], name: str, template: str | None = None) -> None:

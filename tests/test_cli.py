@@ -1,14 +1,19 @@
 """The command line's answers, above all to bad input."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
-from psycopg import conninfo
+from psycopg import conninfo, sql
 
 from cli.main import main
 from reservation.store.connection import connect
-from tests.processes import EXAMPLES, run_cli
+from reservation.store.install import check_installed
+from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 
 
 def invoke(*arguments, **env):
@@ -21,13 +26,116 @@ def test_installing_says_what_it_did(empty_database_url):
     first = invoke("store", "install", "--database-url", empty_database_url)
     assert (first.exit_code, first.output) == (
         0,
-        "message_store 1.3.0: installed\nreservation 1: installed\n",
+        "message_store 1.3.0: installed\nreservation 2: installed\n",
     )
     again = invoke("store", "install", "--json", RESERVATION_DATABASE_URL=empty_database_url)
     assert json.loads(again.output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},
-        "reservation": {"fromVersion": 1, "version": 1},
+        "reservation": {"fromVersion": 2, "version": 2},
     }
+
+
+def test_attaching_and_detaching_say_what_they_did(connection, database_url):
+    """In sentences and as JSON; the second time there is nothing to do."""
+    address = ("--database-url", database_url)
+    connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x', 12345)")
+    connection.execute("CREATE VIEW lag AS SELECT position FROM reservation.positions")
+    first = invoke("store", "detach", "--yes", *address)
+    assert first.exit_code == 0
+    assert first.output.splitlines() == [
+        "reservation 2: removed, with 1 position of the consumer bank",
+        "view public.lag: removed, it depended on reservation",
+        "message_store: left as it is",
+    ]
+    assert invoke("store", "detach", *address).output == (
+        "reservation: was not there, nothing is removed\n"
+    )
+    attached = invoke("store", "attach", *address)
+    assert (attached.exit_code, attached.output) == (
+        0,
+        "message_store 1.3.0: was there already, left as it is\nreservation 2: installed\n",
+    )
+    assert json.loads(invoke("store", "attach", "--json", *address).output) == {
+        "messageStore": {"installed": False, "version": "1.3.0"},
+        "reservation": {"fromVersion": 2, "version": 2},
+    }
+    assert json.loads(invoke("store", "detach", "--yes", "--json", *address).output) == {
+        "reservation": {"removed": True, "version": 2},
+        "positions": [],
+        "dependents": [],
+    }
+
+
+def test_detaching_needs_a_yes_where_it_can_not_ask(connection, database_url):
+    """It names what would be lost, and removes nothing."""
+    connection.execute("INSERT INTO reservation.positions VALUES ('a', 'x', 1), ('b', 'x', 1)")
+    done = run_cli("store", "detach", "--database-url", database_url)
+    assert done.returncode == 2
+    assert "2 positions of the consumers a, b" in done.stderr
+    assert "give --yes" in done.stderr
+    check_installed(connection)
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1)])
+def test_detaching_asks_on_a_terminal(connection, database_url, answer, status):
+    """It names each consumer and its position, and does what it is told."""
+    connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x:command', 12345)")
+    ours, theirs = pty.openpty()
+    arguments = command_line("store", "detach", "--database-url", database_url)
+    with subprocess.Popen(
+        arguments, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.write(ours, f"{answer}\n".encode())
+        output, questions = process.communicate(timeout=PATIENCE)
+    os.close(ours)
+    os.close(theirs)
+    assert "bank in x:command, at 12,345" in questions
+    assert "Detach? [y/N]" in questions
+    assert (process.returncode, "removed" in output) == (status, answer == "y")
+    row = connection.execute("SELECT to_regnamespace('reservation')").fetchone()
+    assert (row == (None,)) == (answer == "y")
+
+
+def test_grants_print_their_sql_and_say_what_a_role_may_do(connection, database_url):
+    """The SQL on standard output, to be kept or run by others; a dry run leaves it at that."""
+    role = f"test_cli_{os.getpid()}"
+    arguments = ["store", "grants", "auditor", role, "--database-url", database_url]
+    found = sql.SQL("SELECT count(*) FROM pg_roles WHERE rolname = {}").format(role)
+    dry = invoke(*arguments, "--dry-run")
+    assert dry.exit_code == 0
+    assert dry.stdout.startswith(f'BEGIN;\nCREATE ROLE "{role}" NOLOGIN;\nREVOKE ALL ON SCHEMA ')
+    assert dry.stdout.endswith(f'TO "{role}";\nCOMMIT;\n')
+    assert "Nothing is changed" in dry.stderr
+    assert connection.execute(found).fetchone() == (0,)
+    try:
+        done = invoke(*arguments)
+        assert done.stdout == dry.stdout
+        assert f"The role {role} may read messages and positions, and no more." in done.stderr
+        assert "created, without LOGIN" in done.stderr
+        again = json.loads(invoke(*arguments, "--json").stdout)
+        assert (again["role"], again["kind"], again["categories"]) == (role, "auditor", [])
+        assert (again["created"], again["applied"]) == (False, True)
+        assert again["sql"] in dry.stdout
+    finally:
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["sender", "web"], "A sender needs --category"),
+        (["auditor", "web", "--category", "account:command"], "--category is for a sender"),
+        (["sender", "web", "--category", "account-1"], "is the name of a stream"),
+        (["writer", "web"], "'writer' is not one of"),
+        (["auditor", "public"], "takes 'public' for no role"),
+    ],
+)
+def test_grants_that_make_no_sense_are_refused(database_url, arguments, problem):
+    """In one line, before anything is done."""
+    done = invoke("store", "grants", *arguments, "--database-url", database_url)
+    assert done.exit_code == 2
+    assert problem in done.output
 
 
 def test_the_address_may_come_from_libpq(empty_database_url, tmp_path):
@@ -138,7 +246,18 @@ def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["store"], ["store", "install"], ["start"], ["reconcile"], ["demo"]]
+    "arguments",
+    [
+        [],
+        ["store"],
+        ["store", "install"],
+        ["store", "attach"],
+        ["store", "detach"],
+        ["store", "grants"],
+        ["start"],
+        ["reconcile"],
+        ["demo"],
+    ],
 )
 def test_every_command_explains_itself(arguments):
     """With what it does, and examples where it takes arguments."""
@@ -165,3 +284,28 @@ def test_the_command_line_runs_in_the_folder_of_the_example(database_url):
         connection.execute("DROP SCHEMA reservation CASCADE")
     done = run_cli("start", "bank:account", "--database-url", database_url)
     assert "lacks the schema reservation" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--database-url", ""], []])
+def test_an_empty_address_is_no_database(monkeypatch, arguments):
+    """A variable that a script forgot to set must not end in a database that nobody meant."""
+    if not arguments:
+        monkeypatch.setenv("RESERVATION_DATABASE_URL", "")
+    done = invoke("store", "install", *arguments)
+    assert done.exit_code == 2
+    assert "The database's address is empty" in done.stderr
+
+
+def test_who_stops_reading_the_output_is_no_error_of_the_command(database_url):
+    """A pipe into head says nothing of its own."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cli", "store", "notices", "--database-url", database_url],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert "BrokenPipe" not in done.stderr

@@ -4,10 +4,10 @@ import enum
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import InitVar, dataclass, field
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType
 
 import msgspec
 import pytest
@@ -127,11 +127,240 @@ def test_numbers_that_are_none_are_refused_both_ways(number):
         codec.decode(Line, f'{{"unitPrice": "{number}"}}')
 
 
+@dataclass(frozen=True)
+class Note:
+    memo: str = ""
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    payload: Any = None
+    color: Color = Color.RED
+
+
+def nested(levels):
+    """Give lists in each other."""
+    return [] if levels == 1 else [nested(levels - 1)]
+
+
+def refusal_of(message, **options):
+    """Give what is said of a message that is not encoded."""
+    with pytest.raises(msgspec.ValidationError) as caught:
+        codec.encode(message, **options)
+    return codec.explain(caught.value)
+
+
+@pytest.mark.parametrize("bad", ["SECRET\0", "SECRET\ud800"])
+@pytest.mark.parametrize(
+    ("path", "make"),
+    [
+        ("$.memo", lambda bad: Note(bad)),
+        ("$.lines[...]", lambda bad: Note(lines=["good", bad])),
+        ("$.names[...]", lambda bad: Note(names={"SECRET": bad})),
+        ("$.names", lambda bad: Note(names={bad: "SECRET"})),
+        ("$.payload[...][...]", lambda bad: Note(payload={"SECRET": [1, bad]})),
+        ("$.payload[...]", lambda bad: Note(payload=[{bad: 1}])),
+        ("$.properties[...]", lambda bad: Metadata(properties={"SECRET": bad})),
+        ("$.localProperties", lambda bad: Metadata(local_properties={bad: 1})),
+        ("$.replyStreamName", lambda bad: Metadata(reply_stream_name=bad)),
+    ],
+)
+def test_text_that_the_store_can_not_hold_is_refused_with_its_field(path, make, bad):
+    """Neither NUL characters nor halves of surrogate pairs fit into jsonb, in keys as in values."""
+    explained = refusal_of(make(bad))
+    assert f"- at `{path}`" in explained
+    assert ("NUL" in explained) == bad.endswith("\0")
+    assert "SECRET" not in explained
+
+
+def test_a_backslash_before_u0000_is_a_text_like_any_other():
+    """It only looks like a NUL character in JSON."""
+    for memo in ("\\u0000", "\\\\u0000", '"\\u0000'):
+        assert json.loads(codec.encode(Note(memo)))["memo"] == memo
+    assert "NUL" in refusal_of(Note("\\u0000", lines=["\\\0"]))
+
+
+def test_a_message_that_is_too_long_is_refused_with_its_largest_field():
+    """The limit counts bytes, and what is said of it helps to keep it."""
+    note = Note("é" * 40, lines=["x"] * 5)
+    size = len(codec.encode(note).encode())
+    assert codec.encode(note, max_bytes=size)
+    explained = refusal_of(note, max_bytes=size - 1)
+    assert f"at most {size - 1} bytes of JSON, got {size}" in explained
+    assert "the largest field has 82 - at `$.memo`" in explained
+    whole = codec.DEFAULT_MAX_BYTES
+    assert f"at most {whole} bytes" in refusal_of(Note("x" * whole))
+    assert "`$.properties`" in refusal_of(Metadata(properties={"a": "x" * whole}))
+
+
+@pytest.mark.parametrize(
+    "number", ["1E+131072", "12E+131071", "1E-16384", "1.5E-16383", "0E-16384", "1E+400000"]
+)
+def test_numbers_that_no_numeric_holds_are_refused(number):
+    """PostgreSQL's numbers end somewhere, and a Decimal's do not."""
+    assert "`$.orderLines[...].unitPrice`" in refusal_of(Order("1", [Line(Decimal(number))], {}))
+    assert "digits before the point" in refusal_of(Line(Decimal(number)))
+    assert "`$.payload[...]`" in refusal_of(Note(payload=[Decimal(number)]))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [Decimal("1" * 131073), Decimal("0." + "1" * 16384), 10**4299, -(10**4299)],
+    ids=["before the point", "after the point", "integer", "negative integer"],
+)
+def test_numbers_of_too_many_digits_are_refused(number):
+    """Also those that are written without an exponent."""
+    assert "digits" in refusal_of(Note(payload={"x": number}))
+
+
+def test_a_number_that_only_a_decimal_can_be_is_refused_where_no_type_says_so():
+    """It would be read as a float, which ends long before."""
+    large = Decimal("1E+308")
+    assert codec.decode(Line, codec.encode(Line(large))) == Line(large)
+    for one in (large, Decimal("1" * 309 + ".5")):
+        assert "where no type says" in refusal_of(Note(payload=[one]))
+        assert "where no type says" in refusal_of(Note(payload=one))
+    assert "`$.properties[...]`" in refusal_of(Metadata(properties={"a": large}))
+    assert codec.decode(Note, codec.encode(Note(payload=10**4298))).payload == 10**4298
+
+
+def test_a_decimal_is_no_key():
+    """It would be written without the quotes that JSON wants around a key."""
+
+    @dataclass
+    class Prices:
+        by_price: dict[Decimal, str]
+
+    assert "a key that is a text" in refusal_of(Prices({Decimal(1): "x"}))
+
+
+def test_a_time_zone_with_seconds_is_refused():
+    """JSON's form of a time has no place for them, and the time would become another one."""
+    odd = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=19, seconds=32)))
+    assert "whole minutes - at `$.time`" in refusal_of(deposit(time=odd))
+    assert "whole minutes - at `$.payload[...]`" in refusal_of(Note(payload=[odd]))
+    even = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=19)))
+    assert codec.decode(Order, codec.encode(Order("1", [], {}, shipped_at=even))).shipped_at == even
+
+
+@pytest.mark.parametrize("levels", [500, 2_000, 200_000])
+def test_what_is_nested_too_deep_is_refused(levels):
+    """As an error that names the field, whoever would have given up first."""
+    deep: list[Any] = []
+    for _ in range(levels - 1):
+        deep = [deep]
+    note = Note(payload=deep)
+    assert refusal_of(note).startswith("Expected at most 500 levels")
+    assert "$.payload[...]`" in refusal_of(note) or levels > 500
+    with pytest.raises(msgspec.ValidationError, match="500 levels"):
+        codec.decode(Note, '{"payload":' + "[" * 200_000 + "]" * 200_000 + "}")
+
+
+def test_what_is_wide_is_not_deep():
+    """Many brackets beside each other are well, also those within texts."""
+    note = Note("[" * 600, lines=["{"] * 600, payload=[[{}]] * 600)
+    assert codec.decode(Note, codec.encode(note)) == note
+    assert codec.decode(Note, codec.encode(Note(payload=nested(499)))).payload == nested(499)
+
+
+def test_an_object_without_a_form_in_json_is_refused():
+    """Even where the type of the field would let it pass."""
+    with pytest.raises(TypeError):
+        codec.encode(Note(payload=object()))
+    with pytest.raises(TypeError):
+        codec.encode({"memo": "no dataclass"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slotted:
+    first: str
+    second: int = 2
+    third: list[Decimal] = field(default_factory=list)
+
+
+@dataclass
+class Base:
+    first: str
+    second: int = field(default=2, init=False)
+
+
+@dataclass
+class Derived(Base):
+    third: Decimal | None = None
+
+
+@dataclass(slots=True)
+class DerivedWithSlots(Base):
+    third: Decimal | None = None
+
+
+@pytest.mark.parametrize(
+    ("class_", "text", "fields"),
+    [
+        (Slotted, '{"first": "a"}', {"first": "a", "second": 2, "third": []}),
+        (Slotted, '{"third": [1.50], "first": "a"}', {"third": [Decimal("1.50")]}),
+        (Base, '{"first": "a"}', {"first": "a", "second": 2}),
+        (Base, '{"second": 5, "first": "a"}', {"first": "a", "second": 5}),
+        (Derived, '{"first": "a"}', {"first": "a", "third": None}),
+        (Derived, '{"third": 5, "first": "a"}', {"second": 2, "third": Decimal(5)}),
+        (DerivedWithSlots, '{"third": 5, "first": "a"}', {"second": 2, "third": Decimal(5)}),
+    ],
+)
+def test_an_instance_is_made_whatever_kind_the_class_is_of(class_, text, fields):
+    """With its defaults, and where a factory makes them, each instance with its own."""
+    made = codec.decode(class_, text)
+    assert {name: getattr(made, name) for name in fields} == fields
+    assert codec.decode(class_, codec.encode(made)) == made
+    if class_ is Slotted:
+        assert made.third is not codec.decode(class_, text).third
+
+
+@dataclass
+class Checked:
+    amount: Annotated[int, msgspec.Meta(gt=0)]
+    doubled: int = 0
+
+    def __post_init__(self):
+        if self.amount == 13:
+            raise ValueError("SECRET")
+        self.doubled = self.amount * 2
+
+
+def test_a_class_checks_itself_and_its_constraints_are_held():
+    """A message that its class would refuse is not written, nor read."""
+    assert codec.decode(Checked, '{"amount": 4}').doubled == 8
+    with pytest.raises(msgspec.ValidationError) as caught:
+        codec.decode(Checked, '{"amount": 13}')
+    assert codec.explain(caught.value).startswith("ValueError in __post_init__")
+    with pytest.raises(msgspec.ValidationError, match=r"\$.amount"):
+        codec.decode(Checked, '{"amount": -4}')
+    assert "`$.amount`" in refusal_of(Checked(-4))
+
+
+def test_a_field_for_the_constructor_alone_is_not_written():
+    """JSON has no place for it, so such a class can not be read."""
+
+    @dataclass
+    class Made:
+        amount: int
+        rate: InitVar[int] = 1
+
+    assert codec.encode(Made(1, 2)) == '{"amount":1}'
+    with pytest.raises(TypeError, match="InitVar"):
+        codec.decode(Made, '{"amount":1}')
+
+
 def test_metadata_leaves_out_what_is_not_there():
     """Nulls and empty property bags are not stored."""
     assert Metadata().encode() is None
     text = Metadata(correlation_stream_name="x-1", properties={"a_b": 1}).encode()
     assert json.loads(text or "") == {"correlationStreamName": "x-1", "properties": {"a_b": 1}}
+
+
+def test_a_correlation_that_no_index_takes_is_refused():
+    """Its category stands in the index over categories, whatever the message's own is."""
+    assert Metadata(correlation_stream_name="é" * 1300).encode()
+    assert Metadata(correlation_stream_name="transfer-" + "x" * 9999).encode()
+    with pytest.raises(msgspec.ValidationError, match=r"2602 - at `\$.correlationStreamName`"):
+        Metadata(correlation_stream_name="é" * 1301).encode()
 
 
 def test_following_metadata_points_at_the_cause_and_hands_on_what_belongs_to_the_whole():
@@ -161,3 +390,20 @@ def test_a_message_that_follows_takes_the_attributes_of_the_same_name():
     assert (deposited.deposit_id, deposited.amount) == ("d1", Decimal("10.50"))
     with pytest.raises(TypeError, match="sequence"):
         follow(deposit(), Deposited, processed_time=TIME)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '"properties": ' + 600 * "[" + 600 * "]",
+        '"properties": {"a": ' + 600 * "[" + 600 * "]" + "}",
+        '"localProperties": {"a": "' + 17 * 1024 * 1024 * "x" + '"}',
+        '"correlationStreamName": "' + 3000 * "x" + '-1"',
+    ],
+)
+def test_metadata_that_could_not_be_handed_on_is_left_out(odd):
+    """A message of another client's is never refused for its metadata, nor one that follows it."""
+    metadata = Metadata.decode('{"replyStreamName": "reply-1", ' + odd + "}")
+    assert metadata.reply_stream_name == "reply-1"
+    assert metadata.follow("a-1", 0, 1).encode() is not None
+    assert metadata == Metadata(reply_stream_name="reply-1")

@@ -5,10 +5,83 @@ import threading
 import pytest
 
 from reservation import MessageStore, install
-from reservation.errors import DatabaseUnavailableError, SchemaError, StoreError
+from reservation.errors import (
+    DatabaseUnavailableError,
+    LockTimeoutError,
+    SchemaError,
+    StoreError,
+)
 from reservation.store.connection import connect
-from reservation.store.install import SCHEMA_VERSION, check_installed
-from tests.controls import COMMANDS, deposit
+from reservation.store.install import (
+    _QUERIES,
+    SCHEMA_VERSION,
+    Detached,
+    attach,
+    attached,
+    check_installed,
+    detach,
+)
+from tests.bank import batch, drain, event_types
+from tests.controls import COMMANDS, deposit, open_
+
+# Everything that schema message_store consists of, and the roles of the server.
+FINGERPRINT = """
+WITH store AS (SELECT oid FROM pg_namespace WHERE nspname = 'message_store')
+SELECT 'schema', nspname::text, nspowner::regrole::text, nspacl::text
+FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'
+UNION ALL
+SELECT 'function', pg_get_functiondef(p.oid), proowner::regrole::text, proacl::text
+FROM pg_proc p WHERE pronamespace IN (SELECT oid FROM store)
+UNION ALL
+SELECT 'relation', relname::text || relkind::text, relowner::regrole::text,
+       concat_ws(' ', relacl, reloptions, relrowsecurity, relhastriggers,
+                 CASE relkind WHEN 'v' THEN pg_get_viewdef(c.oid)
+                              WHEN 'i' THEN pg_get_indexdef(c.oid) END)
+FROM pg_class c WHERE relnamespace IN (SELECT oid FROM store)
+UNION ALL
+SELECT 'column', attrelid::regclass || '.' || attname, format_type(atttypid, atttypmod),
+       concat_ws(' ', attnum, attnotnull, attacl, pg_get_expr(adbin, adrelid))
+FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid
+LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+WHERE relnamespace IN (SELECT oid FROM store)
+UNION ALL
+SELECT 'constraint', conname::text, conrelid::regclass::text, pg_get_constraintdef(oid)
+FROM pg_constraint WHERE connamespace IN (SELECT oid FROM store)
+UNION ALL
+SELECT 'type', typname::text, typowner::regrole::text, typacl::text
+FROM pg_type WHERE typnamespace IN (SELECT oid FROM store)
+UNION ALL
+SELECT 'trigger', tgname::text, tgrelid::regclass::text, pg_get_triggerdef(t.oid)
+FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE relnamespace IN (SELECT oid FROM store)
+UNION ALL
+SELECT 'default privileges', defaclrole::regrole::text, defaclobjtype::text, defaclacl::text
+FROM pg_default_acl
+UNION ALL
+SELECT 'role', rolname::text, rolconfig::text,
+       concat_ws(' ', rolsuper, rolinherit, rolcreaterole, rolcreatedb, rolcanlogin)
+FROM pg_roles WHERE rolname NOT LIKE 'test\\_%'
+UNION ALL
+SELECT 'member', roleid::regrole::text, member::regrole::text, admin_option::text
+FROM pg_auth_members
+ORDER BY 1, 2, 3, 4
+"""
+
+
+@pytest.fixture
+def message_db(connection):
+    """Give a connection to a database that has Message DB's schema, a message, and none of ours."""
+    connection.execute("DROP SCHEMA reservation CASCADE")
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, 'old-1', 'Old', '{}')"
+    )
+    return connection
+
+
+def stored(connection):
+    """Return every message as it is stored."""
+    return connection.execute(
+        "SELECT m::text FROM message_store.messages m ORDER BY global_position"
+    ).fetchall()
 
 
 def test_an_empty_database_gets_both_schemas(empty_database_url):
@@ -29,6 +102,35 @@ def test_installing_again_changes_nothing(connection, store):
     assert not installed.message_store
     assert installed.from_version == installed.to_version == SCHEMA_VERSION
     assert store.stream_version(COMMANDS) == 0
+
+
+def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(connection, store):
+    """Those of the schema message_store too; the messages stay."""
+    store.write(deposit(), COMMANDS)
+    connection.execute("DELETE FROM reservation.versions WHERE version > 1")
+    connection.execute("DROP TABLE reservation.sender_categories")
+    for old in (
+        "message_store.is_category(stream_name varchar)",
+        "reservation.may_insert()",
+    ):
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION {old} RETURNS boolean LANGUAGE sql IMMUTABLE RETURN false"
+        )
+    installed = install(connection)
+    assert (installed.message_store, installed.from_version) == (False, 1)
+    answers = connection.execute("SELECT message_store.is_category('a'), reservation.may_insert()")
+    assert answers.fetchone() == (True, True)
+    assert store.write(deposit("d2"), COMMANDS) == 1
+
+
+def test_a_new_log_is_not_put_beside_positions_in_an_old_one(connection):
+    """Consumers would pass over its messages; what to do is said, and helps."""
+    connection.execute("DROP SCHEMA message_store CASCADE")
+    with pytest.raises(SchemaError, match=r"store detach.* then install again"):
+        install(connection)
+    detach(connection)
+    assert install(connection).message_store
+    assert MessageStore(connection).write(deposit(), COMMANDS) == 0
 
 
 def test_two_installations_at_once_wait_for_each_other(empty_database_url):
@@ -73,13 +175,13 @@ def test_a_missing_schema_is_named_with_the_command_that_mends_it(empty_database
             check_installed(empty)
         with pytest.raises(SchemaError, match="reservation store install"):
             MessageStore(empty).write(deposit(), COMMANDS)
-    connection.execute("UPDATE reservation.versions SET version = 99")
+    connection.execute("UPDATE reservation.versions SET version = version + 97")
     with pytest.raises(SchemaError, match=r"newer than the .* upgrade the package"):
         check_installed(connection)
     with pytest.raises(SchemaError, match="newer"):
         install(connection)
-    connection.execute("UPDATE reservation.versions SET version = 0")
-    with pytest.raises(SchemaError, match=r"version 0, this package needs .*store install"):
+    connection.execute("UPDATE reservation.versions SET version = -version")
+    with pytest.raises(SchemaError, match=r"version -98, this package needs .*store install"):
         check_installed(connection)
     connection.execute("DROP SCHEMA reservation CASCADE")
     with pytest.raises(SchemaError, match=r"lacks the schema reservation.*store install"):
@@ -103,3 +205,191 @@ def test_an_address_that_leads_nowhere_is_named_without_its_password(address):
     assert "\n" not in str(caught.value)
     with pytest.raises(DatabaseUnavailableError):
         MessageStore.open(address)
+
+
+def test_attaching_and_detaching_leaves_message_db_as_it_was(message_db):
+    """Functions, tables, indexes, views, types, triggers, grants and roles; and every message."""
+    before, old = message_db.execute(FINGERPRINT).fetchall(), stored(message_db)
+    installed = attach(message_db)
+    assert not installed.message_store
+    assert (installed.from_version, installed.to_version) == (None, SCHEMA_VERSION)
+    check_installed(message_db)
+    store = MessageStore(message_db)
+    store.write([open_(), deposit()], COMMANDS)
+    drain(message_db)
+    written = stored(message_db)
+    detached = detach(message_db)
+    assert detached.version == SCHEMA_VERSION
+    assert {(consumer, category) for consumer, category, _ in detached.positions} == {
+        ("account", "account:command"),
+        ("account", "accountTransaction"),
+    }
+    after = message_db.execute(FINGERPRINT).fetchall()
+    assert [row for row in after if row[1] != "reservation"] == before
+    assert len(before) > 50
+    assert stored(message_db) == written
+    assert written[: len(old)] == old
+    with pytest.raises(SchemaError, match="lacks the schema reservation"):
+        check_installed(message_db)
+
+
+def test_consumers_that_are_attached_again_repeat_no_effect(message_db):
+    """They begin at the start of their categories, and the reservations are in the messages."""
+    attach(message_db)
+    store = MessageStore(message_db)
+    store.write([open_(), deposit()], COMMANDS)
+    drain(message_db)
+    detach(message_db)
+    attach(message_db)
+    assert attached(message_db).positions == ()
+    for category in ("account:command", "accountTransaction"):
+        assert batch(message_db, category).run(100, careful=True).read > 0
+    assert event_types(store) == ["Opened", "Deposited"]
+
+
+def test_attaching_and_detaching_may_be_repeated(message_db):
+    """The second time finds it done."""
+    attach(message_db)
+    again = attach(message_db)
+    assert again.from_version == again.to_version == SCHEMA_VERSION
+    assert install(message_db).from_version == SCHEMA_VERSION
+    assert detach(message_db).version == SCHEMA_VERSION
+    assert detach(message_db) == Detached(None)
+
+
+def test_attaching_needs_message_db_in_its_version(empty_database_url, message_db):
+    """Where there is none, the way out is to install it; where it is another, to migrate it."""
+    with connect(empty_database_url, autocommit=True) as empty:
+        with pytest.raises(SchemaError, match=r"no message store.*run `reservation store install`"):
+            attach(empty)
+        assert empty.execute("SELECT to_regnamespace('reservation')").fetchone() == (None,)
+    message_db.execute(
+        "CREATE OR REPLACE FUNCTION message_store.message_store_version() RETURNS varchar "
+        "LANGUAGE sql RETURN '1.2.6'"
+    )
+    with pytest.raises(SchemaError, match=r"version 1\.2\.6.*migrate it"):
+        attach(message_db)
+    message_db.execute("DROP FUNCTION message_store.message_store_version")
+    with pytest.raises(SchemaError, match=r"version unknown.*migrate it"):
+        attach(message_db)
+    assert message_db.execute("SELECT to_regnamespace('reservation')").fetchone() == (None,)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "INSERT ON message_store.messages",
+        "USAGE ON SEQUENCE message_store.messages_global_position_seq",
+    ],
+)
+def test_attaching_needs_the_rights_that_the_functions_use(message_db, right):
+    """They run with those of the role that attaches."""
+    with message_db.transaction(force_rollback=True):
+        message_db.execute(f"REVOKE {right} FROM message_store")
+        message_db.execute("SET LOCAL ROLE message_store")
+        with pytest.raises(StoreError, match=r"message_store may not read and write .* owner"):
+            attach(message_db)
+
+
+def test_what_depends_on_the_schema_is_named_and_goes_with_it(message_db):
+    """A trigger of ours on the messages, and views of others; the messages' own triggers stay."""
+    attach(message_db)
+    message_db.execute(
+        """
+        CREATE FUNCTION reservation.note() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN RETURN NULL; END $$;
+        CREATE TRIGGER note AFTER INSERT ON message_store.messages
+        EXECUTE FUNCTION reservation.note();
+        CREATE FUNCTION public.other() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN RETURN NULL; END $$;
+        CREATE TRIGGER other AFTER INSERT ON message_store.messages
+        EXECUTE FUNCTION public.other();
+        CREATE VIEW public.lag AS SELECT consumer, position FROM reservation.positions;
+        CREATE VIEW public.slow AS SELECT * FROM public.lag WHERE position < 10;
+        CREATE TABLE public.mine (n int);
+        """
+    )
+    expected = ("trigger note on message_store.messages", "view public.lag", "view public.slow")
+    assert attached(message_db).dependents == expected
+    assert detach(message_db).dependents == expected
+    triggers = message_db.execute("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal")
+    assert triggers.fetchall() == [("other",)]
+    assert message_db.execute("SELECT to_regclass('public.mine')").fetchone() != (None,)
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("reservation account account:command", True),
+        ("reservation " + "x" * 100, True),
+        ("reservation snapshot", False),
+        ("reservation spark", False),
+        ("reservation", False),
+        ("another account", False),
+    ],
+)
+def test_detaching_waits_for_no_consumer_and_takes_no_schema_from_it(
+    connection, database_url, name, runs
+):
+    """Its connection tells that it runs; readers and other programs are no consumers."""
+    with connect(database_url, application_name=name, autocommit=True):
+        if runs:
+            with pytest.raises(StoreError, match=r"A consumer is running .*: reservation .*stop"):
+                detach(connection)
+            check_installed(connection)
+        else:
+            assert detach(connection).version == SCHEMA_VERSION
+
+
+def test_a_consumer_of_another_database_is_none_of_ours(connection, empty_database_url):
+    """The server has many."""
+    name = "reservation account account:command"
+    with connect(empty_database_url, application_name=name, autocommit=True):
+        assert detach(connection).version == SCHEMA_VERSION
+
+
+def test_a_schema_in_use_is_not_waited_for_without_end(connection, database_url, monkeypatch):
+    """A program that holds on to it is to be ended first."""
+    monkeypatch.setitem(_QUERIES, "lock", _QUERIES["lock"].replace(b"10s", b"10ms"))
+    with connect(database_url) as reader:
+        reader.execute("SELECT FROM reservation.positions")
+        with pytest.raises(LockTimeoutError, match="pg_stat_activity shows which"):
+            detach(connection)
+    check_installed(connection)
+
+
+def test_a_schema_that_is_not_ours_is_left_alone(message_db):
+    """Somebody else may have one of that name, or a newer version of this package."""
+    message_db.execute("CREATE SCHEMA reservation CREATE TABLE guests (n int)")
+    with pytest.raises(SchemaError, match="was not made by this package"):
+        detach(message_db)
+    message_db.execute("DROP SCHEMA reservation CASCADE")
+    attach(message_db)
+    message_db.execute("UPDATE reservation.versions SET version = version + 97")
+    with pytest.raises(SchemaError, match="newer"):
+        detach(message_db)
+
+
+def test_no_function_means_something_else_under_another_search_path(connection):
+    """A body that is parsed when it is called pins its path; the others are parsed already."""
+    loose = connection.execute(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang "
+        "WHERE p.pronamespace::regnamespace::text IN ('message_store', 'reservation') "
+        "AND p.prosqlbody IS NULL "
+        "AND NOT coalesce(p.proconfig::text LIKE '%search_path=%', false)"
+    ).fetchall()
+    assert loose == []
+
+
+def test_no_function_is_bound_to_another_than_the_servers_own(empty_database_url):
+    """Whoever may create functions in public must not be called in place of the server's."""
+    with connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION public.split_part(varchar, text, int) RETURNS text LANGUAGE sql "
+            "IMMUTABLE RETURN 'hijacked'"
+        )
+        install(connection)
+        found = connection.execute("SELECT message_store.category('account-1')").fetchall()
+        assert found == [("account",)]
+        path = connection.execute("SHOW search_path").fetchall()
+        assert path == [('"$user", public',)], "the caller's is left as it was"

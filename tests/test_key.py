@@ -79,3 +79,8 @@ def test_a_declaration_that_can_not_work_is_refused_when_it_is_made(options, pro
     """The mistake shows when the module is imported, not when the first command comes."""
     with pytest.raises(DeclarationError, match=problem):
         Component("account", id="account_id").reserve(type(deposit()), **options)
+
+
+def test_a_field_that_is_named_twice_counts_twice():
+    """As it does where the server joins the parts."""
+    assert reservation(key=("bank", "bank")).stream_name(Pay("p", "a")) == "paymentTransaction-b+b"

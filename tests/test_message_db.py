@@ -1,91 +1,144 @@
-"""The store as other Message DB clients see it."""
+"""The schema message_store, as clients of Message DB 1.3.0 see it in SQL."""
 
 import json
+import uuid
 
 import pytest
-from message_db.client import MessageDB
-from psycopg import conninfo, errors
+from psycopg import errors
 
-from tests.bank import broken, drain
+from reservation import Metadata
 from tests.controls import COMMANDS, deposit
+from tests.message_db import write
 
-
-@pytest.fixture
-def peer(database_url):
-    """Give message-db-py, a client that is not ours, on the test's database."""
-    address = conninfo.make_conninfo(database_url, options="-csearch_path=message_store")
-    client = MessageDB.from_url(address, max_connections=2)
-    yield client
-    client.connection_pool.closeall()
-
-
-def test_what_a_peer_writes_we_read_and_the_other_way_round(peer, store):
-    """One store, two clients."""
-    data = {"depositId": "d1", "accountId": "123", "amount": 10.5, "time": "2026-01-02T03:04:05Z"}
-    assert peer.write(COMMANDS, "Deposit", data, {"correlationStreamName": "x-1"}) == 0
-    assert store.write(deposit("d2"), COMMANDS, expected_version=0) == 1
-    (theirs, ours) = store.read_stream(COMMANDS)
-    assert theirs.decode(type(deposit())) == deposit("d1")
-    assert theirs.metadata.correlation_stream_name == "x-1"
-    assert [message["data"]["depositId"] for message in peer.read(COMMANDS)] == ["d1", "d2"]
-    assert peer.read_last_message(COMMANDS)["id"] == ours.id
-    assert [m["position"] for m in peer.read("account:command")] == [0, 1]
-
-
-def test_commands_that_a_peer_writes_are_reserved_and_handled(peer, connection):
-    """Neither its sender nor the reader of the events need know of this framework."""
-    time = "2026-01-02T03:04:05.000Z"
-    account = {"accountId": "123", "time": time}
-    peer.write(COMMANDS, "Open", {**account, "customerId": "456"})
-    for _ in range(2):  # the peer gives each a new message id
-        peer.write(COMMANDS, "Deposit", {**account, "depositId": "d1", "amount": 10.5})
-    peer.write_batch(
-        COMMANDS,
+MESSAGE = "SETOF message_store.message"
+V = "character varying"
+NONE = f"DEFAULT NULL::{V}"
+FUNCTIONS = {
+    "acquire_lock": ([f"stream_name {V}"], "bigint"),
+    "cardinal_id": ([f"stream_name {V}"], V),
+    "category": ([f"stream_name {V}"], V),
+    "get_category_messages": (
         [
-            ("Withdraw", {**account, "withdrawalId": "w1", "amount": 4}),
-            ("Withdraw", {**account, "withdrawalId": "w2", "amount": 99}),
-            ("Close", account),
+            f"category {V}",
+            '"position" bigint DEFAULT 1',
+            "batch_size bigint DEFAULT 1000",
+            f"correlation {V} {NONE}",
+            "consumer_group_member bigint DEFAULT NULL::bigint",
+            "consumer_group_size bigint DEFAULT NULL::bigint",
+            f"condition {V} {NONE}",
         ],
-    )
-    drain(connection)
-    events = peer.read_stream("account-123")
-    assert [event["type"] for event in events] == [
-        "Opened",
-        "Closed",
-        "Deposited",
-        "Withdrawn",
-        "WithdrawalRejected",
-    ]
-    (copy,) = peer.read("accountTransaction-123+d1")
-    assert set(events[2]["data"]) == {
-        "depositId",
-        "accountId",
-        "amount",
-        "time",
-        "processedTime",
-        "sequence",
-    }
-    assert events[2]["data"]["amount"] == 10.5
-    assert events[2]["data"]["sequence"] == copy["global_position"]
-    assert broken(connection) == {}
+        MESSAGE,
+    ),
+    "get_last_stream_message": ([f"stream_name {V}", f"type {V} {NONE}"], MESSAGE),
+    "get_stream_messages": (
+        [
+            f"stream_name {V}",
+            '"position" bigint DEFAULT 0',
+            "batch_size bigint DEFAULT 1000",
+            f"condition {V} {NONE}",
+        ],
+        MESSAGE,
+    ),
+    "hash_64": ([f"value {V}"], "bigint"),
+    "id": ([f"stream_name {V}"], V),
+    "is_category": ([f"stream_name {V}"], "boolean"),
+    "message_store_version": ([], V),
+    "stream_version": ([f"stream_name {V}"], "bigint"),
+    "write_message": (
+        [
+            f"id {V}",
+            f"stream_name {V}",
+            f"type {V}",
+            "data jsonb",
+            "metadata jsonb DEFAULT NULL::jsonb",
+            "expected_version bigint DEFAULT NULL::bigint",
+        ],
+        "bigint",
+    ),
+}
+COUNTS = ["message_count bigint", "percent numeric"]
+CATEGORY, STREAM, TYPE = f"category {V}", "stream_name text", "type text"
+COLUMNS = {
+    "category_type_summary": [CATEGORY, TYPE, *COUNTS],
+    "message": [
+        "id character varying",
+        "stream_name character varying",
+        "type character varying",
+        "position bigint",
+        "global_position bigint",
+        "data character varying",
+        "metadata character varying",
+        "time timestamp without time zone",
+    ],
+    "messages": [
+        "global_position bigint",
+        "position bigint",
+        "time timestamp without time zone",
+        STREAM,
+        TYPE,
+        "data jsonb",
+        "metadata jsonb",
+        "id uuid",
+    ],
+    "stream_summary": [STREAM, *COUNTS],
+    "stream_type_summary": [STREAM, TYPE, *COUNTS],
+    "type_category_summary": [TYPE, CATEGORY, *COUNTS],
+    "type_stream_summary": [TYPE, STREAM, *COUNTS],
+    "type_summary": [TYPE, *COUNTS],
+}
+INDEXES = {
+    "messages_category": "(message_store.category((stream_name)::character varying), "
+    "global_position, message_store.category(((metadata ->> 'correlationStreamName'::text))"
+    "::character varying))",
+    "messages_id": "(id)",
+    "messages_pkey": "(global_position)",
+    "messages_stream": '(stream_name, "position")',
+}
 
 
-def test_a_peer_is_told_a_wrong_version_in_the_words_it_knows(peer):
-    """Existing clients match on the text."""
-    peer.write(COMMANDS, "Deposit", {})
-    with pytest.raises(ValueError, match=r"P0001-ERROR:  Wrong expected version: -1 \(Stream: ac"):
-        peer.write(COMMANDS, "Deposit", {}, expected_version=-1)
+def test_functions_have_the_published_arguments_and_results(connection):
+    """Clients call them by position, by name and with defaults."""
+    connection.execute("SET search_path = ''")  # names are shown with their schema
+    rows = connection.execute(
+        "SELECT proname, string_to_array(pg_get_function_arguments(oid), ', '), "
+        "pg_get_function_result(oid) "
+        "FROM pg_proc WHERE pronamespace = 'message_store'::regnamespace"
+    ).fetchall()
+    assert {name: (arguments, result) for name, arguments, result in rows} == FUNCTIONS
 
 
-def test_groups_share_out_the_streams(peer, store):
-    """Every stream belongs to one member, by the hash of its cardinal id."""
-    for account in range(20):
-        store.write(deposit(account=str(account)), f"account:command-{account}+x")
-    read = [
-        {m["stream_name"] for m in peer.read_category("account:command", 0, 100, member, 3)}
-        for member in range(3)
-    ]
-    assert sum(map(len, read)) == len(set().union(*read)) == 20
+def test_tables_views_and_the_type_have_the_published_columns(connection):
+    """Clients read the table and the views themselves."""
+    connection.execute("SET search_path = ''")
+    rows = connection.execute(
+        "SELECT relname, array_agg(attname || ' ' || format_type(atttypid, atttypmod) "
+        "ORDER BY attnum) FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid "
+        "WHERE relnamespace = 'message_store'::regnamespace AND relkind IN ('r', 'v', 'c') "
+        "AND attnum > 0 GROUP BY relname"
+    ).fetchall()
+    assert dict(rows) == COLUMNS
+
+
+def test_indexes_have_the_published_names_and_columns(connection):
+    """Clients know a lost race by the name of the index; only one index is not unique."""
+    connection.execute("SET search_path = ''")
+    rows = connection.execute(
+        "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'message_store'"
+    ).fetchall()
+    assert {name: text.partition("USING btree ")[2] for name, text in rows} == INDEXES
+    assert [name for name, text in rows if "UNIQUE" not in text] == ["messages_category"]
+
+
+def test_an_insertion_without_id_and_time_gets_both(connection):
+    """The table has Message DB's defaults: a random id, and the time at UTC."""
+    connection.execute("SET TimeZone = 'Asia/Kolkata'")
+    row = connection.execute(
+        "INSERT INTO message_store.messages (position, stream_name, type) VALUES (0, 'a-1', 'T') "
+        "RETURNING global_position, id, time = now() AT TIME ZONE 'utc'"
+    ).fetchone()
+    assert row[0] == 1
+    assert row[1].version == 4
+    assert row[2]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +213,6 @@ def test_errors_have_the_published_texts(connection, call, text):
 )
 def test_defaults_and_nulls_are_those_of_the_contract(connection, store, call, found):
     """A NULL means the default, -1 means no limit, positions are inclusive."""
-    from reservation import Metadata
-
     for n in range(3):
         correlation = Metadata(correlation_stream_name="odd-1") if n == 1 else None
         store.write(deposit(f"d{n}"), COMMANDS, metadata=correlation)
@@ -169,15 +220,146 @@ def test_defaults_and_nulls_are_those_of_the_contract(connection, store, call, f
     assert [json.loads(data)["depositId"] for (data,) in rows] == found
 
 
-def test_a_condition_narrows_a_read_where_it_is_activated(connection, store):
-    """The setting is Message DB's."""
-    store.write([deposit("d0"), deposit("d1")], COMMANDS)
-    connection.execute("SET message_store.sql_condition = 'on'")
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("id('a-1+2-3')", "1+2-3"),
+        ("id('a-')", ""),
+        ("id('a')", None),
+        ("id(NULL)", None),
+        ("cardinal_id('a-1+2')", "1"),
+        ("cardinal_id('a')", None),
+        ("cardinal_id(NULL)", None),
+        ("category('a:b+c-1')", "a:b+c"),
+        ("category('')", ""),
+        ("category(NULL)", None),
+        ("is_category('a')", True),
+        ("is_category('a-')", False),
+        ("is_category('')", True),
+        ("is_category(NULL)", True),
+        ("hash_64(NULL)", None),
+        ("acquire_lock(NULL)", None),
+        ("stream_version(NULL)", None),
+    ],
+)
+def test_every_name_has_an_answer(connection, call, result):
+    """Names that are empty, cut short or NULL are answered as Message DB answers them."""
+    assert connection.execute(f"SELECT message_store.{call}").fetchone() == (result,)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        ("get_stream_messages(NULL)", errors.RaiseException, "Must be a stream name: <NULL>"),
+        ("get_stream_messages('a-1', 0, -2)", errors.InvalidRowCountInLimitClause, "LIMIT"),
+        ("get_category_messages('a', 0, -2)", errors.InvalidRowCountInLimitClause, "LIMIT"),
+        (
+            "get_category_messages('a', consumer_group_member => 0, consumer_group_size => 32768)",
+            errors.NumericValueOutOfRange,
+            "smallint out of range",
+        ),
+        ("write_message('x', 'a-1', 'T', '{}')", errors.InvalidTextRepresentation, "uuid"),
+        ("write_message(NULL, 'a-1', 'T', '{}')", errors.NotNullViolation, '"id"'),
+        (
+            "write_message(gen_random_uuid()::varchar, NULL, 'T', '{}')",
+            errors.NotNullViolation,
+            '"stream_name"',
+        ),
+        (
+            "write_message(gen_random_uuid()::varchar, 'a-1', NULL, '{}')",
+            errors.NotNullViolation,
+            '"type"',
+        ),
+        (
+            "write_message('x', 'a-1', 'T', '{}', NULL, -2)",
+            errors.RaiseException,
+            "Wrong expected version: -2 (Stream: a-1, Stream Version: -1)",
+        ),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_as_message_db_does(connection, call, error, text):
+    """The SQLSTATE is the same, and so is what is checked first."""
+    with pytest.raises(error) as caught:
+        connection.execute(f"SELECT * FROM message_store.{call}")
+    assert text in caught.value.diag.message_primary
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "get_category_messages(NULL)",
+        "get_last_stream_message(NULL)",
+        "get_stream_messages('a-1', 9223372036854775807)",
+        "get_category_messages('a', 9223372036854775807)",
+        "get_stream_messages('a-1', batch_size => 0)",
+        "get_category_messages('a', batch_size => 0)",
+        "get_category_messages('a', correlation => '')",
+    ],
+)
+def test_reads_of_nothing_give_nothing(connection, call):
+    """No name, no room or no position left is not an error."""
+    write(connection, "a-1")
+    assert connection.execute(f"SELECT * FROM message_store.{call}").fetchall() == []
+
+
+def test_positions_before_the_first_read_from_the_start(connection):
+    """A negative position is below all positions."""
+    write(connection, "a-1")
+    for call in ("get_stream_messages('a-1', -5)", "get_category_messages('a', -5)"):
+        rows = connection.execute(f"SELECT position FROM message_store.{call}").fetchall()
+        assert rows == [(0,)]
+
+
+def test_a_message_may_lie_in_a_category_and_have_no_data(connection):
+    """Message DB refuses neither; both are read again."""
+    connection.execute("SELECT message_store.write_message(%s, 'a', '', NULL)", [str(uuid.uuid4())])
+    row = connection.execute(
+        "SELECT stream_name, type, data, metadata FROM message_store.get_category_messages('a')"
+    ).fetchone()
+    assert row == ("a", "", None, None)
+
+
+def test_a_malformed_id_takes_no_global_position(connection):
+    """Only an insertion that was tried leaves a gap; so it is with a plan that is kept, too."""
+    for _ in range(8):
+        write(connection)
+    with pytest.raises(errors.InvalidTextRepresentation):
+        write(connection, message_id="x")
+    write(connection)
+    row = connection.execute("SELECT max(global_position) FROM message_store.messages").fetchone()
+    assert row == (9,)
+
+
+def test_a_second_write_of_an_id_violates_the_index_messages_id(connection):
+    """Clients know it by that name."""
+    message_id = str(uuid.uuid4())
+    write(connection, message_id=message_id)
+    with pytest.raises(errors.UniqueViolation) as caught:
+        write(connection, "other-1", message_id=message_id)
+    assert caught.value.diag.constraint_name == "messages_id"
+
+
+def test_one_statement_sees_what_it_has_written(connection):
+    """A row for each call, each at the next position, and the version follows."""
     rows = connection.execute(
-        "SELECT position FROM message_store.get_stream_messages(%s, condition => 'position = 1')",
-        [COMMANDS],
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}', NULL, "
+        "n - 1), message_store.stream_version('a-1') FROM generate_series(0, 2) AS n"
     ).fetchall()
-    assert rows == [(1,)]
+    assert rows == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_the_lock_is_the_hash_of_the_category_and_lasts_for_the_transaction(connection):
+    """Writers that lock by themselves must lock the same."""
+    held = (
+        "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks "
+        "WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    )
+    with connection.transaction():
+        write(connection, "account-1")
+        (key,) = connection.execute("SELECT message_store.acquire_lock('account-2')").fetchone()
+        assert connection.execute(held).fetchall() == [(key,)]
+    assert connection.execute(held).fetchall() == []
+    assert connection.execute("SELECT message_store.hash_64('account')").fetchone() == (key,)
 
 
 def test_names_hash_and_version_are_those_of_the_contract(connection, store):

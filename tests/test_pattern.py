@@ -1,6 +1,7 @@
 """The reservation pattern: a command takes effect once, however often it is sent."""
 
 import json
+import uuid
 from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,10 +17,13 @@ from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
     LockTimeoutError,
+    MessageError,
     MessageIdConflictError,
     PositionLostError,
     UnknownTypeError,
 )
+from reservation.message import followed_id
+from reservation.store import writing
 from reservation.store.connection import connect
 from tests.bank import RESERVED, batch, broken, drain, event_types
 from tests.controls import COMMANDS, LATER, close, deposit, open_, withdraw
@@ -117,6 +121,33 @@ def test_an_effect_that_no_handler_guards_is_still_written_once(connection, stor
     assert reserved.run(100, careful=True).counts == Counter(redelivered=1, handled=1)
     assert len(calls) == called + 1
     assert [m.type for m in store.read_stream("careless-123")] == ["Paid", "Paid"]
+
+
+def test_events_that_are_too_long_together_are_written_in_parts(connection, store, monkeypatch):
+    """A batch whose events the server can not take at once must not stop its consumer."""
+    store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
+    batch(connection, "account:command").run(100)
+    monkeypatch.setattr(writing, "MOST_BYTES", 1500)
+    reserved = batch(connection, RESERVED)
+    with pytest.raises(MessageError, match="5 messages are"):
+        reserved.run(100)
+    for _ in range(5):
+        assert reserved.run(1).counts == Counter(handled=1)
+    assert event_types(store) == ["Opened", *["Deposited"] * 5]
+
+
+def test_an_id_that_another_message_took_does_not_count_as_handled(connection, store):
+    """Ids of events can be computed from those of commands; a command is not passed over for it."""
+    command_id = uuid.uuid4()
+    taken = followed_id(str(command_id), "account-123", 0)
+    store.write(deposit(account="9"), "account:command-9", id=taken)
+    store.write(open_(), COMMANDS, id=command_id)
+    commands = batch(connection, "account:command")
+    for careful in (False, True):
+        with pytest.raises(MessageIdConflictError, match=str(taken)):
+            commands.run(100, careful=careful)
+    assert commands.run(1).counts == Counter(reserved=1)
+    assert event_types(store) == []
 
 
 def test_a_conflict_is_told_from_a_duplicate(connection, store):

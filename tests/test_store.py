@@ -1,6 +1,7 @@
 """The client of the message store."""
 
 import threading
+import tracemalloc
 import uuid
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,9 +16,11 @@ from reservation.errors import (
     ExpectedVersionError,
     MessageIdConflictError,
     ReservationError,
+    SerializationError,
     StoreError,
     StreamNameError,
 )
+from reservation.store import writing
 from reservation.store.connection import connect
 from reservation.uuid7 import uuid7
 from tests.controls import COMMANDS, deposit, open_, withdraw
@@ -126,6 +129,23 @@ def test_of_two_writers_one_wins_under_every_isolation_level(database_url, level
             MessageStore(other).write_initial(deposit("d2"), COMMANDS)
 
 
+def test_a_race_lost_for_one_stream_is_not_blamed_on_the_version_of_another(database_url):
+    """A batch may expect something of one stream and nothing of the other."""
+    batch = [
+        Write(deposit("d2"), COMMANDS),
+        Write(open_("9"), "account:command-9", expected_version=NO_STREAM),
+    ]
+    with connect(database_url) as one, connect(database_url) as other:
+        other.isolation_level = IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT count(*) FROM message_store.messages")  # its snapshot is from before
+        MessageStore(one).write(deposit("d1"), COMMANDS)
+        one.commit()
+        with pytest.raises(SerializationError, match="again from its start"):
+            MessageStore(other).write_batch(batch)
+        other.rollback()
+        assert MessageStore(other).write_batch(batch) == [1, 0]
+
+
 def test_writers_of_many_streams_do_not_block_each_other_for_ever(database_url):
     """Locks are taken in one order, whatever the order of the messages."""
     streams = [f"category{n}-1" for n in range(8)]
@@ -167,6 +187,30 @@ def test_reading_goes_on_to_the_end_batch_by_batch(store):
     assert list(store.read_stream(COMMANDS, position=8)) == everything[8:]
     start = everything[4].global_position
     assert list(store.read_category("account:command", position=start)) == everything[4:]
+
+
+@pytest.mark.parametrize("read", ["stream", "category"])
+def test_what_a_reader_holds_does_not_grow_with_what_it_reads(store, read):
+    """Ten times the messages take no more memory at any moment, batch after batch."""
+
+    def highest():
+        tracemalloc.start()
+        if read == "stream":
+            count = sum(1 for _ in store.read_stream(COMMANDS, batch_size=500))
+        else:
+            count = sum(1 for _ in store.read_category("account:command", batch_size=500))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return count, peak
+
+    peaks = {}
+    for many in (2_000, 18_000):
+        store.write([deposit()] * many, COMMANDS)
+        highest()  # what is kept between reads is there before it is measured
+        count, peak = highest()
+        peaks[count] = peak
+    assert peaks.keys() == {2_000, 20_000}
+    assert peaks[20_000] < 1.2 * peaks[2_000]
 
 
 def test_many_streams_are_read_at_once(store):
@@ -230,6 +274,16 @@ def test_a_message_that_is_not_what_its_class_says_is_refused(store):
         store.write(Wrong(amount="much"), COMMANDS)
     with pytest.raises(EncodeError, match="Cannot encode a dict"):
         store.write({"amount": 1}, COMMANDS)
+
+
+@pytest.mark.parametrize("text", ["d" * 300, "\N{GRINNING FACE}" * 75])
+def test_a_batch_that_the_server_can_not_take_at_once_is_refused(store, monkeypatch, text):
+    """The server would end the connection, however often one wrote again; each alone is taken."""
+    writes = [Write(deposit(f"{n}{text}"), COMMANDS) for n in range(4)]
+    monkeypatch.setattr(writing, "MOST_BYTES", 1600)
+    with pytest.raises(StoreError, match=r"The 4 messages are \d+ bytes long together.* batches"):
+        store.write_batch(writes)
+    assert [store.write_batch([one]) for one in writes] == [[0], [1], [2], [3]]
 
 
 def test_ids_are_ordered_by_time():

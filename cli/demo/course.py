@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cli.demo.consumers import ConsumerProcesses
 from cli.errors import NotInOrder
-from reservation.store.client import MessageStore, Write
+from reservation.store.client import MessageStore
+from reservation.store.writing import Write
 
 if TYPE_CHECKING:
     from bank.traffic import Traffic

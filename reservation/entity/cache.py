@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reservation.entity.projection import Projection
-from reservation.store.client import NO_STREAM, MessageStore
+from reservation.store.client import MessageStore
+from reservation.store.statements import NO_STREAM
 
 
 @dataclass(slots=True)

@@ -27,12 +27,13 @@ def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
     if callable(key):
         value = key(command)
         values = list(value) if isinstance(value, list | tuple) else [value]
-        named = {f"part {n} of what the key function returned": v for n, v in enumerate(values)}
-        if not named:
+        if not values:
             raise IdempotenceKeyError("the key function returned nothing")
-    else:
-        named = {f"field {name}": getattr(command, name) for name in key}
-    return [key_part(part, name) for name, part in named.items()]
+        return [
+            key_part(part, f"part {n} of what the key function returned")
+            for n, part in enumerate(values)
+        ]
+    return [key_part(getattr(command, name), f"field {name}") for name in key]
 
 
 def key_part(value: object, name: str) -> str:

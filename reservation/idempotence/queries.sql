@@ -1,9 +1,10 @@
 -- name: reserve
-SELECT outcome
-FROM reservation.reserve(%s::bigint[], %s::text[], %s::jsonb)
-ORDER BY ordinal
+SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s)
 
 -- name: compare_initiations
-SELECT outcome
-FROM reservation.compare_initiations(%s::bigint[], %s::text[], %s::jsonb)
+SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s)
 ORDER BY ordinal
+
+-- name: read_commands
+SELECT id, stream_name, type, position, global_position, data, metadata, time, key_stream
+FROM reservation.read_commands(%s, %s, %s, %s)

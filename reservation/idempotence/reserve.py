@@ -7,7 +7,7 @@ discarded; a second consumer handles the copy. Nothing is forgotten and there is
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,6 +16,7 @@ from psycopg import Connection
 
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
 from reservation.queries import load_queries
+from reservation.store.arrays import IntArray, TextArray, register_arrays
 from reservation.store.errors import translated
 
 
@@ -80,12 +81,10 @@ def reserve(
     """
     if not commands:
         return []
-    with translated():
-        rows = connection.execute(
-            _QUERIES["reserve"],
-            [[c for c, _ in commands], [s for _, s in commands], json.dumps(volatile)],
-        ).fetchall()
-    return [Outcome(row[0]) for row in rows]
+    outcomes = [Outcome.RESERVED] * len(commands)
+    for n, outcome in _outcomes(connection, "reserve", commands, volatile):
+        outcomes[n - 1] = outcome
+    return outcomes
 
 
 def compare_initiations(
@@ -106,9 +105,22 @@ def compare_initiations(
     """
     if not commands:
         return []
+    return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+
+
+def _outcomes(
+    connection: Connection[Any],
+    query: str,
+    commands: Sequence[tuple[int, str]],
+    volatile: Mapping[str, Sequence[str]],
+) -> Iterator[tuple[int, Outcome]]:
+    positions, names = zip(*commands, strict=True)
+    cursor = connection.cursor()
+    register_arrays(cursor)
     with translated():
-        rows = connection.execute(
-            _QUERIES["compare_initiations"],
-            [[c for c, _ in commands], [s for _, s in commands], json.dumps(volatile)],
+        rows = cursor.execute(
+            _QUERIES[query],
+            [IntArray(positions), TextArray(names), json.dumps(volatile, ensure_ascii=False)],
         ).fetchall()
-    return [Outcome(row[0]) for row in rows]
+    for ordinal, outcome in rows:
+        yield ordinal, Outcome(outcome)

@@ -3,49 +3,32 @@
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from psycopg import Connection
+from psycopg import Connection, Cursor
+from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
-from reservation import codec
-from reservation.errors import EncodeError, MessageIdConflictError, StoreError, StreamNameError
+from reservation.codec import DEFAULT_MAX_BYTES
+from reservation.errors import StoreError
 from reservation.message import StoredMessage
 from reservation.metadata import Metadata
-from reservation.queries import load_queries
-from reservation.store.connection import check_address, connect, connection_settings
-from reservation.store.errors import translated
-from reservation.stream_name import category, check, check_category, identifier
-from reservation.uuid7 import uuid7
+from reservation.store import statements
+from reservation.store.connection import (
+    check_address,
+    check_alive,
+    check_encoding,
+    connect,
+    connection_settings,
+)
+from reservation.store.errors import commits_at_once, translated
+from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
+from reservation.store.writing import Batch, Write, to_one_stream
 
-_QUERIES = load_queries("reservation.store")
+T = TypeVar("T")
 
-# The version of a stream that does not exist yet.
-NO_STREAM = -1
-
-DEFAULT_BATCH_SIZE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One message to be written.
-
-    Attributes:
-        message: an instance of a dataclass, whose name becomes the message type.
-        stream_name: where to.
-        id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
-        metadata: what caused it, what it belongs to.
-        expected_version: the position of the stream's last message, -1 if the stream must not
-            exist, None if it does not matter.
-    """
-
-    message: object
-    stream_name: str
-    id: uuid.UUID | None = None
-    metadata: Metadata | None = None
-    expected_version: int | None = None
+DEFAULT_BATCH_SIZE = 2000
 
 
 class MessageStore:
@@ -53,18 +36,42 @@ class MessageStore:
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
     part in whatever transaction that connection is in, and committing is the caller's.
+    `AsyncMessageStore` is the same for programs that run in an event loop.
     """
 
-    def __init__(self, source: ConnectionPool[Connection[Any]] | Connection[Any]) -> None:
+    def __init__(
+        self,
+        source: ConnectionPool[Connection[Any]] | Connection[Any],
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        """Prepare; nothing is asked of the database yet.
+
+        Args:
+            source: a pool or a connection.
+            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
+
+        Raises:
+            StoreError: the source is something else.
+        """
+        if not isinstance(source, Connection | ConnectionPool):
+            raise StoreError(
+                f"A MessageStore takes a psycopg Connection or ConnectionPool, not a "
+                f"{type(source).__name__}; AsyncMessageStore takes those of an event loop"
+            )
         self._source = source
+        self._max_bytes = max_bytes
 
     @classmethod
-    def open(cls, database_url: str, *, max_connections: int = 4) -> Self:
+    def open(
+        cls, database_url: str, *, max_connections: int = 4, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> Self:
         """Return a store with a pool of its own; close it, or use it in a ``with`` statement.
 
         Args:
             database_url: a libpq URL or connection string; empty for libpq's own defaults.
             max_connections: how many threads can use the store at one time without waiting.
+            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
             DatabaseUnavailableError: the database can not be reached.
@@ -75,10 +82,11 @@ class MessageStore:
             database_url,
             min_size=1,
             max_size=max_connections,
-            kwargs=connection_settings(),
+            kwargs={**connection_settings(), "autocommit": True},  # a call is one round trip
+            check=check_alive,
             open=True,
         )
-        return cls(pool)
+        return cls(pool, max_bytes=max_bytes)
 
     def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
@@ -120,26 +128,14 @@ class MessageStore:
         Raises:
             ExpectedVersionError: the stream is not at the expected version; nothing is written.
             MessageIdConflictError: the id is in use for other content.
+            CommitUnknownError: the connection was lost before the answer came; write again with
+                the ids that the error carries.
+            EncodeError: a message does not hold what its class declares, or holds what the store
+                can not, or is too long.
             StreamNameError: the name is that of a category, or no name at all.
         """
-        several = isinstance(message, list | tuple)
-        messages: Sequence[object] = message if isinstance(message, list | tuple) else [message]
-        if several and id is not None:
-            raise StoreError("One id can not serve several messages; give each its own in a Write")
-        writes = [
-            Write(
-                one,
-                stream_name,
-                id,
-                metadata,
-                None if expected_version is None else expected_version + n,
-            )
-            for n, one in enumerate(messages)
-        ]
-        positions = self.write_batch(writes)
-        if not positions:
-            raise StoreError(f"There is no message to write to {stream_name}")
-        return positions[-1]
+        writes = to_one_stream(message, stream_name, id, metadata, expected_version)
+        return self.write_batch(writes)[-1]
 
     def write_initial(
         self,
@@ -170,40 +166,16 @@ class MessageStore:
         Raises:
             ExpectedVersionError: a stream is not at the version expected of it.
             MessageIdConflictError: an id is in use for other content.
+            CommitUnknownError: the connection was lost before the answer came; write again with
+                the ids that the error carries.
+            EncodeError: a message does not hold what its class declares, or holds what the store
+                can not, or is too long.
             StreamNameError: a name is that of a category, or no name at all.
         """
-        ids = []
-        rows: dict[uuid.UUID, tuple[Any, ...]] = {}
-        for row in map(_row, writes):
-            message_id, *content, _ = row
-            ids.append(message_id)
-            if rows.setdefault(message_id, row)[1:-1] != tuple(content):
-                raise MessageIdConflictError(
-                    f"Message id {message_id} stands twice in the batch, for different messages; "
-                    f"give each an id of its own"
-                )
-        if not ids:
+        batch = Batch(writes, self._max_bytes)
+        if not batch.ids:
             return []
-        columns: list[list[Any]] = [list(column) for column in zip(*rows.values(), strict=True)]
-        with self._connection() as connection:
-            written = connection.execute(_QUERIES["write_batch"], columns).fetchall()
-        positions = dict(zip(rows, (row[0] for row in written), strict=True))
-        return [positions[message_id] for message_id in ids]
-
-    def stored_ids(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
-        """Return those of these message ids that are stored."""
-        with self._connection() as connection:
-            rows = connection.execute(_QUERIES["stored_ids"], [list(ids)]).fetchall()
-        return [row[0] for row in rows]
-
-    def lock_categories(self, stream_names: Sequence[str]) -> None:
-        """Take the locks of these streams' categories, for the rest of the transaction.
-
-        They are taken in one sorted order, so that transactions that write several categories
-        do not wait for each other in a circle.
-        """
-        with self._connection() as connection:
-            connection.execute(_QUERIES["lock_categories"], [list(stream_names)])
+        return self._run(batch.statement())
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
@@ -215,16 +187,17 @@ class MessageStore:
             position: the first position to read, from 0.
             batch_size: how many messages to fetch at once.
         """
-        check(stream_name)
-        while True:
-            batch = self._fetch(_QUERIES["read_stream"], [stream_name, position, batch_size])
-            yield from batch
-            if len(batch) < batch_size:
-                return
-            position = batch[-1].position + 1
+        return self._read(statements.read_stream(stream_name, position, batch_size))
 
     def read_category(
-        self, category: str, *, position: int = 1, batch_size: int = DEFAULT_BATCH_SIZE
+        self,
+        category: str,
+        *,
+        position: int = 1,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        correlation: str | None = None,
+        consumer_group_member: int | None = None,
+        consumer_group_size: int | None = None,
     ) -> Iterator[StoredMessage]:
         """Read a category to its end, holding one batch at a time.
 
@@ -232,17 +205,25 @@ class MessageStore:
             category: the category to read.
             position: the first global position to read, from 1.
             batch_size: how many messages to fetch at once.
+            correlation: only messages whose correlation stream is of this category.
+            consumer_group_member: only the streams of this member, from 0, of a group that shares
+                the category out by the hash of the cardinal id.
+            consumer_group_size: how many members the group has.
         """
-        while True:
-            batch = self.category_batch(category, position, batch_size)
-            yield from batch
-            if len(batch) < batch_size:
-                return
-            position = batch[-1].global_position + 1
+        return self._read(
+            statements.read_category(
+                category,
+                position,
+                batch_size,
+                correlation,
+                consumer_group_member,
+                consumer_group_size,
+            )
+        )
 
     def category_batch(self, category: str, position: int, limit: int) -> list[StoredMessage]:
         """Return up to ``limit`` messages of a category from a global position on."""
-        return self._fetch(_QUERIES["read_category"], [check_category(category), position, limit])
+        return self._run(next(statements.read_category(category, position, limit)))
 
     def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
         """Read many streams to their ends, in one statement.
@@ -253,55 +234,59 @@ class MessageStore:
         Returns:
             The messages, those of one stream in order.
         """
-        if not positions:
-            return []
-        return self._fetch(_QUERIES["read_streams"], [list(positions), list(positions.values())])
+        return self._run(statements.read_streams(positions)) if positions else []
 
     def last_message(self, stream_name: str, type: str | None = None) -> StoredMessage | None:  # noqa: A002
         """Return the last message of a stream, or its last of one type, if there is one."""
-        batch = self._fetch(_QUERIES["last_message"], [check(stream_name), type])
-        return batch[0] if batch else None
+        return self._run(statements.last_message(stream_name, type))
 
     def stream_version(self, stream_name: str) -> int:
         """Return the position of a stream's last message, -1 if there is no such stream."""
-        with self._connection() as connection:
-            rows = connection.execute(_QUERIES["stream_version"], [check(stream_name)]).fetchall()
-        return NO_STREAM if rows[0][0] is None else int(rows[0][0])
+        return self._run(statements.stream_version(stream_name))
 
-    def _fetch(self, query: bytes, parameters: Sequence[object]) -> list[StoredMessage]:
-        with self._connection() as connection:
-            return [StoredMessage(*row) for row in connection.execute(query, parameters)]
+    def stored_ids(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, str]:
+        """Return those of these message ids that are stored, each with its stream."""
+        return self._run(statements.stored_ids(ids))
+
+    def lock_categories(self, stream_names: Sequence[str]) -> None:
+        """Take the locks of these streams' categories, for the rest of the transaction.
+
+        They are taken in one sorted order, so that transactions that write several categories
+        do not wait for each other in a circle.
+        """
+        self._run(statements.lock_categories(stream_names))
+
+    def _read(self, reading: Reading) -> Iterator[StoredMessage]:
+        # The names and numbers are checked now, not when the first message is asked for.
+        statement: Statement[list[StoredMessage]] | None = next(reading)
+
+        def batches() -> Iterator[StoredMessage]:
+            following = statement
+            while following is not None:
+                batch = self._run(following)
+                yield from batch
+                following = statements.after(reading, batch)
+
+        return batches()
+
+    def _run(self, statement: Statement[T]) -> T:
+        with (
+            translated(statement.ids, statement.expects) as exchange,
+            self._connection() as connection,
+        ):
+            exchange.commits = commits_at_once(connection)
+            check_encoding(connection)
+            # Not the connection's own kind of cursor and row, which may be any.
+            cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
+            cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
+            rows = cursor.fetchall()
+            exchange.commits = connection is not self._source  # a pool's may be committed next
+        return statement.read(rows)
 
     @contextmanager
     def _connection(self) -> Iterator[Connection[Any]]:
-        with translated():
-            if isinstance(self._source, Connection):
-                yield self._source
-            else:
-                with self._source.connection() as connection:
-                    yield connection
-
-
-def _row(write: Write) -> tuple[uuid.UUID, str, str, str, str | None, int | None]:
-    if not identifier(check(write.stream_name)):
-        raise StreamNameError(
-            f"{write.stream_name!r} names no stream: it has no id; a message is written to a "
-            f"stream, such as {category(write.stream_name)}-123"
-        )
-    name = type(write.message).__name__
-    try:
-        data = codec.encode(write.message)
-        metadata = write.metadata.encode() if write.metadata else None
-    except Exception as error:
-        raise EncodeError(
-            f"Cannot encode a {name} for {write.stream_name}: {codec.explain(error)}; a message is "
-            f"a dataclass whose fields hold what their types say"
-        ) from error
-    return (
-        write.id or uuid7(),
-        write.stream_name,
-        name,
-        data,
-        metadata,
-        write.expected_version,
-    )
+        if isinstance(self._source, Connection):
+            yield self._source
+        else:
+            with self._source.connection() as connection:
+                yield connection

@@ -7,9 +7,9 @@ variables, service file and password file.
 from typing import Any
 
 import psycopg
-from psycopg import Connection
+from psycopg import AsyncConnection, Connection
 
-from reservation.errors import DatabaseUnavailableError
+from reservation.errors import DatabaseUnavailableError, StoreError
 
 
 def connection_settings(application_name: str = "reservation") -> dict[str, Any]:
@@ -45,10 +45,63 @@ def connect(
             **connection_settings(application_name),
         )
     except (psycopg.Error, UnicodeError) as error:
-        reason = " ".join(str(error).split())
-        raise DatabaseUnavailableError(
-            f"Cannot reach the database: {reason}. {_way_out(reason)}"
-        ) from error
+        raise _unavailable(error) from error
+
+
+async def connect_async(
+    database_url: str, *, application_name: str = "reservation", autocommit: bool = False
+) -> AsyncConnection[tuple[Any, ...]]:
+    """Open a connection for an event loop; see `connect`."""
+    check_address(database_url)
+    try:
+        return await AsyncConnection.connect(
+            database_url,
+            autocommit=autocommit,
+            **connection_settings(application_name),
+        )
+    except (psycopg.Error, UnicodeError) as error:
+        raise _unavailable(error) from error
+
+
+def check_alive(connection: Connection[Any]) -> None:
+    """Let a pool throw away a connection that the server has closed since it was last used.
+
+    What the server said last is there already, so it costs no round trip, and the first write after
+    a restart of the server does not fail. A network that went silent does not show.
+
+    Raises:
+        psycopg.OperationalError: it is closed.
+    """
+    _find_the_end(connection)
+
+
+async def check_alive_async(connection: AsyncConnection[Any]) -> None:
+    """Do the same for a pool in an event loop; see `check_alive`."""
+    _find_the_end(connection)
+
+
+def _find_the_end(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    for _ in range(2):  # the server's last words come first, and only then the end
+        connection.pgconn.consume_input()
+
+
+def check_encoding(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Refuse a connection of the caller's on which texts are not sent as UTF-8.
+
+    Raises:
+        StoreError: it is set to another encoding.
+    """
+    encoding = connection.pgconn.parameter_status(b"client_encoding")
+    if encoding != b"UTF8":
+        raise StoreError(
+            f"The client_encoding of the connection is {(encoding or b'').decode()}, which not "
+            f"every message can be told in; SET client_encoding TO 'UTF8'"
+        )
+
+
+def _unavailable(error: Exception) -> DatabaseUnavailableError:
+    reason = " ".join(str(error).split())
+    return DatabaseUnavailableError(f"Cannot reach the database: {reason}. {_way_out(reason)}")
 
 
 def _way_out(reason: str) -> str:

@@ -1,9 +1,8 @@
--- name: write_batch
-SELECT position
-FROM reservation.write_messages(
-  %s::uuid[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[]
-)
-ORDER BY ordinal
+-- name: write_message
+SELECT reservation.write_message(%s, %s, %s, %s, %s, %s)
+
+-- name: write_messages
+SELECT reservation.write_messages(%s, %s, %s, %s, %s, %s)
 
 -- name: read_stream
 SELECT id, stream_name, type, position, global_position, data, metadata, time
@@ -12,6 +11,10 @@ FROM reservation.read_stream(%s, %s, %s)
 -- name: read_category
 SELECT id, stream_name, type, position, global_position, data, metadata, time
 FROM reservation.read_category(%s, %s, %s)
+
+-- name: read_category_part
+SELECT id, stream_name, type, position, global_position, data, metadata, time
+FROM reservation.read_category_part(%s, %s, %s, %s, %s, %s)
 
 -- name: read_streams
 SELECT id, stream_name, type, position, global_position, data, metadata, time
@@ -22,10 +25,13 @@ SELECT id, stream_name, type, position, global_position, data, metadata, time
 FROM reservation.last_message(%s, %s)
 
 -- name: stream_version
-SELECT max(position) FROM message_store.messages WHERE stream_name = %s
+-- Not the maximum, for which the planner may read a stream that it takes for a short one.
+SELECT coalesce((
+  SELECT position FROM message_store.messages WHERE stream_name OPERATOR(pg_catalog.=) %s
+  ORDER BY position DESC LIMIT 1), -1)
 
 -- name: lock_categories
-SELECT reservation.lock_categories(%s::text[])
+SELECT reservation.lock_categories(%s)
 
 -- name: stored_ids
-SELECT id FROM message_store.messages WHERE id = ANY (%s::uuid[])
+SELECT id, stream_name FROM message_store.messages WHERE id OPERATOR(pg_catalog.=) ANY (%s)

@@ -15,9 +15,10 @@ CREATE OR REPLACE FUNCTION message_store.category(stream_name varchar) RETURNS v
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN split_part(stream_name, '-', 1);
 
+-- Message DB takes NULL for a category: reading a stream of no name is an error, a category is not.
 CREATE OR REPLACE FUNCTION message_store.is_category(stream_name varchar) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN strpos(stream_name, '-') = 0;
+RETURN coalesce(strpos(stream_name, '-') = 0, true);
 
 CREATE OR REPLACE FUNCTION message_store.hash_64(value varchar) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

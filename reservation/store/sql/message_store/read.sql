@@ -1,6 +1,10 @@
 -- Reading streams and categories. Positions are inclusive; a NULL position or batch size means the
 -- default, and a batch size of -1 means no limit. The indexes have everything in order already; the
 -- settings keep the planner from sorting what is left of a category for every batch of it.
+--
+-- A condition is SQL of the caller's, put in as it is, once message_store.sql_condition has any value
+-- but off. Only for it is the schema public looked in, where extensions put their functions. The
+-- settings message_store.debug_get and message_store.debug make each function tell its arguments.
 
 CREATE OR REPLACE FUNCTION message_store.get_stream_messages(
   stream_name varchar,
@@ -9,6 +13,7 @@ CREATE OR REPLACE FUNCTION message_store.get_stream_messages(
   condition varchar DEFAULT NULL
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, message_store, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
@@ -21,10 +26,19 @@ BEGIN
   END IF;
 
   IF get_stream_messages.condition IS NOT NULL THEN
-    IF coalesce(current_setting('message_store.sql_condition', true), 'off') <> 'on' THEN
+    IF coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
       RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
     END IF;
+    PERFORM set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
     restriction := format(' AND (%s)', get_stream_messages.condition);
+  END IF;
+
+  IF current_setting('message_store.debug_get', true) = 'on'
+     OR current_setting('message_store.debug', true) = 'on' THEN
+    RAISE NOTICE 'get_stream_messages(stream_name => %, position => %, batch_size => %, '
+                 'condition => %)',
+      get_stream_messages.stream_name, get_stream_messages.position,
+      get_stream_messages.batch_size, get_stream_messages.condition;
   END IF;
 
   RETURN QUERY EXECUTE
@@ -50,9 +64,11 @@ CREATE OR REPLACE FUNCTION message_store.get_category_messages(
   condition varchar DEFAULT NULL
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, message_store, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET max_parallel_workers_per_gather = 0
 AS $$
 DECLARE
   member bigint := get_category_messages.consumer_group_member;
@@ -92,10 +108,21 @@ BEGIN
   END IF;
 
   IF get_category_messages.condition IS NOT NULL THEN
-    IF coalesce(current_setting('message_store.sql_condition', true), 'off') <> 'on' THEN
+    IF coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
       RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
     END IF;
+    PERFORM set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
     restriction := restriction || format(' AND (%s)', get_category_messages.condition);
+  END IF;
+
+  IF current_setting('message_store.debug_get', true) = 'on'
+     OR current_setting('message_store.debug', true) = 'on' THEN
+    RAISE NOTICE 'get_category_messages(category => %, position => %, batch_size => %, '
+                 'correlation => %, consumer_group_member => %, consumer_group_size => %, '
+                 'condition => %)',
+      get_category_messages.category, get_category_messages.position,
+      get_category_messages.batch_size, get_category_messages.correlation,
+      member, size, get_category_messages.condition;
   END IF;
 
   RETURN QUERY EXECUTE
@@ -109,7 +136,7 @@ BEGIN
   USING get_category_messages.category,
         coalesce(get_category_messages.position, 1),
         nullif(coalesce(get_category_messages.batch_size, 1000), -1),
-        get_category_messages.correlation, member, size;
+        get_category_messages.correlation, member, size::smallint;
 END
 $$;
 
@@ -118,11 +145,18 @@ CREATE OR REPLACE FUNCTION message_store.get_last_stream_message(
   type varchar DEFAULT NULL
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, message_store, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$
 BEGIN
+  IF current_setting('message_store.debug_get', true) = 'on'
+     OR current_setting('message_store.debug', true) = 'on' THEN
+    RAISE NOTICE 'get_last_stream_message(stream_name => %, type => %)',
+      get_last_stream_message.stream_name, get_last_stream_message.type;
+  END IF;
+
   RETURN QUERY
     SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
            m.data::varchar, m.metadata::varchar, m.time

@@ -1,3 +1,8 @@
+-- A function can be called by everybody unless that is taken away. This runs after every change of
+-- the functions, so it holds for those of later versions too.
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
+
 -- What a consumer or sender needs that connects as the role of Message DB's clients.
 
 GRANT USAGE ON SCHEMA reservation TO message_store;

@@ -1,0 +1,38 @@
+-- name: drop_indexes
+DO $$
+BEGIN
+  DROP INDEX message_store.messages_id, message_store.messages_stream,
+             message_store.messages_category;
+END
+$$
+
+-- name: fill
+-- Accounts with their commands, copies and events, as a bank that has run for long would have them.
+INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
+SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+         || substr(md5(n::text), 4, 15))::uuid,
+       CASE n %% 3 WHEN 0 THEN 'account:command-' || n %% 50000
+                  WHEN 1 THEN 'accountTransaction-' || n %% 50000 || '+d' || n
+                  ELSE 'account-' || n %% 50000 END,
+       CASE n %% 3 WHEN 1 THEN 0 ELSE n / 50000 END,
+       CASE n %% 3 WHEN 2 THEN 'Deposited' ELSE 'Deposit' END,
+       jsonb_build_object('depositId', 'd' || n, 'accountId', (n %% 50000)::text,
+                          'amount', 10.5, 'time', '2026-01-01T00:00:00Z'),
+       CASE n %% 3 WHEN 0 THEN NULL ELSE jsonb_build_object(
+         'causationMessageStreamName', 'account:command-' || n %% 50000,
+         'causationMessagePosition', n / 50000, 'causationMessageGlobalPosition', n) END
+FROM generate_series(1, %(count)s) AS n
+
+-- name: make_indexes
+DO $$
+BEGIN
+  CREATE UNIQUE INDEX messages_id ON message_store.messages (id);
+  CREATE UNIQUE INDEX messages_stream ON message_store.messages (stream_name, position);
+  CREATE INDEX messages_category ON message_store.messages (
+    message_store.category(stream_name), global_position,
+    message_store.category(metadata->>'correlationStreamName'));
+END
+$$
+
+-- name: analyze
+VACUUM (ANALYZE) message_store.messages

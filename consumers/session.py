@@ -1,0 +1,213 @@
+"""A consumer's connection, and getting a new one for as long as that takes.
+
+What a consumer has in hand is in one transaction, so a connection that is lost loses nothing. What
+is known of the database from before it was lost may be wrong, though: see `Position.renew`.
+"""
+
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import Connection, IsolationLevel, conninfo
+from psycopg import errors as pg
+
+from consumers.backoff import Backoff
+from consumers.logs import Log
+from consumers.stopping import Stop
+from reservation.errors import (
+    DatabaseUnavailableError,
+    LockTimeoutError,
+    SerializationError,
+    StoreError,
+)
+from reservation.queries import load_queries
+from reservation.store.connection import check_address, connect
+from reservation.store.errors import translated
+from reservation.store.install import check_installed
+
+_QUERIES = load_queries("consumers")
+
+# Seconds that an attempt to connect takes at most, where the address does not say otherwise.
+CONNECT_TIMEOUT = 10
+
+# With these a server that went silent counts as lost after a minute.
+_KEEPALIVES = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+
+class Session:
+    """The connection of one consumer, with the settings that its batches count on.
+
+    As a context manager it is opened on entering, where every error is raised, and closed on
+    leaving.
+
+    Attributes:
+        address: that of the database, with what makes a lost connection show.
+    """
+
+    def __init__(self, database_url: str, application_name: str, log: Log) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            database_url: a libpq URL or connection string; empty for libpq's own defaults.
+            application_name: what the server's own views show for the connection.
+            log: where it is told that the database is away, and that it is back.
+
+        Raises:
+            DatabaseUnavailableError: the address can not be read.
+        """
+        check_address(database_url)
+        self.address = _with(database_url, _KEEPALIVES)
+        self._application_name = application_name
+        self._log = log
+        self._backoff = Backoff()
+        self._away = False
+        self._connection: Connection[Any] | None = None
+
+    def __enter__(self) -> Self:
+        self._connection = self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> Connection[Any]:
+        """The connection there is now, in autocommit; another one after `recover`.
+
+        Raises:
+            DatabaseUnavailableError: there is none.
+        """
+        if self._connection is None:
+            raise DatabaseUnavailableError("There is no connection to the database")
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection; the server rolls back what was not committed."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def works(self) -> None:
+        """Note that the database did what it was asked to."""
+        self._backoff.reset()
+        if self._away:
+            self._away = False
+            self._log.info("database_available")
+
+    def recover(self, error: StoreError, stop: Stop) -> bool:
+        """Open a new connection, after a while, and try again until there is one.
+
+        Args:
+            error: why the one there was is of no more use.
+            stop: what ends the waiting and the trying at once.
+
+        Returns:
+            Whether there is one; False if it is time to stop.
+
+        Raises:
+            StoreError: the error, or one on the way, is none that passes.
+        """
+        self.close()
+        while True:
+            if not passes(error):
+                raise error
+            self._away = True
+            delay = self._backoff.next()
+            self._log.warning("database_unavailable", error=str(error), delay=round(delay, 3))
+            if stop.wait(delay):
+                return False
+            try:
+                self._connection = self._open_unless_stopped(stop)
+            except StoreError as again:
+                error = again
+            else:
+                return self._connection is not None
+
+    def _open(self) -> Connection[Any]:
+        address = self.address
+        if "PGCONNECT_TIMEOUT" not in os.environ:
+            address = _with(address, {"connect_timeout": CONNECT_TIMEOUT})
+        connection = connect(address, application_name=self._application_name, autocommit=True)
+        try:
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
+            check_installed(connection)
+            with translated():
+                connection.execute(_QUERIES["settings"])
+                _watch_the_client(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _open_unless_stopped(self, stop: Stop) -> Connection[Any] | None:
+        """Open a connection in a thread, so that neither names nor networks keep us from stopping.
+
+        Returns None if it was time to stop first; the thread then closes what it gets.
+        """
+        opened: list[Connection[Any]] = []
+        failed: list[Exception] = []
+        over = threading.Lock()
+        ready, done = os.pipe()
+
+        def work() -> None:
+            try:
+                opened.append(self._open())
+            except Exception as error:  # noqa: BLE001  raised again in the main thread
+                failed.append(error)
+            if over.acquire(blocking=False):
+                os.close(done)
+            else:
+                for connection in opened:
+                    connection.close()
+
+        try:
+            threading.Thread(target=work, name="connecting", daemon=True).start()
+            # Without end: connecting has a limit of its own.
+            while not over.locked():
+                if stop.wait(CONNECT_TIMEOUT, ready) and over.acquire(blocking=False):
+                    os.close(done)
+                    return None
+        finally:
+            os.close(ready)
+        if failed:
+            raise failed[0]
+        return opened[0]
+
+
+def passes(error: StoreError) -> bool:
+    """Tell whether an error goes away without anybody correcting anything of ours.
+
+    The database is away, comes or goes, can not go on for lack of something, or was made a standby
+    while another server takes its place.
+    """
+    if isinstance(error, DatabaseUnavailableError | LockTimeoutError | SerializationError):
+        return True
+    return isinstance(error.__cause__, pg.ReadOnlySqlTransaction)
+
+
+def _watch_the_client(connection: Connection[Any]) -> None:
+    """Let the server end a statement whose client is gone, where its system can tell."""
+    try:
+        connection.execute(_QUERIES["watch_the_client"])
+    except (psycopg.DataError, psycopg.NotSupportedError):
+        return
+
+
+def _with(database_url: str, defaults: Mapping[str, int]) -> str:
+    """Return the address with what it leaves open."""
+    given = conninfo.conninfo_to_dict(database_url)
+    missing = {name: value for name, value in defaults.items() if name not in given}
+    return conninfo.make_conninfo(database_url, **missing)

@@ -1,0 +1,99 @@
+"""Idempotence keys that the server takes from a command, so that its payload need not travel.
+
+A key of named fields can be read where the command is stored. The server is told, for each command
+type, which fields to join and what they must look like; what does not look so, it hands to the
+reader whole, who decides with `reservation.idempotence.key`. Both name the same stream.
+"""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from types import MemberDescriptorType
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.codec import camel_case
+from reservation.idempotence.reserve import Reservation
+from reservation.message import StoredMessage
+from reservation.queries import load_queries
+from reservation.store.errors import translated
+from reservation.twin import hints_of
+
+_QUERIES = load_queries("reservation.idempotence")
+
+# How many fields, the entity's among them, the server joins.
+MOST_FIELDS = 4
+
+# What the server takes a part of a key from, by the field's type: the kind of JSON value and the
+# pattern of its text. Each pattern is narrower than what may be part of a key.
+_KINDS = {
+    str: ("string", "[^+\\u0001-\\u001f\\u007f-\\u009f]+"),
+    int: ("number", "-?[0-9]{1,18}"),
+}
+
+
+def server_rules(reservations: Mapping[str, Reservation]) -> str:
+    """Return, as JSON, the rules for those command types whose keys the server can take.
+
+    Args:
+        reservations: what is declared, by command type.
+    """
+    rules = []
+    for name, declared in reservations.items():
+        if callable(declared.key):
+            continue
+        fields = [declared.entity, *declared.key] if declared.entity else list(declared.key)
+        if not _are_as_stored(declared.command, fields):
+            continue
+        hints = hints_of(declared.command)
+        kinds = [_KINDS[hints[field]] for field in fields if hints[field] in (str, int)]
+        if len(kinds) < len(fields) or len(fields) > MOST_FIELDS:
+            continue
+        rule = {"type": name, "into": declared.into}
+        patterns = []
+        for n, (field, (kind, pattern)) in enumerate(zip(fields, kinds, strict=True), start=1):
+            rule[f"field{n}"] = camel_case(field)
+            rule[f"kind{n}"] = kind
+            patterns.append(pattern)
+        rules.append(rule | {"pattern": "^[^-]+-" + r"\+".join(patterns) + "$"})
+    return json.dumps(rules, ensure_ascii=False)
+
+
+def _are_as_stored(command: type, fields: Sequence[str]) -> bool:
+    """Tell whether the fields of a decoded command hold what stands in its data, and no more.
+
+    They need not where the class looks at them, or has descriptors of its own for them.
+    """
+    watches = inspect.getattr_static(command, "__getattribute__") is not object.__getattribute__
+    if watches or hasattr(command, "__post_init__"):
+        return False
+    found = [inspect.getattr_static(command, field, None) for field in fields]
+    return all(
+        isinstance(one, MemberDescriptorType) or not inspect.isdatadescriptor(one) for one in found
+    )
+
+
+def read_commands(
+    connection: Connection[Any], category: str, position: int, limit: int, rules: str
+) -> tuple[list[StoredMessage], Sequence[str | None]]:
+    """Read a batch of commands that are to be reserved.
+
+    Args:
+        connection: in the transaction that reserves them.
+        category: the command category.
+        position: the first global position to read.
+        limit: how many commands to read at most.
+        rules: what `server_rules` returned.
+
+    Returns:
+        The commands, and for each the stream that its key names, as the server took it; such a
+        command has no data. None for a command that is there whole.
+    """
+    with translated():
+        rows = (
+            connection.cursor(binary=True)
+            .execute(_QUERIES["read_commands"], [category, position, limit, rules], prepare=False)
+            .fetchall()
+        )
+    return [StoredMessage(*row[:-1]) for row in rows], [row[-1] for row in rows]

@@ -1,0 +1,208 @@
+"""The client for programs that run in an event loop, such as asynchronous web applications."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.rows import tuple_row
+from psycopg_pool import AsyncConnectionPool
+
+from reservation.codec import DEFAULT_MAX_BYTES
+from reservation.errors import StoreError
+from reservation.message import StoredMessage
+from reservation.metadata import Metadata
+from reservation.store import statements
+from reservation.store.client import DEFAULT_BATCH_SIZE
+from reservation.store.connection import (
+    check_address,
+    check_alive_async,
+    check_encoding,
+    connect_async,
+    connection_settings,
+)
+from reservation.store.errors import commits_at_once, translated
+from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
+from reservation.store.writing import Batch, Write, to_one_stream
+
+T = TypeVar("T")
+
+
+class AsyncMessageStore:
+    """`MessageStore` in an event loop: the same names, arguments, results and errors.
+
+    Given a pool it takes a connection for each call and commits it. Given a connection it takes
+    part in whatever transaction that connection is in, and committing is the caller's.
+    """
+
+    def __init__(
+        self,
+        source: AsyncConnectionPool[AsyncConnection[Any]] | AsyncConnection[Any],
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        """Prepare; see `MessageStore`."""
+        if not isinstance(source, AsyncConnection | AsyncConnectionPool):
+            raise StoreError(
+                f"An AsyncMessageStore takes a psycopg AsyncConnection or AsyncConnectionPool, not "
+                f"a {type(source).__name__}"
+            )
+        self._source = source
+        self._max_bytes = max_bytes
+
+    @classmethod
+    async def open(
+        cls, database_url: str, *, max_connections: int = 4, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> Self:
+        """Return a store with a pool of its own; close it, or use it in ``async with``.
+
+        Args:
+            database_url: a libpq URL or connection string; empty for libpq's own defaults.
+            max_connections: how many tasks can use the store at one time without waiting.
+            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
+
+        Raises:
+            DatabaseUnavailableError: the database can not be reached.
+        """
+        check_address(database_url)
+        await (await connect_async(database_url)).close()
+        pool: AsyncConnectionPool[AsyncConnection[Any]] = AsyncConnectionPool(
+            database_url,
+            min_size=1,
+            max_size=max_connections,
+            kwargs={**connection_settings(), "autocommit": True},  # a call is one round trip
+            check=check_alive_async,
+            open=False,
+        )
+        await pool.open()
+        return cls(pool, max_bytes=max_bytes)
+
+    async def close(self) -> None:
+        """Close the pool; a connection that the caller gave is left open."""
+        if isinstance(self._source, AsyncConnectionPool):
+            await self._source.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def write(
+        self,
+        message: object | Sequence[object],
+        stream_name: str,
+        *,
+        id: uuid.UUID | None = None,  # noqa: A002  the field's word
+        metadata: Metadata | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        """Write one message, or several at once, to a stream; see `MessageStore.write`."""
+        writes = to_one_stream(message, stream_name, id, metadata, expected_version)
+        return (await self.write_batch(writes))[-1]
+
+    async def write_initial(
+        self,
+        message: object,
+        stream_name: str,
+        *,
+        id: uuid.UUID | None = None,  # noqa: A002  the field's word
+        metadata: Metadata | None = None,
+    ) -> int:
+        """Write the first message of a stream; see `MessageStore.write_initial`."""
+        return await self.write(
+            message, stream_name, id=id, metadata=metadata, expected_version=NO_STREAM
+        )
+
+    async def write_batch(self, writes: Iterable[Write]) -> list[int]:
+        """Write messages to one or many streams; see `MessageStore.write_batch`."""
+        batch = Batch(writes, self._max_bytes)
+        if not batch.ids:
+            return []
+        return await self._run(batch.statement())
+
+    def read_stream(
+        self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
+    ) -> AsyncIterator[StoredMessage]:
+        """Read a stream to its end; see `MessageStore.read_stream`."""
+        return self._read(statements.read_stream(stream_name, position, batch_size))
+
+    def read_category(
+        self,
+        category: str,
+        *,
+        position: int = 1,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        correlation: str | None = None,
+        consumer_group_member: int | None = None,
+        consumer_group_size: int | None = None,
+    ) -> AsyncIterator[StoredMessage]:
+        """Read a category, or a part of it, to its end; see `MessageStore.read_category`."""
+        return self._read(
+            statements.read_category(
+                category,
+                position,
+                batch_size,
+                correlation,
+                consumer_group_member,
+                consumer_group_size,
+            )
+        )
+
+    async def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
+        """Read many streams to their ends; see `MessageStore.read_streams`."""
+        return await self._run(statements.read_streams(positions)) if positions else []
+
+    async def last_message(
+        self,
+        stream_name: str,
+        type: str | None = None,  # noqa: A002
+    ) -> StoredMessage | None:
+        """Return the last message of a stream, or its last of one type, if there is one."""
+        return await self._run(statements.last_message(stream_name, type))
+
+    async def stream_version(self, stream_name: str) -> int:
+        """Return the position of a stream's last message, -1 if there is no such stream."""
+        return await self._run(statements.stream_version(stream_name))
+
+    def _read(self, reading: Reading) -> AsyncIterator[StoredMessage]:
+        statement: Statement[list[StoredMessage]] | None = next(reading)
+
+        async def batches() -> AsyncIterator[StoredMessage]:
+            following = statement
+            while following is not None:
+                batch = await self._run(following)
+                for message in batch:
+                    yield message
+                following = statements.after(reading, batch)
+
+        return batches()
+
+    async def _run(self, statement: Statement[T]) -> T:
+        with translated(statement.ids, statement.expects) as exchange:
+            async with self._connection() as connection:
+                exchange.commits = commits_at_once(connection)
+                check_encoding(connection)
+                # Not the connection's own kind of cursor and row, which may be any.
+                cursor = prepare(AsyncCursor(connection, row_factory=tuple_row), statement)
+                await cursor.execute(
+                    statement.query, statement.parameters, prepare=False, binary=True
+                )
+                rows = await cursor.fetchall()
+                exchange.commits = connection is not self._source  # a pool's may be committed next
+        return statement.read(rows)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        if isinstance(self._source, AsyncConnection):
+            yield self._source
+        else:
+            async with self._source.connection() as connection:
+                yield connection

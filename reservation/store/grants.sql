@@ -1,0 +1,38 @@
+-- name: create
+CREATE ROLE {role} NOLOGIN;
+
+-- name: revoke
+REVOKE ALL ON SCHEMA message_store, reservation FROM {role};
+REVOKE ALL ON ALL TABLES IN SCHEMA message_store, reservation FROM {role};
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA message_store, reservation FROM {role};
+REVOKE ALL ON ALL ROUTINES IN SCHEMA message_store, reservation FROM {role};
+DELETE FROM reservation.sender_categories WHERE role = {role_name}::regrole
+  OR NOT EXISTS (SELECT FROM pg_roles WHERE pg_roles.oid = role);
+
+-- name: sender
+GRANT USAGE ON SCHEMA reservation TO {role};
+GRANT EXECUTE ON FUNCTION
+  reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
+  reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
+  reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
+  reservation.may_insert()
+TO {role};
+INSERT INTO reservation.sender_categories (role, category)
+SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
+
+-- name: consumer
+GRANT USAGE ON SCHEMA message_store, reservation TO {role};
+GRANT SELECT, INSERT ON message_store.messages TO {role};
+GRANT USAGE ON SEQUENCE message_store.messages_global_position_seq TO {role};
+GRANT SELECT ON reservation.versions TO {role};
+GRANT SELECT, INSERT, UPDATE ON reservation.positions TO {role};
+GRANT EXECUTE ON FUNCTION
+  {functions}
+TO {role};
+
+-- name: auditor
+GRANT USAGE ON SCHEMA message_store, reservation TO {role};
+GRANT SELECT ON ALL TABLES IN SCHEMA message_store, reservation TO {role};
+GRANT EXECUTE ON FUNCTION
+  {functions}
+TO {role};

@@ -1,0 +1,131 @@
+-- Reading a batch in order. Of the functions in message_store these, and those that write, call only
+-- category and hash_64: the others, where Message DB itself installed them, find its table by the
+-- search_path, which is pinned here.
+--
+-- The settings fix how a read is planned. Where the planner knows nothing of a category yet, it would
+-- rather sort all that is left of it for every batch than walk the index that has it in order; and
+-- where it takes a category for a large one, it would walk the whole log. A range of category and
+-- position together leaves it no index but the right one. Parallel workers, which it would have for
+-- a large category, take longer to start than a batch takes to read.
+
+CREATE OR REPLACE FUNCTION reservation.read_stream(
+  stream_name text, "position" bigint, batch_size bigint
+) RETURNS SETOF message_store.message
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+         m.data::varchar, m.metadata::varchar, m.time
+  FROM message_store.messages m
+  WHERE m.stream_name = read_stream.stream_name AND m.position >= read_stream.position
+  ORDER BY m.position
+  LIMIT read_stream.batch_size
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.read_category(
+  category text, "position" bigint, batch_size bigint
+) RETURNS SETOF message_store.message
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+         m.data::varchar, m.metadata::varchar, m.time
+  FROM message_store.messages m
+  WHERE (message_store.category(m.stream_name), m.global_position)
+        BETWEEN (read_category.category, read_category.position)
+            AND (read_category.category, 9223372036854775807)
+  ORDER BY message_store.category(m.stream_name), m.global_position
+  LIMIT read_category.batch_size
+$$;
+
+-- The part of a category that a correlation, or a member of a consumer group, or both, pick out; NULL
+-- leaves one out. A stream without an id belongs to no member, as Message DB has it.
+CREATE OR REPLACE FUNCTION reservation.read_category_part(
+  category text, "position" bigint, batch_size bigint,
+  correlation text, consumer_group_member bigint, consumer_group_size bigint
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF correlation IS NULL THEN
+    RETURN QUERY
+      SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
+             m.global_position, m.data::varchar, m.metadata::varchar, m.time
+      FROM message_store.messages m
+      WHERE (message_store.category(m.stream_name), m.global_position)
+            BETWEEN (read_category_part.category, read_category_part.position)
+                AND (read_category_part.category, 9223372036854775807)
+        AND reservation.is_of_member(m.stream_name, consumer_group_member, consumer_group_size)
+      ORDER BY message_store.category(m.stream_name), m.global_position
+      LIMIT read_category_part.batch_size;
+  ELSE
+    -- The index holds the correlation too, so what is of another is not fetched from the table.
+    RETURN QUERY
+      SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
+             m.global_position, m.data::varchar, m.metadata::varchar, m.time
+      FROM message_store.messages m
+      WHERE (message_store.category(m.stream_name), m.global_position)
+            BETWEEN (read_category_part.category, read_category_part.position)
+                AND (read_category_part.category, 9223372036854775807)
+        AND message_store.category(m.metadata->>'correlationStreamName') = correlation
+        AND (consumer_group_size IS NULL OR reservation.is_of_member(
+               m.stream_name, consumer_group_member, consumer_group_size))
+      ORDER BY message_store.category(m.stream_name), m.global_position
+      LIMIT read_category_part.batch_size;
+  END IF;
+END
+$$;
+
+-- Reading many streams, each from a position of its own to its end.
+CREATE OR REPLACE FUNCTION reservation.read_streams(
+  stream_names text[], positions bigint[]
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+BEGIN
+  RETURN QUERY
+    SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+           m.data::varchar, m.metadata::varchar, m.time
+    FROM unnest(stream_names, positions) WITH ORDINALITY AS s(stream_name, "position", n)
+    JOIN message_store.messages m
+      ON m.stream_name = s.stream_name AND m.position >= s.position
+    ORDER BY s.n, m.position;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.last_message(
+  stream_name text, type text
+) RETURNS SETOF message_store.message
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+  SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+         m.data::varchar, m.metadata::varchar, m.time
+  FROM message_store.messages m
+  WHERE m.stream_name = last_message.stream_name
+    AND (last_message.type IS NULL OR m.type = last_message.type)
+  ORDER BY m.position DESC
+  LIMIT 1
+$$;

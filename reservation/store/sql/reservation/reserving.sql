@@ -1,0 +1,173 @@
+-- The reservation pattern in sets: the payload of a command never leaves the server.
+--
+-- The joins are outer ones although every row finds its partner: only so can the planner not turn
+-- them round, to walk the whole log and look up each message in the batch. A session that planned
+-- them while the log was empty would keep doing so.
+
+-- Reads a batch of commands for reserving. `rules` says for each type whose key is made of named
+-- fields how: the reservation category, up to four fields with the kind of JSON value that each must
+-- be, and the pattern that the stream's name must have. A command that fits comes with the stream
+-- that its key names, and without its data; any other comes whole, for the reader to decide.
+CREATE OR REPLACE FUNCTION reservation.read_commands(
+  category text, first bigint, batch_size bigint, rules jsonb
+) RETURNS TABLE (
+  id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
+  data varchar, metadata varchar, "time" timestamp, key_stream text
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_memoize = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT k.id::varchar, k.stream_name::varchar, k.type::varchar, k.position, k.global_position,
+         CASE WHEN k.key_stream IS NULL THEN k.data::varchar END,
+         CASE WHEN k.key_stream IS NULL THEN k.metadata::varchar END,
+         k.time, k.key_stream
+  FROM (
+    SELECT b.*, CASE WHEN b.name ~ b.pattern THEN b.name END AS key_stream
+    FROM (
+      SELECT m.*, r.pattern,
+             CASE WHEN jsonb_typeof(m.data->r.field1) = r.kind1
+                   AND (r.field2 IS NULL OR jsonb_typeof(m.data->r.field2) = r.kind2)
+                   AND (r.field3 IS NULL OR jsonb_typeof(m.data->r.field3) = r.kind3)
+                   AND (r.field4 IS NULL OR jsonb_typeof(m.data->r.field4) = r.kind4)
+                  THEN r.into || '-' || concat_ws('+', m.data->>r.field1, m.data->>r.field2,
+                                                  m.data->>r.field3, m.data->>r.field4)
+             END AS name
+      FROM message_store.messages m
+      LEFT JOIN jsonb_to_recordset(read_commands.rules)
+                AS r(type text, "into" text, pattern text,
+                     field1 text, kind1 text, field2 text, kind2 text,
+                     field3 text, kind3 text, field4 text, kind4 text)
+        ON r.type = m.type
+      WHERE (message_store.category(m.stream_name), m.global_position)
+            BETWEEN (read_commands.category, read_commands.first)
+                AND (read_commands.category, 9223372036854775807)
+      ORDER BY message_store.category(m.stream_name), m.global_position
+      LIMIT read_commands.batch_size
+    ) AS b
+    OFFSET 0  -- which has each name put together and looked at once
+  ) AS k;
+END
+$$;
+
+-- Copies each command to the stream that its idempotence key names, if that stream does not exist
+-- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
+-- issue. Tells, by their ordinal, which of the commands were not reserved: duplicates and conflicts.
+CREATE OR REPLACE FUNCTION reservation.reserve(
+  commands bigint[], stream_names text[], volatile jsonb
+) RETURNS TABLE (ordinal bigint, outcome text)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  new_commands bigint[];
+  new_names text[];
+  other_ordinals bigint[];
+  other_commands bigint[];
+  other_names text[];
+  -- Ids of version 7 of RFC 9562, of the time, random bits and a count that begins at random, so that
+  -- they sort as the copies do and the index over them grows at its end. One random number for all of
+  -- them: to ask the system for one a copy can cost as much as half of the insertion.
+  random_part text := replace(gen_random_uuid()::text, '-', '');
+  id_prefix text := lpad(to_hex(
+      floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0')
+    || '7' || substr(random_part, 14, 7);
+  count_from bigint := (('x' || substr(random_part, 21, 12))::bit(48)::bigint & 140737488355327)
+    + 70368744177664;
+BEGIN
+  PERFORM reservation.lock_categories(stream_names);
+
+  SELECT array_agg(i.command) FILTER (WHERE i.is_new),
+         array_agg(i.stream_name) FILTER (WHERE i.is_new),
+         array_agg(i.n) FILTER (WHERE NOT i.is_new),
+         array_agg(i.command) FILTER (WHERE NOT i.is_new),
+         array_agg(i.stream_name) FILTER (WHERE NOT i.is_new)
+  INTO new_commands, new_names, other_ordinals, other_commands, other_names
+  FROM (
+    SELECT i.*,
+           row_number() OVER (PARTITION BY i.stream_name COLLATE "C" ORDER BY i.n) = 1
+           AND known.position IS NULL AS is_new
+    FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
+    LEFT JOIN message_store.messages known
+      ON known.stream_name = i.stream_name AND known.position = 0
+    ORDER BY i.n
+  ) AS i;
+
+  INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
+  SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type, c.data,
+         reservation.followed_metadata(c.stream_name, c.position, c.global_position, c.metadata)
+  FROM unnest(new_commands, new_names) WITH ORDINALITY AS i(command, stream_name, n)
+  LEFT JOIN message_store.messages c ON c.global_position = i.command
+  ORDER BY i.n;
+
+  IF other_ordinals IS NULL THEN
+    RETURN;
+  END IF;
+  RETURN QUERY
+  WITH volatile AS MATERIALIZED (
+    SELECT v.key AS type, ARRAY(SELECT jsonb_array_elements_text(v.value)) AS fields
+    FROM jsonb_each(reserve.volatile) AS v
+  )
+  SELECT i.n,
+         CASE WHEN (first.type, reservation.content(first.data, coalesce(v.fields, '{}')))
+                   IS NOT DISTINCT FROM
+                   (c.type, reservation.content(c.data, coalesce(v.fields, '{}')))
+              THEN 'duplicate' ELSE 'conflict' END
+  FROM unnest(other_ordinals, other_commands, other_names) AS i(n, command, stream_name)
+  LEFT JOIN message_store.messages c ON c.global_position = i.command
+  LEFT JOIN message_store.messages first
+    ON first.stream_name = i.stream_name AND first.position = 0
+  LEFT JOIN volatile v ON v.type = c.type
+  ORDER BY i.n;
+END
+$$;
+
+-- Tells for commands whose entity's stream is started already whether they say the same as the one
+-- that its first message follows.
+CREATE OR REPLACE FUNCTION reservation.compare_initiations(
+  commands bigint[], stream_names text[], volatile jsonb
+) RETURNS TABLE (ordinal bigint, outcome text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  WITH volatile AS MATERIALIZED (
+    SELECT v.key AS type, ARRAY(SELECT jsonb_array_elements_text(v.value)) AS fields
+    FROM jsonb_each(compare_initiations.volatile) AS v
+  )
+  SELECT i.n,
+         CASE WHEN (cause.type, reservation.content(cause.data, coalesce(v.fields, '{}')))
+                   IS NOT DISTINCT FROM
+                   (c.type, reservation.content(c.data, coalesce(v.fields, '{}')))
+              THEN 'duplicate' ELSE 'conflict' END
+  FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
+  LEFT JOIN message_store.messages c ON c.global_position = i.command
+  LEFT JOIN message_store.messages initial
+    ON initial.stream_name = i.stream_name AND initial.position = 0
+  LEFT JOIN message_store.messages cause
+    ON cause.global_position = reservation.causation(initial.metadata)
+  LEFT JOIN volatile v ON v.type = c.type
+  ORDER BY i.n;
+END
+$$;

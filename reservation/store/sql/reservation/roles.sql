@@ -1,0 +1,70 @@
+-- Who may write where. The functions that write run with the rights of their caller. One that may
+-- not insert into the log is handed on to send_messages, which runs with the rights of its owner and
+-- writes for it to the categories that its role was given.
+--
+-- Within send_messages current_user is that owner. Who calls is the role that SET ROLE or SET LOCAL
+-- ROLE named, else the session's user, also after SET SESSION AUTHORIZATION. It is not the owner of
+-- some other SECURITY DEFINER function that the call comes through, nor the owner of a table whose
+-- index somebody else rebuilds: there the session's role is not the one that asks. Whose session may
+-- insert has no need of send_messages, and is refused, so that no sender can leave code that writes
+-- with such rights.
+
+CREATE OR REPLACE FUNCTION reservation.may_insert() RETURNS boolean
+LANGUAGE sql STABLE
+RETURN CASE WHEN has_schema_privilege('message_store', 'USAGE')
+            THEN has_table_privilege('message_store.messages', 'INSERT') ELSE false END;
+
+CREATE OR REPLACE FUNCTION reservation.check_may_send(stream_names text[]) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  refused text;
+BEGIN
+  IF has_table_privilege(caller, 'message_store.messages'::regclass, 'INSERT') THEN
+    RAISE insufficient_privilege USING
+      MESSAGE = format('The role %s may write without being a sender, and this write came from '
+                       'another role', caller),
+      HINT = 'Call the functions that write directly, as the role of the session.';
+  END IF;
+
+  SELECT coalesce(message_store.category(s.name), 'NULL') INTO refused
+  FROM unnest(stream_names) WITH ORDINALITY AS s(name, n)
+  WHERE message_store.category(s.name) IS NULL
+     OR message_store.category(s.name) NOT IN (
+          SELECT c.category FROM reservation.sender_categories c
+          WHERE pg_has_role(caller, c.role, 'USAGE'))
+  ORDER BY s.n
+  LIMIT 1;
+  IF FOUND THEN
+    RAISE insufficient_privilege USING
+      MESSAGE = format('The role %s may not write to the category %s', caller, refused),
+      HINT = format('Let the owner of the store run `reservation store grants sender %s`, with '
+                    '--category for each category that it may write to.', quote_ident(caller));
+  END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION reservation.send_messages(
+  ids uuid[],
+  stream_names text[],
+  types text[],
+  data jsonb[],
+  metadata jsonb[],
+  expected_versions bigint[]
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  PERFORM reservation.check_may_send(stream_names);
+  IF NOT reservation.may_insert() THEN  -- write_messages would hand it on to here again, for ever
+    RAISE insufficient_privilege USING
+      MESSAGE = format('The role %s, with whose rights senders write, may not insert into '
+                       'message_store.messages', current_user),
+      HINT = 'Grant it what it lacks, or let the owner of the store own the schema reservation.';
+  END IF;
+  RETURN reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
+END
+$$;

@@ -1,0 +1,164 @@
+"""What the store asks of the server: the one source of the sync and the async client.
+
+A `Statement` is a query, its parameters and what its rows mean. A read that goes on batch after
+batch is a generator of statements that is sent the batch each of them gave. The clients only send
+statements and wait. (The idea is that of sans-I/O; psycopg's own generators are the model.)
+"""
+
+import uuid
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from psycopg.abc import AdaptContext
+
+from reservation.errors import StoreError
+from reservation.message import StoredMessage
+from reservation.queries import load_queries
+from reservation.store.arrays import (
+    Array,
+    IntArray,
+    TextArray,
+    UuidArray,
+    register_arrays,
+)
+from reservation.store.checks import (
+    check_batch_size,
+    check_category,
+    check_id,
+    check_member,
+    check_name,
+    check_positions,
+    check_starts,
+)
+
+T = TypeVar("T")
+
+QUERIES = load_queries("reservation.store")
+
+# The version of a stream that does not exist yet.
+NO_STREAM = -1
+
+
+# Any: rows are what the query's columns are.
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    """A query to send, and how to read the answer.
+
+    Attributes:
+        query: SQL with placeholders.
+        parameters: their values.
+        read: makes the result of the rows.
+        ids: of the messages that it writes, if it does.
+        expects: the streams that it expects to be at a version.
+    """
+
+    query: bytes
+    parameters: Sequence[Any]
+    read: Callable[[Sequence[tuple[Any, ...]]], T]
+    ids: Sequence[uuid.UUID] = ()
+    expects: Collection[str] = ()
+
+
+# A read of batch after batch: what to ask next, given the batch that the last question brought.
+Reading = Generator[Statement[list[StoredMessage]], list[StoredMessage], None]
+
+C = TypeVar("C", bound=AdaptContext)
+
+
+def prepare(cursor: C, statement: Statement[Any]) -> C:
+    """Return the cursor, able to take the statement's parameters."""
+    if any(isinstance(parameter, Array) for parameter in statement.parameters):
+        register_arrays(cursor)
+    return cursor
+
+
+def after(reading: Reading, batch: list[StoredMessage]) -> Statement[list[StoredMessage]] | None:
+    """Return what to ask after a batch has been read, None at the end."""
+    try:
+        return reading.send(batch)
+    except StopIteration:
+        return None
+
+
+def read_stream(stream_name: str, position: int, batch_size: int) -> Reading:
+    """Read a stream to its end, batch by batch."""
+    check_name(stream_name)
+    check_positions([position])
+    check_batch_size(batch_size)
+    while True:
+        batch = yield Statement(
+            QUERIES["read_stream"], [stream_name, position, batch_size], _messages
+        )
+        if len(batch) < batch_size:
+            return
+        position = batch[-1].position + 1
+
+
+def read_category(
+    category: str,
+    position: int,
+    batch_size: int,
+    correlation: str | None = None,
+    consumer_group_member: int | None = None,
+    consumer_group_size: int | None = None,
+) -> Reading:
+    """Read a category, or the part of it that is asked for, to its end, batch by batch."""
+    check_category(category)
+    check_positions([position])
+    check_batch_size(batch_size)
+    check_member(consumer_group_member, consumer_group_size)
+    part = [correlation, consumer_group_member, consumer_group_size]
+    if correlation is not None:
+        check_category(correlation)
+    name = "read_category" if part == [None] * 3 else "read_category_part"
+    while True:
+        window = [category, position, batch_size]
+        parameters = window if name == "read_category" else window + part
+        batch = yield Statement(QUERIES[name], parameters, _messages)
+        if len(batch) < batch_size:
+            return
+        position = batch[-1].global_position + 1
+
+
+def read_streams(positions: Mapping[str, int]) -> Statement[list[StoredMessage]]:
+    """Return the statement that reads many streams to their ends."""
+    check_starts(positions)
+    names, starts = TextArray(list(positions)), IntArray(list(positions.values()))
+    return Statement(QUERIES["read_streams"], [names, starts], _messages)
+
+
+def last_message(stream_name: str, type_: str | None) -> Statement[StoredMessage | None]:
+    """Return the statement that reads the last message of a stream, or its last of one type."""
+    if type_ is not None and not isinstance(type_, str):
+        raise StoreError(f"The type of a message is a str, not a {type(type_).__name__}")
+    return Statement(
+        QUERIES["last_message"],
+        [check_name(stream_name), type_],
+        lambda rows: StoredMessage(*rows[0]) if rows else None,
+    )
+
+
+def stream_version(stream_name: str) -> Statement[int]:
+    """Return the statement that asks for the position of a stream's last message."""
+    return Statement(
+        QUERIES["stream_version"], [check_name(stream_name)], lambda rows: int(rows[0][0])
+    )
+
+
+def stored_ids(ids: Iterable[uuid.UUID]) -> Statement[dict[uuid.UUID, str]]:
+    """Return the statement that asks which of these ids are stored, and in which stream."""
+    return Statement(
+        QUERIES["stored_ids"],
+        [UuidArray([check_id(one) for one in ids])],
+        dict,
+    )
+
+
+def lock_categories(stream_names: Sequence[str]) -> Statement[None]:
+    """Return the statement that takes the locks of these streams' categories."""
+    return Statement(QUERIES["lock_categories"], [TextArray(stream_names)], lambda _: None)
+
+
+def _messages(rows: Sequence[tuple[Any, ...]]) -> list[StoredMessage]:
+    return [StoredMessage(*row) for row in rows]

@@ -1,0 +1,205 @@
+"""Writing: messages encoded, checked, and made into what the server is asked to do with them."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reservation import codec
+from reservation.errors import EncodeError, MessageIdConflictError, StoreError
+from reservation.metadata import Metadata
+from reservation.store.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
+from reservation.store.checks import (
+    check_expected,
+    check_id,
+    check_indexed,
+    check_metadata,
+    check_name,
+    check_stream,
+)
+from reservation.store.statements import QUERIES, Statement
+from reservation.uuid7 import uuid7s
+
+# What PostgreSQL takes in one message of its protocol is a little more. It ends the connection of
+# whoever sends a longer one, which looks as if the write may have been committed.
+MOST_BYTES = 1_000_000_000
+_ROW_BYTES = 64  # of the id, the expected version and the lengths, at most
+
+# Id, stream name, type, data, metadata, expected version.
+_Row = tuple[uuid.UUID, str, str, str, str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One message to be written.
+
+    Attributes:
+        message: an instance of a dataclass, whose name becomes the message type.
+        stream_name: where to.
+        id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
+        metadata: what caused it, what it belongs to.
+        expected_version: the position of the stream's last message, -1 if the stream must not
+            exist, None if it does not matter.
+    """
+
+    message: object
+    stream_name: str
+    id: uuid.UUID | None = None
+    metadata: Metadata | None = None
+    expected_version: int | None = None
+
+
+class Batch:
+    """Messages to be written together, all or none.
+
+    Attributes:
+        ids: the ids of the messages, in the order given; a retry within the batch repeats one.
+        rows: the messages, each once.
+        expects: the streams that have to be at an expected version.
+    """
+
+    def __init__(self, writes: Iterable[Write], max_bytes: int) -> None:
+        """Encode messages.
+
+        Args:
+            writes: the messages; the same one may stand in it twice, as a retry of itself.
+            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
+
+        Raises:
+            StoreError: something in it can not be written.
+        """
+        if not isinstance(writes, Iterable):
+            raise StoreError(f"A batch is a list of Writes, not a {type(writes).__name__}")
+        writes = list(writes)
+        by_id: dict[uuid.UUID, _Row] = {}
+        self.ids: list[uuid.UUID] = []
+        for write, new_id in zip(writes, uuid7s(len(writes)), strict=True):
+            row = _row(write, new_id, max_bytes)
+            self.ids.append(row[0])
+            known = by_id.setdefault(row[0], row)
+            if known is not row and known[1:-1] != row[1:-1]:
+                raise MessageIdConflictError(
+                    f"Message id {row[0]} stands twice in the batch, for different messages; "
+                    f"give each an id of its own"
+                )
+        self.rows = list(by_id.values())
+        self.expects = frozenset(row[1] for row in self.rows if row[-1] is not None)
+        _check_size(self.rows)
+
+    def statement(self) -> Statement[list[int]]:
+        """Return the statement that writes the batch.
+
+        Its result is the position of each message in its stream, in the order given.
+        """
+        if len(self.rows) == 1:
+            return Statement(
+                QUERIES["write_message"],
+                self.rows[0],
+                lambda found: [found[0][0]] * len(self.ids),
+                self.ids,
+                self.expects,
+            )
+        ids, names, types, data, metadata, versions = zip(*self.rows, strict=True)
+        parameters: list[Array | None] = [
+            UuidArray(ids),
+            TextArray(names),
+            TextArray(types),
+            JsonArray(data),
+            JsonArray(metadata),
+            IntArray(versions) if self.expects else None,
+        ]
+        return Statement(
+            QUERIES["write_messages"],
+            parameters,
+            lambda found: self._in_order(found[0][0]),
+            self.ids,
+            self.expects,
+        )
+
+    def _in_order(self, positions: list[int]) -> list[int]:
+        """Return the positions of the messages in the order given from those of the rows."""
+        if len(self.rows) == len(self.ids):
+            return positions
+        by_id = {row[0]: position for row, position in zip(self.rows, positions, strict=True)}
+        return [by_id[one] for one in self.ids]
+
+
+def _check_size(rows: Sequence[_Row]) -> None:
+    """Refuse rows that are too long together for the server to take them at once.
+
+    Raises:
+        StoreError: they are.
+    """
+    characters = sum(
+        len(name) + len(type_) + len(data) + len(metadata or "")
+        for _, name, type_, data, metadata, _ in rows
+    )
+    fixed = len(rows) * _ROW_BYTES
+    if 4 * characters + fixed <= MOST_BYTES:  # UTF-8's longest
+        return
+    size = fixed + sum(len(text.encode()) for row in rows for text in row[1:5] if text)
+    if size > MOST_BYTES:
+        raise StoreError(
+            f"The {len(rows)} messages are {size} bytes long together; the server takes "
+            f"{MOST_BYTES} at once: write them in several batches"
+        )
+
+
+def to_one_stream(
+    messages: object | Sequence[object],
+    stream_name: str,
+    message_id: uuid.UUID | None,
+    metadata: Metadata | None,
+    expected_version: int | None,
+) -> list[Write]:
+    """Return the writes of one message, or of several, to the end of a stream.
+
+    Raises:
+        StoreError: there is none, or one id is to serve several.
+    """
+    if not isinstance(messages, list | tuple):
+        return [Write(messages, stream_name, message_id, metadata, expected_version)]
+    if message_id is not None:
+        raise StoreError("One id can not serve several messages; give each its own in a Write")
+    if not messages:
+        raise StoreError(f"There is no message to write to {check_name(stream_name)}")
+    check_expected(expected_version, check_name(stream_name))
+    return [
+        Write(
+            message,
+            stream_name,
+            None,
+            metadata,
+            None if expected_version is None else expected_version + n,
+        )
+        for n, message in enumerate(messages)
+    ]
+
+
+def _row(write: Write, new_id: uuid.UUID, max_bytes: int) -> _Row:
+    if not isinstance(write, Write):
+        raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")
+    stream_name, expected = check_stream(write.stream_name), write.expected_version
+    message_id = new_id if write.id is None else check_id(write.id)
+    check_expected(expected, stream_name)
+    name = type(write.message).__name__
+    if isinstance(write.message, Write):
+        raise StoreError(f"A Write is no message for {stream_name}; hand it to write_batch")
+    try:
+        data = codec.encode(write.message, max_bytes)
+    except Exception as error:
+        raise EncodeError(
+            f"Cannot encode a {name} for {stream_name}: {codec.explain(error)}; a message is "
+            f"a dataclass whose fields hold what their types say"
+        ) from error
+    if write.metadata is None:
+        return (message_id, stream_name, name, data, None, expected)
+    known = check_metadata(write.metadata, stream_name)
+    try:
+        metadata = known.encode(max_bytes)
+    except Exception as error:
+        raise EncodeError(
+            f"Cannot encode a {name} for {stream_name}, because of its metadata: "
+            f"{codec.explain(error)}"
+        ) from error
+    check_indexed(stream_name, known.correlation_stream_name)
+    return (message_id, stream_name, name, data, metadata, expected)

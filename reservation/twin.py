@@ -1,0 +1,115 @@
+"""The struct that stands for a dataclass in JSON: the same fields under camelCase names.
+
+msgspec renames the fields of its own structs only, so each dataclass gets a struct as its *twin*,
+made once and kept.
+"""
+
+# Any: structs that are made at run time, and the classes they are made of, have no static type.
+
+import dataclasses
+import datetime
+import enum
+import functools
+import types
+import typing
+import uuid
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+# Kinds of values that have no parts, and that say by their exact type alone that they fit.
+PLAIN = frozenset(
+    {str, int, float, bool, bytes, types.NoneType, Decimal, uuid.UUID}
+    | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
+)
+
+
+def camel_case(name: str) -> str:
+    """Return a field's name as it stands in JSON: ``account_id`` is ``accountId``."""
+    head, *tail = name.split("_")
+    return head + "".join(map(str.capitalize, tail))
+
+
+@functools.cache
+def names_of(type_: Any) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
+    return tuple(field.name for field in dataclasses.fields(type_))
+
+
+@functools.cache
+def hints_of(type_: Any) -> dict[str, Any]:
+    """Return the type hint of each field of a dataclass.
+
+    Raises:
+        NameError: a field's type is not defined.
+        TypeError: it is no dataclass.
+    """
+    hints = typing.get_type_hints(type_, include_extras=True)
+    return {name: hints[name] for name in names_of(type_)}
+
+
+@functools.cache
+def twin(type_: Any) -> Any:
+    """Return the struct that stands for a dataclass, with its defaults, to decode and to check."""
+    hints = hints_of(type_)
+    fields: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(type_):
+        options: dict[str, Any] = {"name": camel_case(field.name)}
+        if field.default is not dataclasses.MISSING:
+            options["default"] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            options["default_factory"] = field.default_factory
+        fields.append((field.name, _twin_hint(hints[field.name]), msgspec.field(**options)))
+    return msgspec.defstruct(
+        type_.__name__,
+        fields,
+        kw_only=True,
+        omit_defaults=getattr(type_, "__omit_defaults__", False),
+    )
+
+
+def has_dataclasses(type_: Any) -> bool:
+    """Tell whether a dataclass has other dataclasses in its fields."""
+    return any(_twin_hint(hint) is not hint for hint in hints_of(type_).values())
+
+
+def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
+    """Tell whether a value of this type hint may be, or hold, anything but the harmless types."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        class_: Any = hint
+        return any(may_hold(one, harmless) for one in hints_of(class_).values())
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return False
+    if origin is typing.Annotated:
+        return may_hold(arguments[0], harmless)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        # A Decimal is harmful as a key even where it is harmless as a value.
+        if may_hold(arguments[0], harmless - {Decimal}):
+            return True
+        arguments = arguments[1:] or (Any,)
+    if arguments:
+        return any(may_hold(one, harmless) for one in arguments if one is not Ellipsis)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return False
+    return hint is not None and hint not in harmless
+
+
+def _twin_hint(hint: Any) -> Any:
+    """Replace each dataclass in a type hint by its twin; a hint without one is returned as is."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return twin(hint)
+    arguments = typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    if not arguments or origin is typing.Literal:
+        return hint
+    twins = tuple(_twin_hint(argument) for argument in arguments)
+    if all(one is argument for one, argument in zip(twins, arguments, strict=True)):
+        return hint
+    if origin is types.UnionType or origin is typing.Union:
+        return functools.reduce(lambda one, other: one | other, twins)
+    if origin is typing.Annotated:
+        return typing.Annotated[(twins[0], *hint.__metadata__)]
+    return origin[twins]

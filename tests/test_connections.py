@@ -1,0 +1,404 @@
+"""The clients on connections of the caller's: their settings, their transactions, their errors."""
+
+import threading
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel, errors, rows, sql
+
+from reservation import NO_STREAM, MessageStore, Write
+from reservation.errors import (
+    DatabaseUnavailableError,
+    ExpectedVersionError,
+    LockTimeoutError,
+    SchemaError,
+    SerializationError,
+    StoreError,
+)
+from reservation.store.connection import connect
+from reservation.store.errors import translated
+from reservation.uuid7 import uuid7
+from tests.clients import CLIENTS, in_loop
+from tests.controls import COMMANDS, deposit
+
+both = pytest.mark.parametrize("client", CLIENTS)
+levels = pytest.mark.parametrize("level", list(IsolationLevel))
+
+
+async def use(store):
+    """Write and read in every way; return what was read."""
+    last = await store.stream_version(COMMANDS)
+    assert await store.write(deposit("d1"), COMMANDS, expected_version=last) == last + 1
+    batch = [Write(deposit("d2"), COMMANDS), Write(deposit("d3"), COMMANDS)]
+    assert await store.write_batch(batch) == [last + 2, last + 3]
+    stream = [m async for m in store.read_stream(COMMANDS, batch_size=2)]
+    assert [m.position for m in stream] == list(range(last + 4))
+    assert [m async for m in store.read_category("account:command")] == stream
+    member = {"consumer_group_member": 0, "consumer_group_size": 1}
+    assert [m async for m in store.read_category("account:command", **member)] == stream
+    assert await store.read_streams({COMMANDS: 0}) == stream
+    assert await store.last_message(COMMANDS) == stream[-1]
+    return stream
+
+
+@both
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"row_factory": rows.dict_row},
+        {"row_factory": rows.scalar_row},
+        {"row_factory": rows.class_row(dict)},
+        {"prepare_threshold": 0},
+        {"prepare_threshold": 1},
+        {"autocommit": True},
+        {"client_encoding": "utf-8"},
+        {"options": "-cDateStyle=German -cIntervalStyle=sql_standard -cTimeZone=Asia/Kathmandu"},
+        {"options": "-cbytea_output=escape -cextra_float_digits=-15 -cxmloption=document"},
+    ],
+)
+@in_loop
+async def test_any_settings_of_a_connection_will_do(client, database_url, store, options):
+    """How the caller wants its own rows is nothing to the store."""
+    async with await client.connect(database_url, **options) as connection:
+        stream = await use(client.on(connection))
+        assert stream[0].decode(type(deposit())) == deposit("d1")
+        await connection.commit()
+    assert list(store.read_stream(COMMANDS)) == stream
+
+
+@both
+@pytest.mark.parametrize("kind", ["ClientCursor", "RawCursor"])
+@in_loop
+async def test_any_cursors_of_a_connection_will_do(client, database_url, kind):
+    """Those that put values into the text, and those that know other placeholders."""
+    factory = getattr(psycopg, f"Async{kind}" if client.is_async else kind)
+    async with await client.connect(database_url, cursor_factory=factory) as connection:
+        await use(client.on(connection))
+
+
+@both
+@in_loop
+async def test_cursors_of_the_server_do_not_matter(client, database_url):
+    """The store opens none, and one that the caller has open goes on."""
+    factory = psycopg.AsyncServerCursor if client.is_async else psycopg.ServerCursor
+    async with await client.connect(database_url) as connection:
+        connection.server_cursor_factory = factory
+        await connection.execute("DECLARE mine CURSOR FOR SELECT 1")
+        await use(client.on(connection))
+        await connection.execute("FETCH mine")
+
+
+@both
+@in_loop
+async def test_another_encoding_is_refused_before_anything_is_garbled(client, database_url, store):
+    """It says which, and how to mend it."""
+    async with await client.connect(database_url, client_encoding="latin1") as connection:
+        used = client.on(connection)
+        with pytest.raises(StoreError, match=r"client_encoding of the connection is LATIN1.*SET"):
+            await used.write([deposit("é"), deposit("ü")], COMMANDS)
+        await connection.execute("SET client_encoding TO 'UTF8'")
+        await used.write([deposit("é"), deposit("€")], COMMANDS)
+        await connection.commit()
+    assert [m.decode(type(deposit())).deposit_id for m in store.read_stream(COMMANDS)] == ["é", "€"]
+
+
+@both
+@in_loop
+async def test_a_connection_in_pipeline_mode_will_do(client, database_url, store):
+    """Its statements are answered in their order; a failed one is told as what it is."""
+
+    async def fail(used):
+        with pytest.raises(ExpectedVersionError):
+            await used.write_initial(deposit(), COMMANDS)
+        with pytest.raises(StoreError, match="An earlier statement on this connection failed"):
+            await used.stream_version(COMMANDS)
+
+    for autocommit in (True, False):
+        async with await client.connect(database_url, autocommit=autocommit) as connection:
+            used = client.on(connection)
+            async with connection.pipeline():
+                await connection.execute("SELECT 1")
+                await use(used)
+            await connection.commit()
+            version = store.stream_version(COMMANDS)
+            assert version in (2, 5)
+            async with connection.pipeline():
+                await fail(used)
+                await connection.rollback()
+            assert await used.stream_version(COMMANDS) == version
+
+
+@both
+@in_loop
+async def test_no_search_path_leads_the_client_astray(client, database_url, connection):
+    """Functions, operators and types of the same names, in a schema before the system's own."""
+    connection.execute(HOSTILE)
+    path = {"options": "-csearch_path=hostile,pg_catalog"}
+    address = psycopg.conninfo.make_conninfo(database_url, **path)
+    with connect(address) as misled:
+        answer = misled.execute("SELECT max(1::bigint), 'a'::text = 'a'::text").fetchone()
+        assert answer == (666, False)
+    async with await client.connect(address, autocommit=True) as own:
+        await use(client.on(own))
+        async with own.transaction():
+            await use(client.on(own))
+    async with await client.open(address, max_connections=1) as pooled:
+        await use(pooled)
+    with connect(address) as sync:
+        ids = [m.id for m in MessageStore(sync).read_stream(COMMANDS)]
+        known = uuid7()
+        MessageStore(sync).write(deposit(), COMMANDS, id=known)
+        assert MessageStore(sync).stored_ids([known, uuid7()]) == {known: COMMANDS}
+        MessageStore(sync).lock_categories([COMMANDS])
+        assert len(ids) == 9
+
+
+HOSTILE = """
+    CREATE SCHEMA hostile;
+    CREATE FUNCTION hostile.wrong(text, text) RETURNS boolean LANGUAGE sql RETURN false;
+    CREATE FUNCTION hostile.wrong(uuid, uuid) RETURNS boolean LANGUAGE sql RETURN false;
+    CREATE FUNCTION hostile.wrong(bigint, bigint) RETURNS boolean LANGUAGE sql RETURN false;
+    CREATE OPERATOR hostile.= (FUNCTION = hostile.wrong, LEFTARG = text, RIGHTARG = text);
+    CREATE OPERATOR hostile.= (FUNCTION = hostile.wrong, LEFTARG = uuid, RIGHTARG = uuid);
+    CREATE OPERATOR hostile.= (FUNCTION = hostile.wrong, LEFTARG = bigint, RIGHTARG = bigint);
+    CREATE OPERATOR hostile.>= (FUNCTION = hostile.wrong, LEFTARG = bigint, RIGHTARG = bigint);
+    CREATE FUNCTION hostile.largest(bigint, bigint) RETURNS bigint LANGUAGE sql RETURN 666;
+    CREATE AGGREGATE hostile.max(bigint) (SFUNC = hostile.largest, STYPE = bigint, INITCOND = 666);
+    CREATE FUNCTION hostile.category(text) RETURNS text LANGUAGE sql RETURN 'hostile';
+    CREATE FUNCTION hostile.hash_64(text) RETURNS bigint LANGUAGE sql RETURN 666;
+    CREATE FUNCTION hostile.row_number() RETURNS bigint LANGUAGE sql RETURN 666;
+    CREATE FUNCTION hostile.pg_advisory_xact_lock(bigint) RETURNS void LANGUAGE sql
+      AS 'SELECT 1/0';
+    CREATE FUNCTION hostile.unnest(text[]) RETURNS SETOF text LANGUAGE sql AS 'SELECT ''x''';
+    CREATE FUNCTION hostile.md5(text) RETURNS text LANGUAGE sql RETURN 'x';
+    CREATE DOMAIN hostile.jsonb AS text;
+    CREATE DOMAIN hostile.uuid AS text;
+    CREATE DOMAIN hostile.varchar AS int;
+    CREATE DOMAIN hostile.int8 AS text;
+    CREATE TABLE hostile.messages (id int);
+"""
+
+
+@levels
+@both
+@in_loop
+async def test_the_race_for_a_version_is_lost_in_words_of_the_store(
+    client, database_url, store, level
+):
+    """The expected version is wrong, whichever way the server finds out, and names the stream."""
+    async with await client.connect(database_url) as own:
+        await own.set_isolation_level(level) if client.is_async else setattr(
+            own._inner, "isolation_level", level
+        )
+        used = client.on(own)
+        assert await used.stream_version(COMMANDS) == NO_STREAM  # its snapshot is from now
+        store.write(deposit("d1"), COMMANDS)
+        for write in (deposit("d2"), [deposit("d2"), deposit("d3")]):
+            with pytest.raises(ExpectedVersionError, match=COMMANDS):
+                await refused(own, used.write, write, COMMANDS, expected_version=-1)
+    assert store.stream_version(COMMANDS) == 0
+
+
+async def refused(connection, write, *arguments, **named):
+    """Write within a block that goes back to where it began."""
+    async with connection.transaction():
+        await write(*arguments, **named)
+
+
+@levels
+@both
+@in_loop
+async def test_what_a_snapshot_can_not_see_is_run_again(client, database_url, store, level):
+    """The same id with the same content, or a stream that moved on: the position, or once more."""
+    known = uuid7()
+    sees = level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+    async with await client.connect(database_url) as own:
+        await own.set_isolation_level(level) if client.is_async else setattr(
+            own._inner, "isolation_level", level
+        )
+        used = client.on(own)
+        assert await used.stream_version(COMMANDS) == NO_STREAM  # its snapshot is from now
+        store.write(deposit("d1"), COMMANDS, id=known)
+        writes = [[Write(deposit("d1"), COMMANDS, id=known)], [Write(deposit("d2"), COMMANDS)]]
+        writes.append(writes[0] + [Write(deposit("d3"), COMMANDS)])
+        for n, batch in enumerate(writes):
+            if sees:
+                assert await used.write_batch(batch) == [[0], [1], [0, 2]][n]
+            else:
+                with pytest.raises(SerializationError, match="again from its start"):
+                    await refused(own, used.write_batch, batch)
+        await own.rollback()
+        assert await used.write_batch(writes[2]) == [0, 1]
+
+
+@both
+@in_loop
+async def test_a_serialization_failure_has_its_own_name(client, database_url, connection, store):
+    """The server finds out at the write, or at the commit that the pool makes."""
+    address = psycopg.conninfo.make_conninfo(
+        database_url, options="-cdefault_transaction_isolation=serializable"
+    )
+    connection.execute("CREATE TABLE seen (n int)")
+    connection.execute(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE serialization_failure USING MESSAGE = 'could not serialize access'; END $$"
+    )
+    connection.execute(
+        "CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON message_store.messages "
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail()"
+    )
+    async with await client.open(address, max_connections=1) as pooled:
+        with pytest.raises(SerializationError, match="run it again from its start"):
+            await pooled.write(deposit(), COMMANDS)
+    assert store.stream_version(COMMANDS) == NO_STREAM
+
+
+@both
+@in_loop
+async def test_a_deadlock_is_a_serialization_error(client, database_url, admin):
+    """Two transactions that each wait for the other's category: the server ends one of them."""
+    one, other = "first-1", "second-1"
+    lost = []
+
+    def lock(rival):
+        try:
+            MessageStore(rival).lock_categories([one])
+        except SerializationError as error:
+            lost.append(str(error))
+
+    with connect(database_url) as rival:
+        MessageStore(rival).lock_categories([other])
+        async with await client.connect(database_url) as own:
+            await client.on(own).write(deposit(), one)
+            locking = threading.Thread(target=lock, args=(rival,))
+            locking.start()
+            while not admin.execute(
+                "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [rival.info.backend_pid]
+            ).fetchall():
+                pass
+            try:
+                await client.on(own).write(deposit(), other)
+            except SerializationError as error:
+                lost.append(str(error))
+            await own.rollback()
+            locking.join()
+    assert len(lost) == 1
+    assert "deadlock detected" in lost[0]
+
+
+@both
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+@in_loop
+async def test_waiting_too_long_for_a_lock(client, database_url, store, setting):
+    """The time that the caller set is over; nothing is written."""
+    with connect(database_url) as holder:
+        MessageStore(holder).lock_categories([COMMANDS])
+        async with await client.connect(database_url, options=f"-c{setting}=10ms") as own:
+            with pytest.raises(LockTimeoutError, match="gave up waiting"):
+                await client.on(own).write(deposit(), COMMANDS)
+            with pytest.raises(StoreError, match=r"earlier statement .* roll back"):
+                await client.on(own).write(deposit(), COMMANDS)
+            await own.rollback()
+            assert await client.on(own).stream_version(COMMANDS) == NO_STREAM
+
+
+@both
+@in_loop
+async def test_a_transaction_that_may_not_write(client, database_url, store):
+    """Reading goes on; a write says where it could be done."""
+    async with await client.connect(
+        database_url, autocommit=True, options="-cdefault_transaction_read_only=on"
+    ) as own:
+        for write in (deposit(), [deposit(), deposit()]):
+            with pytest.raises(StoreError, match=r"read-only transaction; write in") as caught:
+                await client.on(own).write(write, COMMANDS)
+            assert type(caught.value) is StoreError
+        assert await client.on(own).stream_version(COMMANDS) == NO_STREAM
+
+
+@both
+@in_loop
+async def test_a_database_without_the_store(client, empty_database_url):
+    """The error says what to run."""
+    async with await client.open(empty_database_url, max_connections=1) as used:
+        for call in (
+            lambda: used.write(deposit(), COMMANDS),
+            lambda: used.stream_version(COMMANDS),
+            lambda: used.last_message(COMMANDS),
+        ):
+            with pytest.raises(SchemaError, match="reservation store install"):
+                await call()
+
+
+@both
+@in_loop
+async def test_an_index_row_that_is_too_long_is_not_tried_again(client, database_url, connection):
+    """A limit of the program is no unavailable database: the same write will never succeed."""
+    connection.execute("CREATE INDEX ON message_store.messages ((data ->> 'depositId'))")
+    key = "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(3000))
+    async with await client.open(database_url, max_connections=1) as used:
+        with pytest.raises(StoreError, match="index row") as caught:
+            await used.write(deposit(key), COMMANDS)
+    assert type(caught.value) is StoreError
+    assert key[:10] not in str(caught.value)
+
+
+@both
+@in_loop
+async def test_a_transaction_that_idled_for_too_long_is_a_lost_connection(
+    client, database_url, admin, store
+):
+    """The server ended it, and the write with it; whoever asks can connect again."""
+    options = "-cidle_in_transaction_session_timeout=10ms"
+    own = await client.connect(database_url, options=options)
+    pid = own.info.backend_pid
+    await client.on(own).write(deposit(), COMMANDS)
+    while admin.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall():
+        pass
+    with pytest.raises(DatabaseUnavailableError, match=r"was lost.*idle"):
+        await client.on(own).write(deposit(), COMMANDS)
+    await own.close()
+    assert store.stream_version(COMMANDS) == NO_STREAM
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "words"),
+    [
+        ("08006", DatabaseUnavailableError, "was lost"),
+        ("57P01", DatabaseUnavailableError, "was lost"),
+        ("57P02", DatabaseUnavailableError, "was lost"),
+        ("57P03", DatabaseUnavailableError, "was lost"),
+        ("40003", DatabaseUnavailableError, "was lost"),
+        ("53100", DatabaseUnavailableError, "fails"),
+        ("53200", DatabaseUnavailableError, "fails"),
+        ("53300", DatabaseUnavailableError, "fails"),
+        ("58030", DatabaseUnavailableError, "fails"),
+        ("54000", StoreError, "refused"),
+        ("54001", StoreError, "refused"),
+        ("55000", StoreError, "refused"),
+        ("22P05", StoreError, "refused a value: UntranslatableCharacter"),
+        ("23514", StoreError, "refused"),
+        ("XX000", StoreError, "refused"),
+        ("40001", SerializationError, "again"),
+        ("40P01", SerializationError, "again"),
+        ("55P03", LockTimeoutError, "waiting"),
+        ("57014", LockTimeoutError, "waiting"),
+        ("25006", StoreError, "standby"),
+        ("25P02", StoreError, "roll back"),
+        ("3F000", SchemaError, "install"),
+        ("42883", SchemaError, "install"),
+    ],
+)
+def test_every_kind_of_refusal_has_its_name(connection, state, expected, words):
+    """What is worth another try can be told from what is not."""
+
+    raising = sql.SQL("DO $$ BEGIN RAISE SQLSTATE {} USING MESSAGE = 'the reason'; END $$")
+
+    def fail():
+        with translated():
+            connection.execute(raising.format(sql.Literal(state)))
+
+    with pytest.raises(expected, match=words) as caught:
+        fail()
+    assert type(caught.value) is expected
+    assert isinstance(caught.value.__cause__, errors.lookup(state))

@@ -1,0 +1,629 @@
+"""Notice of new messages: none is lost, none is given too often; without it there is polling."""
+
+import json
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from psycopg import conninfo, sql
+
+from bank import account
+from consumers.consumer import Consumer
+from consumers.stopping import Stop
+from reservation import MessageStore
+from reservation.errors import LockTimeoutError, SchemaError, StoreError
+from reservation.store import notice
+from reservation.store.connection import connect
+from reservation.store.install import attach, detach
+from reservation.store.notice import Notices, notices_given, set_notices
+from reservation.store.roles import grant
+from tests.bank import event_types, session
+from tests.controls import COMMANDS, deposit, open_
+from tests.message_db import imitate
+from tests.processes import PATIENCE, Started, run_cli
+
+CATEGORY = "thing"
+
+# Long enough that a test which has to wait for it fails.
+NEVER = 120.0
+
+
+@pytest.fixture
+def given(connection):
+    """Switch notices on, and give the connection."""
+    set_notices(connection, True)
+    return connection
+
+
+@pytest.fixture
+def open_connection(database_url):
+    """Give a function that opens connections, which are closed after the test."""
+    opened = []
+
+    def open_one(**options):
+        opened.append(connect(conninfo.make_conninfo(database_url, **options), autocommit=True))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def waiting(connection, database_url):
+    """Give a wait for the category that a second look has armed; no consumer reads it."""
+    set_notices(connection, True)
+    with (
+        connect(database_url, autocommit=True) as reader,
+        Notices(reader, database_url, CATEGORY) as notices,
+    ):
+        assert notices.wait(0)
+        yield notices
+
+
+@pytest.fixture
+def listener(given, open_connection):
+    """Give a function that listens to a category, and tells how many notifications have come."""
+
+    def listen(category=CATEGORY, *, waits=True):
+        connection = open_connection()
+        channel = connection.execute("SELECT reservation.notice_channel(%s)", [category])
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel.fetchone()[0])))
+        if waits:
+            connection.execute("SELECT reservation.expect_notice(%s)", [category])
+
+        def count():
+            connection.execute("SELECT")  # the server sends what it has with the answer
+            return len(list(connection.notifies(timeout=0)))
+
+        return count
+
+    return listen
+
+
+def insert(connection, stream_name="thing-1", position=None):
+    """Write one message as a client does that takes no lock of ours."""
+    connection.execute(
+        "INSERT INTO message_store.messages (stream_name, position, type) VALUES (%s, %s, 'T')",
+        [stream_name, uuid.uuid4().int >> 66 if position is None else position],
+    )
+
+
+def insert_many(connection, stream_name="thing-1"):
+    """Write many messages in one statement, to one category."""
+    connection.execute(
+        "INSERT INTO message_store.messages (stream_name, position, type) "
+        "SELECT %s, n + %s, 'T' FROM generate_series(1, 100) AS n",
+        [stream_name, uuid.uuid4().int >> 66],
+    )
+
+
+def call(connection):
+    """Write one message as the clients of Message DB do."""
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, 'thing-1', 'T', '{}')"
+    )
+
+
+def copy(connection):
+    """Write one message with COPY."""
+    columns = "COPY message_store.messages (stream_name, position, type) FROM STDIN"
+    with connection.cursor().copy(columns) as rows:
+        rows.write_row(("thing-1", uuid.uuid4().int >> 66, "T"))
+
+
+def ours(connection):
+    """Write one message with our client."""
+    MessageStore(connection).write(deposit(str(uuid.uuid4())), "thing-1")
+
+
+def rolled_back_first(connection):
+    """Write one message after another that a savepoint takes back."""
+    with connection.transaction():
+        connection.execute("SAVEPOINT before")
+        insert(connection)
+        connection.execute("ROLLBACK TO SAVEPOINT before")
+        insert(connection)
+
+
+WRITERS = [insert, insert_many, call, copy, ours, rolled_back_first]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_whoever_writes_wakes_who_waits(waiting, connection, write):
+    """The trigger sees our functions, those of Message DB, and bare statements alike."""
+    write(connection)
+    assert waiting.wait(NEVER)
+
+
+@pytest.mark.parametrize("write", [insert, call])
+def test_a_message_of_before_the_wait_is_found_by_the_look_that_comes_first(
+    given, database_url, open_connection, write
+):
+    """A writer that found nobody waiting holds up the wait until its message can be seen."""
+    writer, reader = open_connection(), open_connection()
+    with Notices(reader, database_url, CATEGORY) as notices:
+        with writer.transaction():
+            write(writer)
+            assert not notices.wait(NEVER, poll=0)
+            assert notices.missing is None
+        assert notices.wait(NEVER)
+        assert reader.execute("SELECT count(*) FROM message_store.messages").fetchone() == (1,)
+        assert not notices.wait(0)
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+@pytest.mark.parametrize("waiters", [1, 2])
+def test_no_notice_is_lost_however_writing_and_waiting_meet(given, database_url, writers, waiters):
+    """Each writer goes on only once all who wait have seen its message; none waits for long."""
+    rounds, turns = 60, threading.Condition()
+    seen = [[0] * writers for _ in range(waiters)]
+    late = []
+
+    def look(connection, waiter):
+        found = connection.execute(
+            "SELECT type, count(*) FROM message_store.messages GROUP BY type"
+        ).fetchall()
+        with turns:
+            before, seen[waiter] = seen[waiter], [0] * writers
+            for kind, count in found:
+                seen[waiter][int(kind)] = count
+            turns.notify_all()
+            return seen[waiter] != before
+
+    def wait(waiter):
+        with (
+            connect(database_url, autocommit=True) as connection,
+            Notices(connection, database_url, CATEGORY) as notices,
+        ):
+            while sum(seen[waiter]) < rounds * writers and not late:
+                if look(connection, waiter):
+                    notices.leave()
+                else:
+                    start = time.monotonic()
+                    notices.wait(NEVER / 4)
+                    if time.monotonic() - start > NEVER / 8:
+                        late.append(waiter)
+
+    def write(writer):
+        with connect(database_url, autocommit=True) as connection:
+            for n in range(1, rounds + 1):
+                connection.execute(
+                    "INSERT INTO message_store.messages (stream_name, position, type) "
+                    "VALUES (%s, %s, %s)",
+                    [f"{CATEGORY}-{writer}", n, str(writer)],
+                )
+                with turns:
+                    if not turns.wait_for(
+                        lambda n=n: all(one[writer] >= n for one in seen), timeout=PATIENCE
+                    ):
+                        late.append(writer)
+                        return
+
+    with ThreadPoolExecutor(writers + waiters) as threads:
+        running = [threads.submit(wait, n) for n in range(waiters)]
+        running += [threads.submit(write, n) for n in range(writers)]
+        for one in running:
+            one.result(NEVER)
+    assert late == []
+
+
+def test_a_transaction_gives_one_notice_for_each_category(listener, connection):
+    """However many statements, messages and savepoints it has."""
+    things, others = listener(), listener("other")
+    with connection.transaction():
+        insert_many(connection)
+        insert_many(connection, "thing:kind-1")  # another category
+        with connection.transaction():
+            insert(connection)
+        insert(connection, "other-1")
+    assert (things(), others()) == (1, 1)
+
+
+def test_a_transaction_that_is_rolled_back_gives_no_notice(listener, connection):
+    """Nothing was written."""
+    count = listener()
+    with connection.transaction(force_rollback=True):
+        insert(connection)
+    assert count() == 0
+
+
+def test_a_writer_that_finds_nobody_waiting_notifies_nobody(listener, connection):
+    """NOTIFY is what costs."""
+    count, other = listener(waits=False), listener("other")
+    insert(connection)
+    assert (count(), other()) == (0, 0)
+
+
+def test_nobody_is_notified_once_who_waited_has_left(waiting, listener, connection):
+    """A consumer that has work to do looks again anyway."""
+    count = listener(waits=False)
+    insert(connection)
+    assert waiting.wait(NEVER)  # being told is enough
+    insert(connection)
+    assert waiting.wait(0)
+    waiting.leave()
+    insert(connection)
+    assert count() == 1
+
+
+def test_several_wait_for_one_category(given, database_url, connection):
+    """The lock is shared by those who wait, and each is told."""
+    with connect(database_url, autocommit=True) as reader:
+        every = [Notices(reader, database_url, CATEGORY) for _ in range(3)]
+        assert [one.wait(0) for one in every] == [True] * 3
+        insert(connection)
+        assert [one.wait(NEVER) for one in every] == [True] * 3
+        assert [one.wait(0) for one in every] == [True] * 3  # wait again
+        every[0].leave()
+        insert(connection)
+        assert [one.wait(NEVER) for one in every[1:]] == [True] * 2
+        for one in every:
+            one.close()
+
+
+def test_another_category_wakes_nobody(waiting, connection):
+    """Each has a channel of its own."""
+    insert(connection, "thing:command-1")
+    insert(connection, "thin-1")
+    assert not waiting.wait(0)
+
+
+def test_a_category_that_shares_the_lock_is_told_of_its_own_messages_only(
+    waiting, connection, database_url
+):
+    """Where two meet, the writer of the other notifies for nothing, and nothing is lost."""
+    (other,) = connection.execute(
+        "SELECT 'other' || n FROM generate_series(1, 10000) AS n "
+        "WHERE reservation.notice_lock('other' || n, 0) = reservation.notice_lock(%s, 0) LIMIT 1",
+        [CATEGORY],
+    ).fetchone()
+    with Notices(connection, database_url, other) as notices:
+        assert notices.wait(0)
+        insert(connection, f"{other}-1")
+        assert notices.wait(NEVER)
+        assert not waiting.wait(0)
+        assert notices.wait(0)  # waits again
+        insert(connection)
+        assert waiting.wait(NEVER)
+        assert not notices.wait(0)
+
+
+def test_a_transaction_of_many_categories_takes_few_locks(given, connection):
+    """It would use up the server's else, and fail."""
+    with connection.transaction():
+        connection.execute(
+            "INSERT INTO message_store.messages (stream_name, position, type) "
+            "SELECT 'c' || n || '-1', 0, 'T' FROM generate_series(1, 20000) AS n"
+        )
+        ((held,),) = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 "
+            "AND pid = pg_backend_pid()"
+        ).fetchall()
+    assert 0 < held <= 256
+
+
+def test_writers_wait_neither_for_each_other_nor_for_who_waits(given, open_connection, waiting):
+    """The trigger only tries for its lock."""
+    one, other = (open_connection(options="-c lock_timeout=1") for _ in range(2))
+    with one.transaction():
+        insert(one)
+        with other.transaction():
+            insert(other)
+            insert(one)
+    waiting.leave()
+    with one.transaction():
+        insert(one)
+        with other.transaction():
+            insert(other)
+    assert waiting.missing is None
+
+
+def test_writers_at_one_time_take_each_other_for_nobody_who_waits(listener, open_connection):
+    """Two sessions that write to one category at once have parts of its lock each."""
+    count = listener(waits=False)
+    one, other = open_connection(), open_connection()
+    while (one.info.backend_pid - other.info.backend_pid) % 16 == 0:
+        other = open_connection()
+    with one.transaction():
+        insert(one)
+        insert(other)
+    assert count() == 0
+
+
+def test_a_wait_that_is_held_up_keeps_no_part_of_the_lock(given, open_connection):
+    """Writers would notify who does not wait."""
+    writer, waiter = open_connection(), open_connection()
+    with writer.transaction():
+        insert(writer)
+        held_up = waiter.execute("SELECT reservation.expect_notice(%s)", [CATEGORY])
+        assert held_up.fetchone() == (False,)
+        held = waiter.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        )
+        assert held.fetchone() == (0,)
+
+
+def test_a_session_switches_its_own_notices_off(waiting, connection):
+    """For a bulk load, say; others still give notice."""
+    connection.execute("SET reservation.notices = off")
+    insert(connection)
+    assert not waiting.wait(0)
+    connection.execute("RESET reservation.notices")
+    insert(connection)
+    assert waiting.wait(NEVER)
+
+
+@pytest.mark.parametrize("right", ["sender", "insert"])
+def test_writers_need_no_rights_for_it(waiting, connection, open_connection, right):
+    """A sender, and a role that may insert and knows nothing of our schema, give notice too."""
+    role = f"notice_{uuid.uuid4().hex}"
+    writer = open_connection()
+    connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
+    try:
+        if right == "sender":
+            grant(connection, "sender", role, [CATEGORY])
+        else:
+            for statement in (
+                "GRANT USAGE ON SCHEMA message_store TO {}",
+                "GRANT INSERT ON message_store.messages TO {}",
+                "GRANT USAGE ON SEQUENCE message_store.messages_global_position_seq TO {}",
+            ):
+                connection.execute(sql.SQL(statement).format(sql.Identifier(role)))
+        writer.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+        (ours if right == "sender" else insert)(writer)
+        assert waiting.wait(NEVER)
+    finally:
+        writer.close()
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def test_a_consumer_role_may_wait(given, connection, database_url, open_connection):
+    """What `store grants consumer` gives is enough."""
+    role = f"notice_{uuid.uuid4().hex}"
+    grant(connection, "consumer", role, [])
+    try:
+        address = conninfo.make_conninfo(database_url, options=f"-c role={role}")
+        reader = open_connection(options=f"-c role={role}")
+        with Notices(reader, address, CATEGORY) as notices:
+            assert notices.wait(0)
+            insert(connection)
+            assert notices.wait(NEVER)
+    finally:
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def test_being_told_to_stop_ends_the_wait(waiting):
+    """At once, from another thread or a signal."""
+    stop = Stop()
+    with ThreadPoolExecutor(1) as thread:
+        waited = thread.submit(waiting.wait, NEVER, pause=stop)
+        stop.request()
+        assert waited.result(PATIENCE) is False
+    assert stop.requested
+
+
+def test_a_lost_connection_makes_it_poll_and_then_connect_again(waiting, connection, monkeypatch):
+    """No message is missed meanwhile, and the reader goes on."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND query LIKE '%expect_notice%' "
+        "AND pid <> pg_backend_pid()"
+    )
+    told = False
+    while (
+        waiting.missing is None
+    ):  # the server's last words can come before the end, and end a wait
+        told = waiting.wait(NEVER)
+    assert told  # there is cause to look: something may have been missed
+    assert "lost" in waiting.missing
+    insert(connection)
+    assert not waiting.wait(NEVER, poll=0)
+    monkeypatch.setattr(waiting, "_try_at", 0)
+    assert waiting.wait(NEVER)
+    assert waiting.missing is None
+    insert(connection)
+    assert waiting.wait(NEVER)
+
+
+def test_a_database_that_takes_no_more_connections_makes_it_poll(
+    given, database_url, open_connection, connection
+):
+    """The reader has its own, and says why it is not told."""
+    reader = open_connection()
+    with Notices(reader, conninfo.make_conninfo(database_url, user="nobody_"), CATEGORY) as notices:
+        assert not notices.wait(NEVER, poll=0)
+        assert "Cannot reach the database" in notices.missing
+
+
+def test_without_the_trigger_it_polls_and_opens_no_connection(connection, database_url):
+    """Who does not switch notices on pays nothing for them."""
+    with Notices(connection, database_url, CATEGORY) as notices:
+        assert not notices.wait(NEVER, poll=0)
+        assert notices.missing == "they are off"
+    assert connection.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    ).fetchone() == (1,)
+
+
+def test_switching_is_seen_while_waiting(connection, database_url, monkeypatch):
+    """On: from the next question on; off: when a message was found that nobody told of."""
+    monkeypatch.setattr(notice, "RETRY", 0)
+    with Notices(connection, database_url, CATEGORY) as notices:
+        assert not notices.wait(NEVER, poll=0)
+        assert set_notices(connection, True)
+        assert notices.wait(NEVER)
+        assert set_notices(connection, False)
+        insert(connection)
+        assert not notices.wait(0)
+        notices.leave()
+        assert not notices.wait(NEVER, poll=0)
+        assert notices.missing == "they are off"
+
+
+def test_switching_says_whether_it_changed_anything(connection):
+    """On and off, as often as one likes, and nothing of it stays."""
+    assert not notices_given(connection)
+    assert [set_notices(connection, on) for on in (False, True, True)] == [False, True, False]
+    assert notices_given(connection)
+    connection.execute("ALTER TABLE message_store.messages DISABLE TRIGGER reservation_notice")
+    assert not notices_given(connection)
+    assert set_notices(connection, True)
+    assert set_notices(connection, False)
+    assert connection.execute(
+        "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'message_store.messages'::regclass"
+    ).fetchone() == (0,)
+
+
+def test_switching_gives_up_where_a_writer_does_not_end(connection, open_connection, monkeypatch):
+    """Its writers would have to wait behind it else; the error says what to do."""
+    writer = open_connection()
+    monkeypatch.setattr(notice, "LOCK_TIMEOUT", "10ms")
+    with writer.transaction():
+        insert(writer)
+        with pytest.raises(LockTimeoutError, match="pg_stat_activity"):
+            set_notices(connection, True)
+    assert set_notices(connection, True)
+
+
+def test_switching_needs_the_schemas(empty_database_url):
+    """The error names the command that makes them."""
+    with (
+        connect(empty_database_url, autocommit=True) as connection,
+        pytest.raises(SchemaError, match="reservation store install"),
+    ):
+        set_notices(connection, True)
+
+
+def test_switching_needs_the_owner_of_the_log(connection, open_connection):
+    """A consumer may not change what writers do."""
+    role = f"notice_{uuid.uuid4().hex}"
+    grant(connection, "consumer", role, [])
+    try:
+        with pytest.raises(StoreError, match="permission denied"):
+            set_notices(open_connection(options=f"-c role={role}"), True)
+    finally:
+        connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def test_a_store_of_message_db_gives_notice_until_it_is_detached(empty_database_url):
+    """The trigger goes with the schema, is named among what goes, and writers go on."""
+    with connect(empty_database_url, autocommit=True) as connection:
+        imitate(connection)
+        attach(connection)
+        assert set_notices(connection, True)
+        with Notices(connection, empty_database_url, CATEGORY) as notices:
+            assert notices.wait(0)
+            with connect(empty_database_url, autocommit=True) as writer:
+                writer.execute("SET search_path = message_store")
+                writer.execute(
+                    "SELECT write_message(gen_random_uuid()::varchar, 'thing-1', 'T', '{}')"
+                )
+            assert notices.wait(NEVER)
+        detached = detach(connection)
+        assert detached.dependents == ("trigger reservation_notice on message_store.messages",)
+        assert not notices_given(connection)
+        insert(connection)
+
+
+def test_the_command_switches_and_says_which(database_url):
+    """In words, and as JSON."""
+    env = {"RESERVATION_DATABASE_URL": database_url}
+    said = [
+        run_cli("store", "notices", *arguments, env=env).stdout
+        for arguments in ([], ["on"], ["on"], ["--json"], ["off"], ["off"])
+    ]
+    assert said[:3] == ["notices: off\n", "notices: switched on\n", "notices: were on\n"]
+    assert json.loads(said[3]) == {"notices": "on", "changed": False}
+    assert said[4:] == ["notices: switched off\n", "notices: were off\n"]
+
+
+def test_consumers_are_woken_up(given, store, database_url):
+    """Both handle what comes by notice alone, with nobody looking of its own accord."""
+    stops, threads = [], []
+    try:
+        for category in ("account:command", "accountTransaction"):
+            stop = Stop()
+            ready = threading.Event()
+            stops.append(stop)
+            threads.append(
+                threading.Thread(
+                    target=_consume, args=(database_url, category, stop, ready), daemon=True
+                )
+            )
+            threads[-1].start()
+            assert ready.wait(PATIENCE)
+        store.write(open_(), COMMANDS)
+        for n in range(20):
+            store.write(deposit(f"d{n}"), COMMANDS)
+            _wait_for(given, "account-123", n + 2)
+    finally:
+        for stop in stops:
+            stop.request()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 20
+
+
+def test_the_processes_of_a_component_wait_for_notice(given, store, database_url):
+    """`reservation start` uses what is switched on, and stops out of a wait."""
+    with Started(database_url) as started:
+        for category in ("account:command", "accountTransaction"):
+            started.wait_for("notice_awaited", category=category)
+        store.write([open_(), deposit()], COMMANDS)
+        started.wait_for("batch_committed", category="accountTransaction", handled=1)
+        assert started.stop() == 0
+
+
+class _Ready:
+    """A wait that tells once it is one for notice."""
+
+    def __init__(self, notices, ready):
+        self._notices, self._ready = notices, ready
+
+    def __getattr__(self, name):
+        return getattr(self._notices, name)
+
+    def wait(self, *arguments, **options):
+        if self._notices.missing is None:
+            self._ready.set()
+        return self._notices.wait(*arguments, **options)
+
+
+def _consume(database_url, category, stop, ready):
+    with (
+        session(database_url) as opened,
+        Notices(opened.connection, database_url, category) as notices,
+    ):
+        Consumer(
+            opened,
+            account,
+            category,
+            notices=_Ready(notices, ready),
+            notice_interval=NEVER,
+            poll_interval=NEVER,
+        ).run(stop)
+
+
+def _wait_for(connection, stream_name, count):
+    """Wait in the server until a stream has so many messages."""
+    connection.execute(
+        sql.SQL(
+            """
+            DO $$
+            BEGIN
+              FOR n IN 1..6000 LOOP
+                EXIT WHEN {} <= (SELECT count(*) FROM message_store.messages
+                                 WHERE stream_name = {});
+                PERFORM pg_sleep(0.005);
+              END LOOP;
+            END $$
+            """
+        ).format(sql.Literal(count), sql.Literal(stream_name))
+    )

@@ -1,0 +1,308 @@
+"""Stream names and JSON, held against a real PostgreSQL with values that nobody thought of."""
+
+import dataclasses
+import enum
+import itertools
+import json
+import random
+import uuid
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from reservation import Metadata, codec, stream_name
+from reservation.errors import EncodeError, StreamNameError
+from reservation.stream_name import MAX_BYTES
+from tests.controls import COMMANDS, deposit
+
+# What UTF-8 and jsonb have a form for; and what else a Python text can hold.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+any_texts = st.text(st.characters(categories=None) | st.sampled_from("\0\x1f\ud800\udfff-+:\\"))
+
+# Names are of the same characters, but for the control characters.
+name_characters = st.characters(exclude_categories=["Cs", "Cc"])
+categories = st.text(name_characters, min_size=1, max_size=30).map(lambda t: t.replace("-", "_"))
+last_ids = st.text(name_characters | st.sampled_from("-+:"), min_size=1, max_size=30)
+leading_ids = last_ids.map(lambda text: text.replace("+", "-"))
+
+
+@given(categories, st.lists(leading_ids, max_size=3), last_ids)
+def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading, last):
+    """Whatever the ids are, as long as no leading one holds the separator."""
+    name = stream_name.of(category, *leading, last)
+    assert stream_name.category(name) == category
+    assert stream_name.identifier(name) == "+".join([*leading, last])
+    assert stream_name.cardinal_id(name) == (leading[0] if leading else last.partition("+")[0])
+    assert stream_name.ids(name) == [*leading, *last.split("+")]
+    assert not stream_name.is_category(name)
+    assert stream_name.category(category) == category
+    assert stream_name.is_category(category)
+    assert stream_name.check_category(category) == category
+
+
+@given(name=texts | st.text("a-+:", max_size=8))
+def test_client_and_server_take_any_name_apart_alike(connection, name):
+    """Also names that a client of another kind may have written."""
+    assert connection.execute(
+        "SELECT message_store.category(n), message_store.id(n), message_store.cardinal_id(n),"
+        " message_store.is_category(n) FROM CAST(%s AS text) AS n",
+        [name],
+    ).fetchone() == (
+        stream_name.category(name),
+        stream_name.identifier(name),
+        stream_name.cardinal_id(name),
+        stream_name.is_category(name),
+    )
+
+
+def is_fit(name):
+    """Tell what the grammar's page says, in other words than the code."""
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    control = any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name)
+    return name[:1] not in ("", "-") and not control and length <= MAX_BYTES
+
+
+@given(name=any_texts | st.builds("{}-{}".format, categories, any_texts))
+@example(name="")
+@example(name="-1")
+@example(name="account-1\n")
+@example(name="account-\0")
+def test_a_name_is_refused_exactly_where_the_store_could_not_hold_it(store, name):
+    """Whatever is not refused can be written to and read again."""
+    if not is_fit(name):
+        with pytest.raises(StreamNameError):
+            stream_name.check(name)
+        return
+    assert stream_name.check(name) == name
+    written = f"{name}{'' if stream_name.identifier(name) else '-1'}"
+    position = store.write(deposit(), written)
+    assert store.stream_version(written) == position
+    assert store.last_message(written).stream_name == written
+
+
+def long_name(seed, length, category_length, widest):
+    """Give a name of so many bytes that can not be compressed."""
+    chance = random.Random(seed)
+    characters = [chr(chance.randrange(0xA0, widest)) for _ in range(length)]
+    name = "".join(characters).replace("-", "_").encode()[:length].decode(errors="ignore")
+    name += "x" * (length - len(name.encode()))
+    head = name[:category_length] or "a"
+    rest = name[len(head) + 1 :]
+    made = f"{head}-{rest}"
+    return made + "y" * (length - len(made.encode()))
+
+
+@given(
+    seed=st.integers(),
+    category_length=st.integers(1, MAX_BYTES // 8),
+    widest=st.sampled_from([0x100, 0x800, 0xD800]),
+)
+def test_the_longest_name_is_written_and_read_and_a_longer_one_refused(
+    store, seed, category_length, widest
+):
+    """The limit is what the server's index takes, even of a text that it can not compress."""
+    name = long_name(seed, MAX_BYTES, category_length, widest)
+    assume(len(name.encode()) == MAX_BYTES)
+    assert store.write(deposit(), name) == 0
+    assert [message.stream_name for message in store.read_stream(name)] == [name]
+    with pytest.raises(StreamNameError, match="bytes long"):
+        store.write(deposit(), name + "z")
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2**40
+
+
+@dataclass(frozen=True)
+class Part:
+    unit_price: Decimal
+    sold_at: datetime | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    by_name: dict[str, Part]
+    all_parts: list[Part]
+
+
+decimals = st.builds(
+    lambda sign, digits, exponent: Decimal((sign, digits, exponent)),
+    st.integers(0, 1),
+    st.lists(st.integers(0, 9), min_size=1, max_size=40),
+    st.integers(-60, 60) | st.integers(-16383, 4000),
+)
+zones = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda m: timezone(timedelta(minutes=m)))
+datetimes = st.datetimes(timezones=zones)
+integers = st.integers() | st.integers(-(10**4299) + 1, 10**4299 - 1)
+parts = st.builds(Part, decimals, st.none() | datetimes, st.lists(texts, max_size=2).map(tuple))
+
+plain: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (str, texts),
+    (int, integers),
+    (bool, st.booleans()),
+    (float, st.floats(allow_nan=False, allow_infinity=False)),
+    (Decimal, decimals),
+    (datetime, datetimes),
+    (date, st.dates()),
+    (time, st.times()),
+    (timedelta, st.timedeltas()),
+    (uuid.UUID, st.uuids()),
+    (bytes, st.binary(max_size=30)),
+    (Size, st.sampled_from(Size)),
+    (Level, st.sampled_from(Level)),
+    (int | str, integers | texts),
+    (bool | Decimal, st.booleans() | decimals),
+    (Part, parts),
+    (Part | None, st.none() | parts),
+    (Whole, st.builds(Whole, st.dictionaries(texts, parts, max_size=2), st.lists(parts))),
+]
+containers = [
+    lambda hint, values: (hint, values),
+    lambda hint, values: (hint | None, st.none() | values),
+    lambda hint, values: (list[hint], st.lists(values, max_size=3)),
+    lambda hint, values: (dict[str, hint], st.dictionaries(texts, values, max_size=3)),
+    lambda hint, values: (tuple[hint, ...], st.lists(values, max_size=3).map(tuple)),
+    lambda hint, values: (list[dict[str, hint]], st.lists(st.dictionaries(texts, values))),
+]
+fields = [wrap(*one) for one, wrap in itertools.product(plain, containers)]
+
+
+@st.composite
+def messages(draw):
+    """Draw an instance of a dataclass that did not exist before."""
+    chosen = draw(st.lists(st.sampled_from(fields), min_size=1, max_size=5))
+    type_: Any = dataclasses.make_dataclass(
+        "Message",
+        [(f"the_{n}_field", hint) for n, (hint, _) in enumerate(chosen)],
+        frozen=draw(st.booleans()),
+        slots=draw(st.booleans()),
+        kw_only=True,
+    )
+    return type_(**{f"the_{n}_field": draw(values) for n, (_, values) in enumerate(chosen)})
+
+
+def stored(connection, text):
+    """Give a text as it comes back from jsonb."""
+    return connection.execute("SELECT CAST(%s AS jsonb)::text", [text]).fetchone()[0]
+
+
+@settings(max_examples=300)
+@given(message=messages())
+def test_a_message_comes_back_equal_from_the_store(connection, message):
+    """Whatever its fields are and hold, through jsonb, which writes numbers its own way."""
+    text = stored(connection, codec.encode(message))
+    assert codec.decode(type(message), text) == message
+
+
+@dataclass
+class Anything:
+    payload: Any
+    amount: Decimal = Decimal(0)
+    memo: str = ""
+
+
+odd_decimals = st.builds(
+    lambda sign, digits, exponent: Decimal((sign, digits, exponent)),
+    st.integers(0, 1),
+    st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    st.sampled_from([0, 5, 131060, 131067, 131072, -16383, -16384, 10**9, -(10**9)])
+    | st.integers(131060, 131075)
+    | st.integers(-16388, -16378),
+) | st.sampled_from([Decimal("NaN"), Decimal("-Infinity"), Decimal("sNaN")])
+odd_texts = any_texts | st.text('\\u0"[{E+NaN', max_size=12)
+odd_payloads = st.recursive(
+    odd_texts | st.integers() | st.floats() | st.none() | st.booleans() | odd_decimals,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(odd_texts, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def naive(value: Any) -> str:
+    """Give the JSON that there would be if nothing were checked."""
+    match value:
+        case dict():
+            return "{" + ",".join(f"{json.dumps(k)}:{naive(v)}" for k, v in value.items()) + "}"
+        case list():
+            return f"[{','.join(map(naive, value))}]"
+        case Decimal():
+            return str(value)
+    return json.dumps(value)
+
+
+def is_zero_out_of_range(value: Any) -> bool:
+    """Tell a zero such as 0E+200000, which PostgreSQL takes and no other number of that size."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    if isinstance(value, Decimal) and value.is_finite() and not value:
+        return value.adjusted() > 131071
+    return any(map(is_zero_out_of_range, parts))
+
+
+@settings(max_examples=400)
+@given(payload=odd_payloads, amount=odd_decimals, memo=odd_texts)
+def test_what_is_let_through_is_taken_and_what_is_refused_would_not_be(
+    connection, payload, amount, memo
+):
+    """The client refuses what PostgreSQL refuses, neither more nor less."""
+    assume(not is_zero_out_of_range([payload, amount]))
+    message = Anything(payload, amount, memo)
+    refused = ""
+    try:
+        text = codec.encode(message)
+    except msgspec.ValidationError as error:
+        refused = codec.explain(error)
+    if not refused:
+        back = codec.decode(Anything, stored(connection, text))
+        assert (back.amount, back.memo) == (amount, memo)
+        return
+    assert " - at `$." in refused
+    if "no type" not in refused:  # which PostgreSQL takes, and no reader
+        with pytest.raises(psycopg.DataError):
+            stored(connection, naive(vars(message)))
+
+
+@given(properties=st.dictionaries(odd_texts, odd_payloads, max_size=3), name=odd_texts)
+def test_metadata_is_stored_or_refused_by_the_client(store, properties, name):
+    """The server is never the one to refuse a value of the users' own."""
+    metadata = Metadata(properties=properties, reply_stream_name=name)
+    refused = ""
+    try:
+        store.write(deposit(), COMMANDS, metadata=metadata)
+    except EncodeError as error:
+        refused = str(error)
+    if refused:
+        assert "- at `$." in refused
+        return
+    back = store.last_message(COMMANDS).metadata
+    assert (back.reply_stream_name, set(back.properties)) == (name, set(properties))
+
+
+@given(at=st.datetimes(timezones=st.timezones()) | st.datetimes())
+def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
+    """Zones of long ago have seconds in their offsets, which JSON's form of a time leaves out."""
+    message = deposit(time=at)
+    if (at.utcoffset() or timedelta()).seconds % 60:
+        with pytest.raises(msgspec.ValidationError, match="whole minutes"):
+            codec.encode(message)
+    else:
+        back = codec.decode(type(message), codec.encode(message)).time
+        assert (back.replace(tzinfo=None), back.utcoffset()) == (
+            at.replace(tzinfo=None),
+            at.utcoffset(),
+        )

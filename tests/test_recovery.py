@@ -1,0 +1,385 @@
+"""Errors of the database that pass: the consumers wait, and go on where they were."""
+
+import signal
+import threading
+
+import pytest
+import structlog
+from psycopg import conninfo, sql
+
+from bank import account
+from bank.invariants import progress
+from bank.traffic import in_batches, make_traffic
+from consumers import backoff
+from consumers.batch import Batch
+from consumers.consumer import Consumer
+from consumers.position import Position
+from consumers.session import Session
+from consumers.stopping import Stop
+from reservation import MessageStore, install
+from reservation.errors import LockTimeoutError, PositionLostError, SerializationError
+from reservation.store.connection import connect
+from reservation.store.notice import set_notices
+from tests.bank import RESERVED, broken, event_types, session
+from tests.controls import COMMANDS, deposit, open_
+from tests.holding import HELD, holding
+from tests.processes import PATIENCE, Started
+from tests.proxy import Cut, Proxy
+from tests.servers import OwnServer
+
+READS = ("account:command", RESERVED)
+COMMIT = "COMMIT\0"  # the whole statement, not BEGIN ISOLATION LEVEL READ COMMITTED
+CONSUMERS = "application_name LIKE 'reservation account %'"
+
+
+def terminate(admin):
+    """End the server's processes for the consumers, and wait until they are gone."""
+    assert admin.execute(
+        f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {CONSUMERS}"
+    ).fetchall()
+
+
+def allow(admin, address, allowed):
+    """Let the database take new connections, or none."""
+    name = conninfo.conninfo_to_dict(address)["dbname"]
+    admin.execute(
+        sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(
+            sql.Identifier(name), sql.Literal(allowed)
+        )
+    )
+
+
+def started_in_full(started):
+    """Wait until both consumers have claimed their positions."""
+    for category in READS:
+        started.wait_for("consumer_started", category=category)
+
+
+def epochs(connection):
+    """Return the epochs of all positions."""
+    rows = connection.execute("SELECT epoch FROM reservation.positions").fetchall()
+    return [epoch for (epoch,) in rows]
+
+
+def load(store, sends=600, seed=1):
+    """Write many commands, reissues among them; return the ids of those acknowledged."""
+    traffic = make_traffic(accounts=10, sends=sends, seed=seed)
+    batches = [*in_batches(traffic, traffic.accounts, 50), *([write] for write in traffic.late)]
+    for batch in batches:
+        store.write_batch(batch)
+    return {write.id for batch in batches for write in batch}
+
+
+def wait_until_drained(connection, started):
+    """Wait until both consumers have committed the end of their category, commands first."""
+    for category in READS:
+        while progress(connection)[category][0]:
+            started.wait_for("batch_committed", category=category)
+
+
+@pytest.mark.faults
+def test_consumers_that_wait_get_a_new_connection(connection, store, admin, database_url):
+    """The one they had was ended by the server; what comes next is handled, by the same claim."""
+    store.write(open_(), COMMANDS)
+    with Started(database_url) as started:
+        started_in_full(started)
+        for n in range(3):
+            terminate(admin)
+            for category in READS:
+                lost = started.wait_for("database_unavailable", category=category)
+                assert 0.05 <= lost["delay"] <= 0.1
+                started.wait_for("database_available", category=category)
+            store.write(deposit(f"d{n}"), COMMANDS)
+            started.wait_for("batch_committed", category=RESERVED, handled=1)
+        assert started.stop() == 0
+        assert "terminating connection" in started.log
+        assert "Traceback" not in started.log
+        assert all(line.startswith("{") for line in started.lines)
+    assert epochs(connection) == [1, 1]
+    assert broken(connection) == {}
+
+
+@pytest.mark.faults
+def test_notice_is_awaited_again_on_a_new_connection(connection, store, admin, database_url):
+    """At once, rather than when the next attempt would be due."""
+    set_notices(connection, on=True)
+    with Started(database_url, "--only", "commands") as started:
+        started.wait_for("notice_awaited")
+        terminate(admin)
+        started.wait_for("database_available")
+        store.write(open_(), COMMANDS)
+        started.wait_for("batch_committed", handled=1)
+        assert started.stop() == 0
+
+
+@pytest.mark.faults
+def test_a_batch_whose_connection_is_lost_is_read_again(
+    connection, store, admin, database_url, tmp_path, monkeypatch
+):
+    """It was within its transaction, in a handler; it takes effect once all the same."""
+    app = holding(tmp_path, monkeypatch)
+    store.write([open_(), deposit(), deposit(HELD), deposit("d3")], COMMANDS)
+    with Started(database_url, "--app-dir", str(tmp_path), app="held:account") as started:
+        app.wait()
+        terminate(admin)
+        app.let_go()
+        started.wait_for("database_unavailable", category=RESERVED)
+        started.wait_for("database_available", category=RESERVED)
+        started.wait_for("batch_committed", category=RESERVED, handled=3)
+        assert started.stop() == 0
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 3
+    assert broken(connection) == {}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("when", list(Cut))
+def test_a_commit_whose_outcome_is_unknown_is_harmless(connection, store, database_url, when):
+    """The position tells whether it happened; the batch is read again if it did not."""
+    acknowledged = load(store)
+    with Proxy(database_url) as proxy, Started(proxy.address, "--batch-size", "10") as started:
+        for category in (*READS, RESERVED):
+            started.wait_for("batch_committed", category=category)
+            proxy.cut(when, COMMIT)
+            assert proxy.happened.wait(PATIENCE)
+            away = started.wait_for("database_unavailable")
+            started.wait_for("database_available", category=away["category"])
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    assert epochs(connection) == [1, 1]
+    assert broken(connection, acknowledged) == {}
+
+
+@pytest.mark.faults
+def test_consumers_outlive_a_crash_of_the_server(tmp_path):
+    """Under load and twice; they go on once the server has recovered, and I1 to I8 hold."""
+    server = OwnServer(tmp_path / "postgres")
+    try:
+        with connect(server.address, autocommit=True) as connection:
+            install(connection)
+        with MessageStore.open(server.address) as store:
+            acknowledged = load(store, sends=2000)
+        with Started(server.address, "--batch-size", "10") as started:
+            for _ in range(2):
+                for category in READS:
+                    started.wait_for("batch_committed", category=category)
+                server.crash()
+                for category in READS:
+                    started.wait_for("database_unavailable", category=category)
+                server.start()
+                for category in READS:
+                    started.wait_for("database_available", category=category)
+            with connect(server.address, autocommit=True) as connection:
+                wait_until_drained(connection, started)
+                assert started.stop() == 0
+                assert epochs(connection) == [1, 1]
+                assert broken(connection, acknowledged) == {}
+    finally:
+        server.close()
+
+
+@pytest.mark.faults
+def test_a_database_that_lets_nobody_in_is_asked_less_and_less_often(admin, database_url):
+    """Each limit is twice the one before, and no log tells the password."""
+    password = conninfo.conninfo_to_dict(database_url).get("password") or "a-secret"
+    address = conninfo.make_conninfo(database_url, password=password)
+    with Started(address, "--only", "commands") as started:
+        started.wait_for("consumer_started")
+        allow(admin, database_url, False)
+        try:
+            terminate(admin)
+            for n in range(5):
+                away = started.wait_for("database_unavailable")
+                assert 0.05 * 2**n <= away["delay"] <= 0.1 * 2**n
+            assert "not currently accepting connections" in away["error"]
+        finally:
+            allow(admin, database_url, True)
+        started.wait_for("database_available")
+        assert started.stop() == 0
+        assert password not in started.log
+
+
+@pytest.mark.faults
+def test_a_consumer_that_waits_for_the_database_stops_at_once(admin, database_url):
+    """Nothing is in hand, so there is nothing to finish."""
+    with Started(database_url) as started:
+        started_in_full(started)
+        allow(admin, database_url, False)
+        try:
+            terminate(admin)
+            for category in READS:
+                started.wait_for("database_unavailable", category=category)
+            assert started.stop() == 0
+        finally:
+            allow(admin, database_url, True)
+        assert started.log.count('"consumer_stopped"') == 2
+        assert "batch_abandoned" not in started.log
+
+
+@pytest.mark.faults
+def test_who_was_taken_over_while_away_does_not_win_the_position_back(
+    connection, store, admin, database_url
+):
+    """It finds the newer epoch on its new connection, and ends as it does on the old one."""
+    with Started(database_url, "--only", "commands") as older:
+        older.wait_for("consumer_started", epoch=1)
+        older.process.send_signal(signal.SIGSTOP)
+        terminate(admin)
+        with Started(database_url, "--only", "commands") as newer:
+            newer.wait_for("consumer_started", epoch=2)
+            older.process.send_signal(signal.SIGCONT)
+            assert older.process.wait(PATIENCE) == 1
+            assert "database_unavailable" in older.log
+            assert "Another process has taken over the consumer account" in older.log
+            store.write(open_(), COMMANDS)
+            newer.wait_for("batch_committed", handled=1)
+            assert newer.stop() == 0
+    assert epochs(connection) == [2]
+
+
+@pytest.mark.faults
+def test_a_disk_that_is_full_is_waited_for(connection, store, database_url):
+    """The batch goes through when there is space again; until then it leaves nothing."""
+    connection.execute(
+        """
+        CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+          RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100';
+        END $$;
+        """
+    )
+    store.write([open_(), deposit()], COMMANDS)
+    connection.execute(
+        "CREATE TRIGGER full_disk BEFORE INSERT ON message_store.messages "
+        "FOR EACH STATEMENT EXECUTE FUNCTION full_disk()"
+    )
+    with Started(database_url) as started:
+        for _ in range(3):
+            away = started.wait_for("database_unavailable")
+        assert "No space left on device" in away["error"]
+        assert away["delay"] >= 0.2
+        assert event_types(store) == []
+        connection.execute("DROP TRIGGER full_disk ON message_store.messages")
+        started.wait_for("database_available", category="account:command")
+        started.wait_for("batch_committed", category=RESERVED, handled=1)
+        assert started.stop() == 0
+    assert broken(connection) == {}
+
+
+@pytest.mark.faults
+def test_a_server_that_takes_no_writes_is_waited_for(connection, store, admin, database_url):
+    """It may have become a standby; a consumer goes on where it may write."""
+    read_only = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = {}")
+    name = sql.Identifier(conninfo.conninfo_to_dict(database_url)["dbname"])
+    with Started(database_url, "--only", "commands") as started:
+        started.wait_for("consumer_started")
+        admin.execute(read_only.format(name, sql.SQL("on")))
+        terminate(admin)
+        for _ in range(3):
+            away = started.wait_for("database_unavailable")
+        assert "read-only transaction" in away["error"]
+        admin.execute(read_only.format(name, sql.SQL("off")))
+        started.wait_for("database_available")
+        store.write(open_(), COMMANDS)
+        started.wait_for("batch_committed", handled=1)
+        assert started.stop() == 0
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("when", "epoch"), [(Cut.BEFORE, 1), (Cut.AFTER, 2), (Cut.WITHIN, 2)])
+def test_a_claim_whose_commit_is_unknown_is_made_again(
+    connection, store, database_url, when, epoch
+):
+    """Until it is known, nobody holds the position for sure; a claim more does no harm."""
+    store.write(open_(), COMMANDS)
+    stop = Stop()
+    with Proxy(database_url) as proxy, session(proxy.address) as opened:
+        proxy.cut(when, COMMIT)
+        consumer = Consumer(opened, account, "account:command")
+        running = threading.Thread(target=consumer.run, args=(stop,), daemon=True)
+        running.start()
+        while event_types(store) != ["Opened"]:
+            assert running.is_alive()
+        stop.request()
+        running.join(PATIENCE)
+        assert proxy.happened.is_set()
+    assert epochs(connection) == [epoch]
+
+
+def test_a_position_that_an_earlier_connection_still_moves_is_waited_for(connection, database_url):
+    """Its commit may be on its way; what is read then is what came of it."""
+    position = Position.claim(connection, "account", COMMANDS)
+    with connect(database_url) as earlier, session(database_url) as later:
+        position.advance(earlier, 7)
+        with pytest.raises(LockTimeoutError):
+            position.renew(later.connection)
+        assert position.position == 0
+        earlier.commit()
+        position.renew(later.connection)
+        assert position.position == 7
+        Position.claim(connection, "account", COMMANDS)
+        with pytest.raises(PositionLostError):
+            position.renew(later.connection)
+
+
+def test_a_batch_that_loses_race_after_race_is_run_until_it_wins(
+    connection, store, database_url, monkeypatch
+):
+    """It is told each time, and nothing ends."""
+    monkeypatch.setattr(backoff.Backoff.__init__, "__defaults__", (0.001, 0.002))
+    store.write(open_(), COMMANDS)
+    stop, tries = Stop(), []
+    run = Batch.run
+
+    def lose(self, limit, *, careful=False):
+        tries.append(careful)
+        if len(tries) <= 20:
+            raise SerializationError("lost")
+        stop.request()
+        return run(self, limit, careful=careful)
+
+    monkeypatch.setattr(Batch, "run", lose)
+    with session(database_url) as opened, structlog.testing.capture_logs() as logs:
+        Consumer(opened, account, "account:command").run(stop)
+    assert tries == [False] + [True] * 20
+    again = [one["times"] for one in logs if one["event"] == "race_lost_again"]
+    assert again == list(range(2, 21))
+    assert event_types(store) == ["Opened"]
+
+
+def test_connecting_ends_at_once_when_it_is_time_to_stop(database_url, monkeypatch):
+    """Even where connecting itself takes for ever."""
+    stop, connecting, never = Stop(), threading.Event(), threading.Event()
+    with session(database_url) as opened:
+
+        def hang(self):
+            connecting.set()
+            never.wait(PATIENCE)
+            raise SerializationError("too late")
+
+        monkeypatch.setattr(Session, "_open", hang)
+        waiting = threading.Thread(
+            target=lambda: opened.recover(SerializationError("lost"), stop), daemon=True
+        )
+        waiting.start()
+        assert connecting.wait(PATIENCE)
+        stop.request()
+        waiting.join(PATIENCE)
+        assert not waiting.is_alive()
+        never.set()
+
+
+def test_the_settings_of_a_consumers_connection(database_url):
+    """No limit of the server ends a long batch, and none of its locks outlives a lost client."""
+    address = conninfo.make_conninfo(
+        database_url,
+        options="-c idle_in_transaction_session_timeout=7 -c statement_timeout=7000",
+    )
+    with session(address) as opened:
+        settings = dict(
+            opened.connection.execute("SELECT name, setting FROM pg_settings").fetchall()
+        )
+        assert settings["lock_timeout"] == "1000"
+        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            assert settings[name] == "0"
+        assert settings["client_connection_check_interval"] == "2000"
+        assert settings["application_name"] == "reservation test"

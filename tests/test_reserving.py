@@ -1,0 +1,212 @@
+"""Reserving in sets, held against a model in memory."""
+
+import contextlib
+import itertools
+import json
+import threading
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.batch import Batch
+from consumers.position import Position
+from reservation import Write
+from reservation.errors import PositionLostError
+from reservation.idempotence.reserve import Outcome, reserve
+from reservation.store.connection import connect
+from reservation.store.errors import RUN_AGAIN
+from tests.bank import RESERVED, account
+from tests.controls import LATER, TIME, deposit
+
+_numbers = itertools.count(1)
+
+VOLATILE = {"A": ["time", "by"], "B": []}
+
+values = st.sampled_from([1, 2, "1", None, [1], {"time": 1}])
+data = (
+    st.none()
+    | st.sampled_from(["null", "3", "[1]", '"time"', '["time"]'])
+    | st.dictionaries(st.sampled_from(["x", "time", "by"]), values).map(json.dumps)
+)
+names = st.sampled_from(["correlationStreamName", "replyStreamName", "properties"])
+others = st.sampled_from(["localProperties", "schemaVersion", "causationMessagePosition", "own"])
+odd_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text("aé😀\n\\", max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=2), inner),
+    max_leaves=4,
+)
+metadata = st.none() | (odd_values | st.dictionaries(names | others, odd_values)).map(json.dumps)
+
+
+@dataclass
+class Command:
+    """A command as it is stored, and the key that it is to be reserved under."""
+
+    type: str
+    data: str | None
+    metadata: str | None
+    into: str
+    key: str
+    global_position: int = 0
+
+    @property
+    def content(self):
+        """What a reissue has in common with it."""
+        held = None if self.data is None else json.loads(self.data)
+        if isinstance(held, dict):
+            left_out = VOLATILE.get(self.type, [])
+            held = {name: value for name, value in held.items() if name not in left_out}
+        return self.type, self.data is None, held
+
+
+commands = st.lists(
+    st.builds(
+        Command,
+        st.sampled_from(["A", "A", "B", "C"]),
+        data,
+        metadata,
+        st.sampled_from(["one", "two:x"]),
+        st.sampled_from(["k", "k+1", "é-😀"]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@dataclass
+class Model:
+    """What is reserved: the first command of each key, in the order of the copies."""
+
+    first: dict[str, Command] = field(default_factory=dict)
+
+    def reserve(self, stream_name, command):
+        known = self.first.setdefault(stream_name, command)
+        if known is command:
+            return Outcome.RESERVED
+        same = known.content == command.content
+        return Outcome.DUPLICATE if same else Outcome.CONFLICT
+
+
+def last_position(connection):
+    """Return the global position that was given last, to whatever came of it."""
+    return connection.execute(
+        "SELECT last_value FROM message_store.messages_global_position_seq"
+    ).fetchone()[0]
+
+
+@settings(max_examples=150)
+@given(commands=commands, cuts=st.lists(st.integers(1, 25), max_size=2))
+def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
+    """Whatever is reserved together with whatever: one copy a key, the first, and only that."""
+    number = next(_numbers)
+    for command in commands:
+        command.global_position = connection.execute(
+            "INSERT INTO message_store.messages (stream_name, position, type, data, metadata)"
+            " VALUES (%s || gen_random_uuid()::text, 7, %s, %s, %s) RETURNING global_position",
+            [f"c{number}:command-", command.type, command.data, command.metadata],
+        ).fetchone()[0]
+    model = Model()
+    given_before = last_position(connection)
+    for start, end in itertools.pairwise([0, *sorted(cuts), len(commands)]):
+        batch = [(one, f"{one.into}{number}-{one.key}") for one in commands[start:end]]
+        with connection.transaction():
+            outcomes = reserve(
+                connection, [(one.global_position, name) for one, name in batch], VOLATILE
+            )
+        assert outcomes == [model.reserve(name, one) for one, name in batch]
+    assert last_position(connection) - given_before == len(model.first)
+    sources = {m.global_position: m for m in store.read_category(f"c{number}:command")}
+    copies = [
+        copy
+        for category in (f"one{number}", f"two:x{number}")
+        for copy in store.read_category(category)
+    ]
+    copies.sort(key=lambda copy: copy.global_position)
+    assert [copy.stream_name for copy in copies] == list(model.first)
+    for copy, command in zip(copies, model.first.values(), strict=True):
+        source = sources[command.global_position]
+        assert (copy.position, copy.type, copy.data) == (0, source.type, source.data)
+        assert json.loads(copy.metadata_json) == json.loads(source.follow_metadata().encode())
+
+
+def milliseconds(connection):
+    """Return what the server's clock shows."""
+    return connection.execute(
+        "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    ).fetchone()[0]
+
+
+def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
+    """They are UUIDs of version 7, so that the index over ids grows at its end."""
+    store.write([deposit(f"d{n}") for n in range(200)], "account:command-1")
+    for start in (1, 101):
+        before = milliseconds(connection)
+        keys = [(n, f"accountTransaction-{n}") for n in range(start, start + 100)]
+        reserve(connection, keys, {})
+        after = milliseconds(connection)
+        copies = list(store.read_category(RESERVED))[-100:]
+        ids = [uuid.UUID(copy.id) for copy in copies]
+        assert ids == sorted(set(ids))
+        assert len(ids) == 100
+        assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}
+        assert all(before <= one.int >> 80 <= after for one in ids)
+
+
+def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, store):
+    """One of them reserves a batch, and the others find it reserved, whoever is first."""
+    store.write_batch([Write(deposit(f"d{n}"), f"account:command-{n}") for n in range(300)])
+    outcomes = []
+    together = threading.Barrier(3, timeout=30)
+
+    def run():
+        with connect(database_url, autocommit=True) as connection:
+            for start in range(1, 301, 20):
+                together.wait()
+                with connection.transaction():
+                    keys = [(n, f"accountTransaction-{n % 150}") for n in range(start, start + 20)]
+                    outcomes.extend(reserve(connection, keys, {"Deposit": ["depositId"]}))
+
+    in_threads(run, run, run)
+    assert outcomes.count(Outcome.RESERVED) == 150
+    assert outcomes.count(Outcome.DUPLICATE) == 750
+    copies = [copy.stream_name for copy in store.read_category(RESERVED)]
+    assert sorted(copies) == sorted({f"accountTransaction-{n}" for n in range(150)})
+
+
+def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(database_url, store):
+    """However often they do so, and whether or not they run with care."""
+    keys = 120
+    writes = [
+        Write(deposit(f"d{n % keys}", time=LATER if n > keys else TIME), f"account:command-{n}")
+        for n in range(3 * keys)
+    ]
+    store.write_batch(writes)
+    counts = Counter()
+
+    def run(careful):
+        with connect(database_url, autocommit=True) as connection:
+            read = 1
+            while read:
+                position = Position.claim(connection, "account", "account:command")
+                one = Batch(connection, account, position)
+                with contextlib.suppress(PositionLostError, *RUN_AGAIN):
+                    for _ in range(3):
+                        result = one.run(7, careful=careful)
+                        read = result.read
+                        counts.update(result.counts)
+
+    in_threads(lambda: run(False), lambda: run(True))
+    assert counts == Counter(reserved=keys, duplicate=2 * keys)
+    copies = [copy.stream_name for copy in store.read_category(RESERVED)]
+    assert copies == [f"accountTransaction-123+d{n}" for n in range(keys)]
+
+
+def in_threads(*works):
+    """Run functions side by side, and raise what one of them raised."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for future in [pool.submit(work) for work in works]:
+            future.result(timeout=60)

@@ -1,0 +1,535 @@
+"""What each kind of role may do with the store, and no more."""
+
+import itertools
+import os
+from uuid import uuid4
+
+import pytest
+from psycopg import conninfo, errors, sql
+
+from reservation import MessageStore, install
+from reservation.errors import SchemaError, StoreError, StreamNameError
+from reservation.queries import load_queries
+from reservation.store.connection import connect
+from reservation.store.install import SCHEMA_VERSION
+from reservation.store.roles import grant
+from tests.bank import RESERVED, broken, drain, event_types
+from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.processes import Started, run_cli
+
+_numbers = itertools.count(1)
+
+WRITE_ONE = "reservation.write_message(uuid, text, text, jsonb, jsonb, bigint)"
+WRITE_MANY = "reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[])"
+
+SENDER = {
+    "EXECUTE on reservation.may_insert",
+    "EXECUTE on reservation.send_messages",
+    "EXECUTE on reservation.write_message",
+    "EXECUTE on reservation.write_messages",
+    "USAGE on schema reservation",
+}
+CONSUMER = {
+    "INSERT on message_store.messages",
+    "SELECT on message_store.messages",
+    "USAGE on message_store.messages_global_position_seq",
+    "USAGE on schema message_store",
+    "USAGE on schema reservation",
+    "SELECT on reservation.versions",
+    "SELECT on reservation.positions",
+    "INSERT on reservation.positions",
+    "UPDATE on reservation.positions",
+}
+
+
+@pytest.fixture
+def new_role(connection):
+    """Give a function that names a role for this test, and makes it if it is asked to."""
+    names = []
+
+    def new(suffix="", *, create=True):
+        name = f"test_{os.getpid()}_{next(_numbers)}{suffix}"
+        if create:
+            run(connection, "CREATE ROLE {}", name)
+        names.append(name)
+        return name
+
+    yield new
+    connection.execute("RESET SESSION AUTHORIZATION")
+    for name in names:
+        if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).fetchone():
+            run(connection, "DROP OWNED BY {}", name)
+            run(connection, "DROP ROLE {}", name)
+
+
+def run(connection, statement, *names):
+    """Execute a statement with these identifiers in it."""
+    connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+
+
+def write(connection, stream_name):
+    """Write a message through the function for one."""
+    connection.execute(
+        "SELECT reservation.write_message(gen_random_uuid(), %s, 'Deposit', '{}', NULL, NULL)",
+        [stream_name],
+    )
+
+
+def write_many(connection, stream_names):
+    """Write a message to each stream, through the function for many."""
+    n = len(stream_names)
+    connection.execute(
+        "SELECT * FROM reservation.write_messages("
+        "%s::uuid[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[], %s::bigint[])",
+        [[uuid4() for _ in range(n)], stream_names, ["T"] * n, ["{}"] * n, [None] * n, [None] * n],
+    )
+
+
+def refused(connection, stream_name):
+    """Tell how a write is refused; None if it is not."""
+    try:
+        with connection.transaction(force_rollback=True):
+            write(connection, stream_name)
+    except errors.InsufficientPrivilege as error:
+        return error.diag.message_primary
+    return None
+
+
+def rights(connection, role):
+    """Return what a role may do in the two schemas, with the functions of ours that it may call."""
+    query = load_queries("reservation.store", "roles.sql")["effective"]
+    return {row[0] for row in connection.execute(query, {"role": role})}
+
+
+def as_login(connection, database_url, role):
+    """Let a role log in, and return the database's address for it."""
+    run(connection, "ALTER ROLE {} LOGIN PASSWORD 'secret'", role)
+    return conninfo.make_conninfo(database_url, user=role, password="secret")
+
+
+def test_a_sender_may_write_to_its_categories_and_do_nothing_else(connection, new_role):
+    """Neither to others, nor by another way, nor read what it wrote."""
+    role = new_role()
+    grant(connection, "sender", role, ["account:command"])
+    assert rights(connection, role) == SENDER
+    run(connection, "SET ROLE {}", role)
+    write(connection, COMMANDS)
+    assert refused(connection, "account-123") == (
+        f"The role {role} may not write to the category account"
+    )
+    for statement in (
+        "SELECT FROM message_store.messages",
+        "SELECT message_store.write_message('x', 'account-1', 'Deposit', '{}')",
+        "SELECT reservation.read_stream('account:command-123', 0, 1)",
+        "SELECT reservation.lock_categories('{account-1}')",
+        "SELECT FROM reservation.positions",
+        "INSERT INTO reservation.sender_categories VALUES (current_user::regrole, 'account')",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute(statement)
+
+
+def test_a_batch_of_a_sender_is_refused_for_its_first_forbidden_category(connection, new_role):
+    """All or none of it is written, and the error has the way out."""
+    role = new_role()
+    grant(connection, "sender", role, ["a", "b"])
+    run(connection, "SET ROLE {}", role)
+    with pytest.raises(errors.InsufficientPrivilege) as caught:
+        write_many(connection, ["a-1", "d-1", "c-1", "b-1"])
+    assert caught.value.diag.message_primary.endswith("to the category d")
+    assert f"reservation store grants sender {role}" in caught.value.diag.message_hint
+    write_many(connection, ["a-1", "b-1"])
+    connection.execute("RESET ROLE")
+    names = connection.execute("SELECT stream_name FROM message_store.messages ORDER BY 1")
+    assert names.fetchall() == [("a-1",), ("b-1",)]
+
+
+def test_code_that_a_sender_leaves_behind_writes_nothing_for_others(connection, new_role):
+    """An index of its table, which a superuser rebuilds, runs as the sender, but does not send."""
+    role = new_role()
+    grant(connection, "sender", role, ["a"])
+    run(connection, "CREATE SCHEMA lair AUTHORIZATION {}", role)
+    run(connection, "SET ROLE {}", role)
+    connection.execute(
+        "CREATE FUNCTION lair.sly(stream_name text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$"
+        "BEGIN PERFORM reservation.write_message(gen_random_uuid(), stream_name, 'T', '{}', NULL,"
+        " NULL); RETURN stream_name; END $$"
+    )
+    connection.execute("CREATE TABLE lair.bait (stream_name text)")
+    connection.execute("CREATE INDEX ON lair.bait (lair.sly(stream_name))")
+    connection.execute("INSERT INTO lair.bait VALUES ('a-1')")
+    connection.execute("RESET ROLE")
+    with pytest.raises(errors.InsufficientPrivilege, match="came from another role"):
+        connection.execute("REINDEX TABLE lair.bait")
+    with pytest.raises(errors.InsufficientPrivilege, match="came from another role"):
+        connection.execute("ANALYZE lair.bait")
+    assert len(list(MessageStore(connection).read_category("a"))) == 1
+
+
+def test_a_stream_without_a_name_is_refused(connection, new_role):
+    """Whatever else may be wrong with it, nobody named its category for the sender."""
+    role = new_role()
+    grant(connection, "sender", role, ["a"])
+    run(connection, "SET ROLE {}", role)
+    assert refused(connection, None).endswith("to the category NULL")
+    assert refused(connection, "").endswith("to the category ")
+
+
+def test_the_caller_is_the_role_that_was_set_or_the_user_of_the_session(connection, new_role):
+    """Whether by SET ROLE, within a transaction, as another session user, or one in the other."""
+    sender, other, user = new_role(), new_role(), new_role()
+    grant(connection, "sender", sender, ["a"])
+    grant(connection, "sender", other, ["b"])
+    run(connection, "GRANT {}, {} TO {}", sender, other, user)
+    run(connection, "ALTER ROLE {} NOINHERIT", user)
+
+    assert refused(connection, "b-1") is None  # the owner
+    run(connection, "SET ROLE {}", sender)
+    assert (refused(connection, "a-1"), refused(connection, "b-1") is None) == (None, False)
+    connection.execute("RESET ROLE")
+    with connection.transaction():
+        run(connection, "SET LOCAL ROLE {}", other)
+        assert (refused(connection, "b-1"), refused(connection, "a-1") is None) == (None, False)
+    assert refused(connection, "a-1") is None
+
+    run(connection, "SET SESSION AUTHORIZATION {}", sender)
+    assert (refused(connection, "a-1"), refused(connection, "b-1") is None) == (None, False)
+    connection.execute("RESET SESSION AUTHORIZATION")
+    run(connection, "SET ROLE {}", sender)
+    run(connection, "SET SESSION AUTHORIZATION {}", other)  # which ends SET ROLE
+    assert (refused(connection, "b-1"), refused(connection, "a-1") is None) == (None, False)
+    connection.execute("RESET SESSION AUTHORIZATION")
+
+
+def test_a_function_of_the_sender_lends_nobody_its_categories(connection, new_role):
+    """Within SECURITY DEFINER functions the rights are those of the session, not of the owner."""
+    sender, other = new_role(), new_role()
+    grant(connection, "sender", sender, ["a"])
+    grant(connection, "sender", other, ["b"])
+    connection.execute(
+        "CREATE FUNCTION public.lend(name text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS "
+        "$$ BEGIN PERFORM reservation.write_message("
+        "gen_random_uuid(), name, 'T', '{}', NULL, NULL); END $$"
+    )
+    run(connection, "ALTER FUNCTION public.lend OWNER TO {}", sender)
+    run(connection, "SET ROLE {}", other)
+    with pytest.raises(errors.InsufficientPrivilege, match=f"{other} may not .* category a"):
+        connection.execute("SELECT public.lend('a-1')")
+    connection.execute("SELECT public.lend('b-1')")
+
+
+def test_a_member_of_a_sender_may_send_what_it_inherits(connection, database_url, new_role):
+    """A role that may not log in can stand for many that do."""
+    group, user = new_role(), new_role()
+    grant(connection, "sender", group, ["a"])
+    run(connection, "GRANT {} TO {}", group, user)
+    with connect(as_login(connection, database_url, user), autocommit=True) as session:
+        write(session, "a-1")
+        assert refused(session, "b-1").startswith(f"The role {user} may not")
+
+
+def test_who_may_insert_into_the_log_may_write_anywhere(connection, new_role):
+    """Consumers, the clients of Message DB, and owners need no list of categories."""
+    role = new_role()
+    grant(connection, "consumer", role)
+    for name in (role, "message_store"):
+        run(connection, "SET ROLE {}", name)
+        write(connection, "anything-1")
+        connection.execute("RESET ROLE")
+
+
+def test_a_role_made_anew_under_an_old_name_may_send_nothing(connection, new_role):
+    """The categories belong to the role, not to its name."""
+    role = new_role()
+    grant(connection, "sender", role, ["a"])
+    run(connection, "DROP OWNED BY {}", role)
+    run(connection, "DROP ROLE {}", role)
+    run(connection, "CREATE ROLE {}", role)
+    run(connection, "GRANT USAGE ON SCHEMA reservation TO {}", role)
+    run(connection, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO {}", role)
+    run(connection, "SET ROLE {}", role)
+    assert refused(connection, "a-1").startswith(f"The role {role} may not")
+    connection.execute("RESET ROLE")
+    grant(connection, "sender", role, ["b"])
+    rows = connection.execute("SELECT role::text, category FROM reservation.sender_categories")
+    assert rows.fetchall() == [(role, "b")]
+
+
+def test_a_sender_that_is_renamed_keeps_its_categories(connection, new_role):
+    """As it keeps its other rights."""
+    role, renamed = new_role(), new_role(create=False)
+    grant(connection, "sender", role, ["a"])
+    run(connection, "ALTER ROLE {} RENAME TO {}", role, renamed)
+    run(connection, "SET ROLE {}", renamed)
+    write(connection, "a-1")
+
+
+@pytest.mark.parametrize("suffix", ["'; DROP ROLE x --", '"quoted"', "Zoë %s {x} \\"])
+def test_odd_names_are_only_names(connection, new_role, suffix):
+    """Quotes, braces, signs of a template and of SQL in roles and categories change nothing."""
+    role = new_role(suffix, create=False)
+    categories = ["o'x:command+x", '"c" {role} %s', "back\\slash"]
+    granted = grant(connection, "sender", role, categories)
+    assert granted.created
+    assert rights(connection, role) == SENDER
+    run(connection, "SET ROLE {}", role)
+    for category in categories:
+        write(connection, f"{category}-1")
+    assert refused(connection, "o-1") == f"The role {role} may not write to the category o"
+
+
+def test_a_grant_is_exactly_what_it_says_whatever_was_before(connection, new_role):
+    """One kind takes the place of another, and takes away what was granted by hand."""
+    role = new_role(create=False)
+    first = grant(connection, "sender", role, ["b", "a", "b"])
+    assert (first.created, first.categories) == (True, ("a", "b"))
+    login = connection.execute("SELECT rolcanlogin FROM pg_roles WHERE rolname = %s", [role])
+    assert login.fetchone() == (False,)
+    run(connection, "GRANT DELETE, SELECT (type) ON message_store.messages TO {}", role)
+    run(connection, "GRANT ALL ON SCHEMA message_store TO {}", role)
+    assert not grant(connection, "sender", role, ["b"]).created
+    assert rights(connection, role) == SENDER
+    rows = connection.execute("SELECT role::text, category FROM reservation.sender_categories")
+    assert rows.fetchall() == [(role, "b")]
+
+    grant(connection, "auditor", role)
+    held = rights(connection, role)
+    assert "SELECT on message_store.messages" in held
+    assert not [right for right in held if not right.startswith(("SELECT", "USAGE", "EXECUTE"))]
+    assert not [right for right in held if "write_message" in right or "seq" in right]
+    assert connection.execute("SELECT FROM reservation.sender_categories").fetchall() == []
+
+    grant(connection, "consumer", role)
+    held = rights(connection, role)
+    assert {right for right in held if not right.startswith("EXECUTE")} == CONSUMER
+
+
+def test_the_statements_do_the_same_when_others_run_them(connection, new_role):
+    """A dry run changes nothing; what it prints is the whole of it."""
+    role = new_role(create=False)
+    for kind, categories in (("sender", ["o'x"]), ("consumer", []), ("auditor", [])):
+        shown = grant(connection, kind, role, categories, dry_run=True)
+        before = rights(connection, role) if not shown.created else None
+        assert shown.created == (kind == "sender")
+        connection.execute(shown.statements)
+        printed = rights(connection, role)
+        assert printed != before
+        grant(connection, kind, role, categories)
+        assert rights(connection, role) == printed
+
+
+def test_a_role_that_would_keep_more_is_refused_and_left_as_it_was(connection, new_role):
+    """Rather than said to be held to what it is not."""
+    role, reader = new_role(), new_role()
+    grant(connection, "sender", role, ["a"])
+    run(connection, "GRANT pg_read_all_data TO {}", role)
+    with pytest.raises(StoreError, match=r"would keep SELECT on message_store.* a member of"):
+        grant(connection, "sender", role, ["b"])
+    rows = connection.execute("SELECT category FROM reservation.sender_categories")
+    assert rows.fetchall() == [("a",)]
+    run(connection, "GRANT SELECT ON message_store.messages TO {} WITH GRANT OPTION", reader)
+    run(connection, "SET ROLE {}", reader)
+    connection.execute("RESET ROLE")
+    run(connection, "GRANT USAGE ON SCHEMA message_store TO {}", reader)
+    run(connection, "SET ROLE {}", reader)
+    run(connection, "GRANT SELECT ON message_store.messages TO {}", role)
+    connection.execute("RESET ROLE")
+    with pytest.raises(StoreError, match=r"has granted privileges of the store to others"):
+        grant(connection, "sender", reader, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("role", "problem"),
+    [
+        ("message_store", "Message DB's clients"),
+        ("public", "no role"),
+        ("Public", "no role"),
+        ("none", "no role"),
+        ("", "1 to 63 bytes"),
+        ("x" * 64, "1 to 63 bytes"),
+        ("new\nline", "no control character"),
+        ("pg_mine", "the server.s own"),
+    ],
+)
+def test_a_name_that_can_not_be_held_to_a_kind_is_refused(connection, role, problem):
+    """Neither those that the server takes for something else, nor Message DB's own role."""
+    with pytest.raises(StoreError, match=problem):
+        grant(connection, "auditor", role)
+
+
+def test_superusers_and_owners_are_refused(connection, new_role):
+    """What they may do does not come from grants."""
+    owner = new_role()
+    (superuser,) = connection.execute("SELECT current_user").fetchone()
+    with pytest.raises(StoreError, match="it is a superuser"):
+        grant(connection, "auditor", superuser)
+    run(connection, "ALTER TABLE message_store.messages OWNER TO {}", owner)
+    with pytest.raises(StoreError, match="it owns a part of the store"):
+        grant(connection, "auditor", owner)
+
+
+def test_categories_are_for_senders_and_are_categories(connection, new_role):
+    """A mistake is told before anything is done."""
+    role = new_role(create=False)
+    with pytest.raises(StoreError, match="none is named"):
+        grant(connection, "sender", role)
+    with pytest.raises(StoreError, match="Categories are for senders"):
+        grant(connection, "auditor", role, ["a"])
+    with pytest.raises(StreamNameError, match="name of a stream"):
+        grant(connection, "sender", role, [COMMANDS])
+    found = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
+    assert found.fetchone() is None
+
+
+def test_who_may_not_grant_is_told_so(connection, database_url, new_role):
+    """The server would merely warn, and do nothing."""
+    role, poor = new_role(), new_role()
+    grant(connection, "auditor", poor)
+    with (
+        connect(as_login(connection, database_url, poor), autocommit=True) as session,
+        pytest.raises(StoreError, match=r"refuses.*connect as"),
+    ):
+        grant(session, "auditor", role)
+    assert rights(connection, role) == set()
+
+
+def test_a_database_without_the_store_is_named(empty_database_url):
+    """With the command that mends it."""
+    with (
+        connect(empty_database_url, autocommit=True) as empty,
+        pytest.raises(SchemaError, match="reservation store install"),
+    ):
+        grant(empty, "auditor", "nobody")
+
+
+def test_the_consumers_of_the_bank_run_as_a_consumer(connection, store, database_url, new_role):
+    """The role has all that `reservation start` needs; the command itself runs as it."""
+    role = new_role()
+    grant(connection, "consumer", role)
+    store.write([open_(), deposit(), withdraw(), deposit(), open_()], COMMANDS)
+    run(connection, "SET ROLE {}", role)
+    drain(connection)
+    connection.execute("RESET ROLE")
+    assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
+    store.write(deposit("d2"), COMMANDS)
+    with Started(as_login(connection, database_url, role)) as started:
+        started.wait_for("batch_committed", category=RESERVED, handled=1)
+        assert started.stop() == 0
+    assert broken(connection) == {}
+
+
+def test_a_consumer_changes_no_message_and_no_right(connection, new_role):
+    """The log is only added to."""
+    role = new_role()
+    grant(connection, "consumer", role)
+    run(connection, "SET ROLE {}", role)
+    for statement in (
+        "UPDATE message_store.messages SET type = 'x'",
+        "DELETE FROM message_store.messages",
+        "TRUNCATE message_store.messages",
+        "DELETE FROM reservation.positions",
+        "INSERT INTO reservation.sender_categories VALUES (current_user::regrole, 'account')",
+        "CREATE TABLE reservation.mine ()",
+        "CREATE TABLE message_store.mine ()",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute(statement)
+
+
+def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store, new_role):
+    """Ours, Message DB's, and the queries of the Spark jobs."""
+    role = new_role()
+    grant(connection, "auditor", role)
+    store.write([open_(), deposit()], COMMANDS)
+    drain(connection)
+    run(connection, "SET ROLE {}", role)
+    assert len(list(store.read_stream(COMMANDS))) == 2
+    assert len(list(store.read_category("account:command"))) == 2
+    assert len(store.read_streams({COMMANDS: 0})) == 2
+    assert store.last_message(COMMANDS).position == store.stream_version(COMMANDS) == 1
+    for query in (
+        "SELECT message_store.get_stream_messages('account:command-123')",
+        "SELECT message_store.get_category_messages('account:command', 1, 10, NULL, 0, 1)",
+        "SELECT message_store.get_last_stream_message('account:command-123')",
+        "SELECT message_store.stream_version('account:command-123')",
+        "SELECT FROM message_store.type_summary",
+    ):
+        assert connection.execute(query).fetchall() != []
+    queries = load_queries("spark_jobs")
+    everything = {
+        "category": "account:command",
+        "first": 1,
+        "last": 9,
+        "types": ["Deposit"],
+        "categories": [RESERVED],
+        "fields": ['["accountId", "depositId"]'],
+        "volatile": ['["time"]'],
+        "by_function": [False],
+    }
+    with connection.transaction():
+        for name, query in queries.items():
+            given = ["account", "account:command"] if name == "position" else everything
+            parameters = None if name == "export_snapshot" else given
+            assert connection.execute(query, parameters).fetchall() != [], name
+    for statement in (
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
+        "SELECT reservation.write_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, NULL)",
+        "SELECT nextval('message_store.messages_global_position_seq')",
+        "UPDATE reservation.positions SET position = 0",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute(statement)
+
+
+@pytest.mark.spark
+def test_an_auditor_reconciles(connection, store, database_url, new_role):
+    """The command runs as it, workers and all."""
+    role = new_role()
+    grant(connection, "auditor", role)
+    store.write([open_(), deposit(), deposit()], COMMANDS)
+    drain(connection)
+    address = as_login(connection, database_url, role)
+    done = run_cli("reconcile", "bank:account", env={"RESERVATION_DATABASE_URL": address})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "In order" in done.stdout
+
+
+def test_everybody_else_may_call_no_function_of_ours(connection, new_role, monkeypatch):
+    """Also not one that a later version adds: its upgrade takes the right away."""
+    role = new_role()
+    run(connection, "GRANT USAGE ON SCHEMA reservation TO {}", role)
+    connection.execute("CREATE FUNCTION reservation.later() RETURNS int LANGUAGE sql RETURN 1")
+    assert "EXECUTE on reservation.later" in rights(connection, role)
+    monkeypatch.setattr("reservation.store.install.SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    install(connection)
+    assert rights(connection, role) == {"USAGE on schema reservation"}
+
+
+def test_a_sender_writes_through_the_client(connection, database_url, new_role):
+    """One message or a batch, and its refusal is one of the store's own errors."""
+    role = new_role()
+    grant(connection, "sender", role, ["account:command"])
+    with MessageStore.open(as_login(connection, database_url, role)) as client:
+        assert client.write(deposit(), COMMANDS) == 0
+        assert client.write([deposit("d2"), deposit("d3")], COMMANDS) == 2
+        with pytest.raises(StoreError, match=r"may not write to the category account; connect as"):
+            client.write(deposit(), "account-123")
+
+
+def test_a_sender_is_told_when_the_owner_may_not_insert_either(connection, new_role):
+    """The rights that senders write with can be taken from the role that attached the schema."""
+    owner, sender = new_role("_owner"), new_role()
+    grant(connection, "sender", sender, ["account:command"])
+    grant(connection, "consumer", owner)
+    run(connection, "GRANT SELECT ON reservation.sender_categories TO {}", owner)
+    run(connection, "GRANT CREATE ON SCHEMA reservation TO {}", owner)
+    connection.execute(
+        sql.SQL(
+            "ALTER FUNCTION reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], "
+            "bigint[]) OWNER TO {}"
+        ).format(sql.Identifier(owner))
+    )
+    run(connection, "REVOKE INSERT ON message_store.messages FROM {}", owner)
+    run(connection, "SET SESSION AUTHORIZATION {}", sender)
+    with pytest.raises(errors.InsufficientPrivilege, match=f"{owner}, with whose rights senders"):
+        write(connection, COMMANDS)

@@ -1,0 +1,295 @@
+"""Keys that the server takes: the stream that it names is the one that the declaration names."""
+
+import dataclasses
+import itertools
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NewType
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from psycopg import conninfo, sql
+
+from reservation import install
+from reservation.codec import camel_case
+from reservation.errors import DecodeError, IdempotenceKeyError
+from reservation.idempotence.reserve import Reservation
+from reservation.idempotence.rules import read_commands, server_rules
+from reservation.store.connection import connect
+
+_numbers = itertools.count(1)
+
+Number = NewType("Number", str)
+
+# As a text of JSON, since it matters how a number is written.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+odd_texts = st.text(
+    st.sampled_from("+-:$^\\.*()[]{}|'\"aZ09\n\r\t\x01\x1f\x7f\x80\x85\x9f\xa0é\u2028\ufeff😀"),
+    max_size=6,
+)
+numbers = (
+    st.integers().map(str)
+    | st.sampled_from(["1.0", "1e2", "-0", "0.0", "1E30", "1e400", "-1e-3", "12e-1", "100e-2"])
+    | st.sampled_from([10**17, 10**18 - 1, 10**18, -(10**18) + 1, -(10**18)]).map(str)
+    | st.from_regex(r"\A-?[1-9][0-9]{0,20}(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,2})?\Z")
+)
+scalars = (
+    (texts | odd_texts).map(json.dumps)
+    | st.builds(json.dumps, st.text("ä+😀", min_size=1, max_size=2).map(lambda t: t * 1500))
+    | numbers
+    | st.sampled_from(["null", "true", "false", "[]", "{}", '[""]', '["a"]', '{"a": "b"}', '""'])
+    | st.sampled_from(["a", "b"]).map(json.dumps)
+    | st.uuids().map(lambda one: json.dumps(str(one)))
+)
+plain_texts = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="+"), min_size=1, max_size=9
+)
+
+HINTS: list[Any] = [
+    str,
+    int,
+    str | None,
+    int | None,
+    int | str,
+    bool,
+    Decimal,
+    uuid.UUID,
+    Number,
+    Literal["a", "b"],
+    Annotated[str, msgspec.Meta(max_length=3, extra={"unhashable": []})],
+    Any,
+    list[str],
+]
+NAMES = ["account_id", "key", "a__b", "_n", "x_ID", "größe_ß", "type", "into", "n1_2", "idT"]
+
+
+@st.composite
+def declarations(draw):
+    """Draw how a command that did not exist before is reserved."""
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=7, unique=True))
+    likely = draw(st.booleans())  # all parts of a kind that the server takes
+    fields: list[Any] = []
+    for name in names:
+        hint = draw(st.sampled_from(HINTS[:2] if likely else HINTS))
+        default = draw(st.sampled_from([dataclasses.MISSING, "d", "", 7, None]))
+        if default is dataclasses.MISSING:
+            fields.append((name, hint))
+        else:
+            fields.append((name, hint, dataclasses.field(default=default)))
+    command = dataclasses.make_dataclass(
+        "Command", fields, kw_only=True, slots=draw(st.booleans()), frozen=draw(st.booleans())
+    )
+    return Reservation(
+        command,
+        into=draw(st.sampled_from(["transaction", "a+b:c", "ü$1", "\\1.*", "x y'\""])),
+        key=tuple(draw(st.lists(st.sampled_from(names), min_size=1, max_size=6))),
+        entity=draw(st.none() | st.sampled_from(names)),
+    )
+
+
+@st.composite
+def payloads(draw, command):
+    """Draw what a sender may have written as such a command, as a text of JSON; or nothing."""
+    if not draw(st.integers(0, 9)):
+        return draw(st.none() | scalars)
+    fitting = draw(st.booleans())
+    hints = {field.name: field.type for field in dataclasses.fields(command)}
+    values = {}
+    for name, hint in hints.items():
+        if fitting and hint is str:
+            values[name] = json.dumps(draw(plain_texts))
+        elif fitting and hint is int:
+            values[name] = str(draw(st.integers(-(10**18) + 1, 10**18 - 1)))
+        elif draw(st.integers(0, 9)):
+            values[name] = draw(scalars)
+    written = [f"{json.dumps(camel_case(name))}: {value}" for name, value in values.items()]
+    return "{" + ", ".join(written) + "}"
+
+
+def taken(connection, declared, written, type_="Command"):
+    """Write payloads as any client can; return the messages and the streams that were named."""
+    category = f"odd{next(_numbers)}:command"
+    connection.cursor().executemany(
+        "INSERT INTO message_store.messages (stream_name, position, type, data)"
+        " VALUES (%s, 0, %s, %s)",
+        [(f"{category}-{n}", type_, data) for n, data in enumerate(written)],
+    )
+    return read_commands(connection, category, 1, len(written) + 1, server_rules(declared))
+
+
+def named(declared, whole, class_):
+    """Return the stream that a message's key names, None if it has no key."""
+    try:
+        command = whole.decode(class_)
+        return declared.stream_name(command)
+    except IdempotenceKeyError:
+        return None
+
+
+def key_alone(declared):
+    """Return a class that has the fields of the key and no other."""
+    fields = {*declared.key, *([declared.entity] if declared.entity else [])}
+    return dataclasses.make_dataclass(
+        "KeyAlone",
+        [
+            (field.name, field.type, dataclasses.field(default=field.default))
+            for field in dataclasses.fields(declared.command)
+            if field.name in fields
+        ],
+        kw_only=True,
+    )
+
+
+def is_plain(declared, whole):
+    """Tell whether every part of the key is there and of the plainest kind."""
+    data = json.loads(whole.data, parse_float=Decimal) if whole.data else None
+    if not isinstance(data, dict):
+        return False
+    hints = {field.name: field.type for field in dataclasses.fields(declared.command)}
+    for name in [*([declared.entity] if declared.entity else []), *declared.key]:
+        value = data.get(camel_case(name))
+        is_text = hints[name] is str and isinstance(value, str) and value.isprintable()
+        is_number = hints[name] is int and type(value) is int and abs(value) < 10**18
+        if not (is_number or (is_text and value and "+" not in value)):
+            return False
+    return True
+
+
+def check_names(connection, declared, written):
+    """Hold what the server named against what the declaration names; return how many it did not.
+
+    Only those are counted that it could have named.
+    """
+    messages, streams = taken(connection, {"Command": declared}, written)
+    wholes = {
+        message.global_position: message
+        for message in read_commands(
+            connection, messages[0].stream_name.split("-")[0], 1, len(written) + 1, "[]"
+        )[0]
+    }
+    assert len(messages) == len(written) == len(wholes)
+    may_take = server_rules({"Command": declared}) != "[]"
+    left = 0
+    for message, stream in zip(messages, streams, strict=True):
+        whole = wholes[message.global_position]
+        if stream is None:
+            assert message == whole
+            left += may_take and is_plain(declared, whole)
+            continue
+        assert (message.data, message.metadata_json) == (None, None)
+        try:
+            expected = named(declared, whole, declared.command)
+        except DecodeError:  # which its handling will tell; the key is there all the same
+            expected = named(declared, whole, key_alone(declared))
+        # What is too long for the store is refused when it is read.
+        assert stream == expected or (expected is None and len(stream.encode()) > 2600)
+    return left
+
+
+@settings(max_examples=300)
+@given(data=st.data(), declared=declarations())
+def test_the_server_names_the_stream_that_the_declaration_names_or_none(connection, data, declared):
+    """Whatever the payload and the fields are; where it names none, Python has the last word."""
+    written = data.draw(st.lists(payloads(declared.command), min_size=1, max_size=8))
+    assert check_names(connection, declared, written) == 0
+
+
+@dataclass(frozen=True)
+class Command:
+    key: str
+    n: int = 0
+    account_id: str = "a"
+
+
+@pytest.fixture
+def encoded(request, admin, server_url):
+    """Give a connection to a store in another encoding, which hands out what is stored as UTF-8."""
+    name = f"encoded_{os.getpid()}_{request.param.lower()}"
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LOCALE 'C'")
+    admin.execute(create.format(sql.Identifier(name), sql.Literal(request.param)))
+    try:
+        with connect(conninfo.make_conninfo(server_url, dbname=name), autocommit=True) as opened:
+            install(opened)
+            yield opened
+    finally:
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.mark.parametrize(
+    ("encoded", "characters", "left"),
+    [
+        ("UTF8", "aé€😀\x7f\x80\x85\x9f\xa0\u2028ÀÅ", ""),
+        ("LATIN1", "aéÿ\x7f\x80\x85\x9f\xa0ÀÅ", ""),
+        ("EUC_JP", "aあ漢ｱ\x7f", ""),
+        # Letters that have the number, or a byte, of a control character elsewhere.
+        ("WIN1252", "aé€\x7f\xa0ÀÅ", "€"),
+        ("KOI8R", "aж─\x7f", "─"),
+        ("SQL_ASCII", "aé€😀\x7f\x80\x85\x9f\xa0\u2028ÀÅ", "€😀ÀÅ"),
+    ],
+    indirect=["encoded"],
+)
+def test_the_names_do_not_depend_on_the_encoding(encoded, characters, left):
+    """A pattern of PostgreSQL knows characters by their numbers in the encoding of the database."""
+    ids = [*characters, *(f"{one}+" for one in characters), *(f"k{one}" for one in characters)]
+    written = [
+        json.dumps({"key": key, "n": 7, "accountId": "a"}, ensure_ascii=False) for key in ids
+    ]
+    declared = Reservation(Command, "transaction", ("n", "key"), "account_id")
+    assert check_names(encoded, declared, written) == 2 * len(left)
+
+
+@pytest.mark.parametrize("encoded", ["UTF8", "LATIN1", "SQL_ASCII"], indirect=True)
+def test_names_of_fields_and_categories_may_be_of_any_letters_of_the_encoding(encoded):
+    """They are sent as they are, since an escape would not do in every encoding."""
+    command = dataclasses.make_dataclass("Command", [("größe", str)])
+    declared = Reservation(command, "zähler", ("größe",))
+    assert check_names(encoded, declared, ['{"größe": "1"}', '{"groesse": "1"}']) == 0
+
+
+class Upper:
+    """A descriptor that shows a text in capitals."""
+
+    def __set_name__(self, owner, name):
+        self._name = f"_{name}"
+
+    def __get__(self, instance, owner=None):
+        return "D" if instance is None else vars(instance)[self._name].upper()
+
+    def __set__(self, instance, value):
+        vars(instance)[self._name] = value
+
+
+@dataclass
+class Shown:
+    key: str = Upper()  # type: ignore[assignment]
+
+
+@dataclass
+class Watched:
+    key: str
+
+    def __getattribute__(self, name):
+        value = object.__getattribute__(self, name)
+        return value.upper() if name == "key" else value
+
+
+@dataclass
+class Made:
+    key: str
+
+    def __post_init__(self):
+        self.key = self.key.upper()
+
+
+@pytest.mark.parametrize("class_", [Shown, Watched, Made])
+def test_a_class_that_makes_something_of_its_key_has_the_last_word(connection, class_):
+    """What it makes of a field can not be seen in the data."""
+    declared = Reservation(class_, "transaction", ("key",))
+    (message,), (stream,) = taken(connection, {"Command": declared}, ['{"key": "a"}'])
+    assert stream is None
+    assert declared.stream_name(message.decode(class_)) == "transaction-A"
