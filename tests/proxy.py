@@ -31,7 +31,7 @@ class Cut(enum.Enum):
 class _Link:
     client: socket.socket
     server: socket.socket
-    armed: bool = False  # the statement went to the server
+    cut: Cut | None = None  # the statement went to the server, and this is what comes of it
     tail: bytes = b""
 
 
@@ -130,16 +130,16 @@ class Proxy:
 
     def _to_server(self, link: _Link, data: bytes) -> None:
         if self._cut is not None and self._cut[1] in data:
-            if self._cut[0] is Cut.BEFORE:
+            (link.cut, _), self._cut = self._cut, None  # no other connection is cut
+            if link.cut is Cut.BEFORE:
                 self._do_cut(link)
                 return
-            link.armed = True
         link.server.sendall(data)
 
     def _to_client(self, link: _Link, data: bytes) -> None:
-        if not link.armed:
+        if link.cut is None:
             link.client.sendall(data)
-        elif self._cut[0] is Cut.WITHIN:
+        elif link.cut is Cut.WITHIN:
             link.client.sendall(data[: len(data) // 2])
             self._do_cut(link)
         else:
@@ -148,7 +148,6 @@ class Proxy:
                 self._do_cut(link)
 
     def _do_cut(self, link: _Link) -> None:
-        self._cut = None
         self.happened.set()  # before the client can see it
         self._close(link)
 
