@@ -6,13 +6,15 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import structlog
 from message_db.client import MessageDB
 from psycopg import Connection, conninfo
 
 from bank.messages import Deposit, Deposited
 from benchmarks.harness import rate
 from consumers.batch import Batch
-from consumers.position import Position
+from consumers.group import Membership, Share
+from consumers.session import Session
 from reservation import Component, MessageStore, Write, codec, follow
 from reservation.idempotence.key import KeyFunction
 from reservation.uuid7 import uuid7
@@ -64,12 +66,16 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
 
 def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
     """Take a component's category of so many messages to its end; return messages a second."""
-    batch = Batch(connection, declared, Position.claim(connection, declared.name, category))
+    session = Session(connection.info.dsn, "reservation bench", structlog.get_logger())
+    membership = Membership(session, declared.name, category, Share(), structlog.get_logger())
+    membership.join(connection)
+    membership.turn(connection)
+    batch = Batch(connection, declared, category)
     done = 0
 
     def drain() -> None:
         nonlocal done
-        while read := batch.run(CONSUMED).read:
+        while read := batch.run(membership.positions, CONSUMED).read:
             done += read
 
     reached = rate(count, drain)

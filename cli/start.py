@@ -4,6 +4,7 @@ import click
 
 from cli.errors import debug_option
 from cli.options import app_options, database_option
+from consumers.group import Share
 from consumers.host import Assignment, run
 from consumers.logs import configure_logs
 from reservation.app_path import load_component
@@ -11,6 +12,10 @@ from reservation.component import Component
 from reservation.errors import DeclarationError
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
+
+# How many parts a category has, unless it is said, once several processes share it: enough for some
+# processes more, and few enough to be seen at a glance.
+SHARED = 16
 
 
 @click.command()
@@ -20,6 +25,25 @@ from reservation.store.install import check_installed
     type=click.Choice(["commands", "reserved"]),
     help="Run one of the two consumers: that of the commands, or that of the reserved copies.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="How many processes share each category.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1024),
+    help="How many parts each category has for processes to share, where it was never consumed. "
+    "[default: 1; with more workers than one, 16]",
+)
+@click.option(
+    "--member",
+    type=click.IntRange(0),
+    help="Take only this part, from 0, as a member of a group of a fixed size.",
+)
+@click.option("--size", type=click.IntRange(1, 1024), help="The size of that group.")
 @database_option
 @click.option(
     "--batch-size",
@@ -48,6 +72,10 @@ def start(
     app: str,
     app_dir: str,
     only: str | None,
+    workers: int,
+    partitions: int | None,
+    member: int | None,
+    size: int | None,
     database_url: str,
     batch_size: int,
     grace: float,
@@ -59,6 +87,10 @@ def start(
     reserves each by its idempotence key; the other handles the reserved copies. Each runs in a
     process of its own. Logs go to standard error: readable lines on a terminal, JSON elsewhere.
 
+    Processes with the same component and database share its categories, started here with
+    --workers or elsewhere. Each takes its fair share of the parts, and hands over or takes over
+    within seconds when others come or go. One that finds no part free stands by.
+
     Told to stop, a consumer finishes the batch in hand. If that takes longer than the grace, or
     there is a second signal, the batch is rolled back and read again at the next start.
 
@@ -67,26 +99,51 @@ def start(
     A message that can not be dealt with stops its consumer, with the position before it; nothing is
     passed over.
 
-    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with, or a consumer was
-    taken over or died; 2 it could not run.
+    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with, or a consumer
+    died again and again; 2 it could not run.
 
     \b
     Examples:
       reservation start bank:account --database-url postgresql://localhost/bank
       reservation start bank:account --only reserved --app-dir /srv/bank
+      reservation start bank:account --workers 4
+      reservation start bank:account --member 1 --size 3
     """
     configure_logs(level=log_level)
+    share = _share(workers, partitions, member, size)
     component = load_component(app, app_dir)
     with connect(database_url) as connection:
         check_installed(connection)
     run(
         [
             Assignment(
-                app, app_dir, component.name, category, database_url, batch_size, log_level, grace
+                app,
+                app_dir,
+                component.name,
+                category,
+                database_url,
+                batch_size,
+                log_level,
+                grace,
+                share,
             )
             for category in _categories(component, only)
+            for _ in range(workers)
         ]
     )
+
+
+def _share(workers: int, partitions: int | None, member: int | None, size: int | None) -> Share:
+    """Return which part of its group each consumer is to have."""
+    if member is None and size is None:
+        return Share(partitions, to_begin_with=max(workers, SHARED) if workers > 1 else 1)
+    if member is None or size is None or workers > 1 or partitions is not None:
+        raise click.UsageError(
+            "--member and --size go together, and with neither --workers nor --partitions"
+        )
+    if member >= size:
+        raise click.UsageError(f"The members of a group of {size} are 0 to {size - 1}")
+    return Share(size, member)
 
 
 def _categories(component: Component, only: str | None) -> list[str]:

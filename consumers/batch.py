@@ -6,22 +6,26 @@ anything is written, so the category locks are held for the writes alone.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import Connection
 
 from consumers.decisions import Decisions
 from consumers.handling import Handling
-from consumers.position import Position
+from consumers.position import Positions
 from reservation.component import Component
 from reservation.errors import MessageError, MessageIdConflictError, StoreError
 from reservation.idempotence.reserve import compare_initiations, reserve
 from reservation.idempotence.rules import read_commands, server_rules
 from reservation.message import StoredMessage
+from reservation.queries import load_queries
 from reservation.store.client import MessageStore
 from reservation.store.errors import translated
+from reservation.store.part import Part
 from reservation.store.writing import Write
+
+_QUERIES = load_queries("consumers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +33,24 @@ class BatchResult:
     """What became of a batch.
 
     Attributes:
-        read: how many messages it had; 0 at the end of the category.
+        part: which part of the category it was for; None if nothing of it is held.
+        to: the global position that this part is dealt with up to now.
+        read: how many messages it had.
         counts: how many of them were handled, reserved, duplicates, conflicts, ignored or
             redelivered.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
     """
 
-    read: int
-    counts: Counter[str]
-    conflicts: Sequence[tuple[StoredMessage, str]]
+    part: Part | None
+    to: int
+    read: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    conflicts: Sequence[tuple[StoredMessage, str]] = ()
+
+    @property
+    def moved(self) -> bool:
+        """Whether a position moved; it does not at the end of the category."""
+        return self.part is not None and self.to > self.part.after
 
 
 class Batch:
@@ -47,19 +60,19 @@ class Batch:
         self,
         connection: Connection[Any],
         component: Component,
-        position: Position,
+        category: str,
     ) -> None:
         """Prepare.
 
         Args:
             connection: not in a transaction.
             component: whose handlers decide.
-            position: the claimed position in the category.
+            category: the category to take forward.
         """
         self._connection = connection
         self._component = component
-        self._position = position
-        self._handling = Handling(component, position.category)
+        self._category = category
+        self._handling = Handling(component, category)
         self._rules = server_rules(
             {
                 name: declared
@@ -68,10 +81,11 @@ class Batch:
             }
         )
 
-    def run(self, limit: int, *, careful: bool = False) -> BatchResult:
+    def run(self, positions: Positions, limit: int, *, careful: bool = False) -> BatchResult:
         """Take the category forward by up to ``limit`` messages.
 
         Args:
+            positions: what is held of the category.
             limit: how many messages to take at most.
             careful: whether to hold off other writers before anything is read, rather than only
                 while writing, and to look for messages that were handled before. A batch that lost
@@ -84,40 +98,54 @@ class Batch:
             PositionLostError: another process has taken over; nothing of the batch is written.
         """
         try:
-            return self._run(limit, careful)
+            return self._run(positions, limit, careful)
         except BaseException:
             self._handling.forget()
             raise
 
-    def _run(self, limit: int, careful: bool) -> BatchResult:
-        connection, position = self._connection, self._position
-        to = position.position
+    def _run(self, positions: Positions, limit: int, careful: bool) -> BatchResult:
+        connection = self._connection
         with translated(), connection.transaction():
             store = MessageStore(connection)
             if careful:
                 component = self._component
                 store.lock_categories([component.name, *component.reservation_categories])
-            messages, key_streams = self._read(store, to + 1, limit)
-            if not messages:
-                position.check(connection)
-                return BatchResult(0, Counter(), ())
+            part = self._part(positions)
+            if part is None:
+                return BatchResult(None, 0)
+            messages, key_streams = self._read(store, part, limit)
+            to = _end(part, messages, limit)
+            if to == part.after:
+                return BatchResult(part, to)
             handled = self._handled_before(store, messages) if careful else frozenset()
             decisions = self._handling.decide(store, messages, key_streams, handled)
-            to = messages[-1].global_position
             store.lock_categories(decisions.categories)
-            position.advance(connection, to)
+            positions.advance(connection, part, to)
             self._write(store, decisions, messages)
-        position.moved(to)
-        return BatchResult(len(messages), decisions.counts, decisions.conflicts)
+        positions.moved(part, to)
+        return BatchResult(part, to, len(messages), decisions.counts, decisions.conflicts)
+
+    def _part(self, positions: Positions) -> Part | None:
+        """Return what to read, up to where the category ends if it is read in parts.
+
+        What is read after its end was looked at holds all that there is up to there, because the
+        messages of a category are committed in the order of their positions.
+        """
+        part = positions.next()
+        if part is None or part.partitions is None:
+            return part
+        with translated():
+            rows = self._connection.execute(_QUERIES["category_head"], [self._category]).fetchall()
+        return part.up_to(max(rows[0][0], part.after))
 
     def _read(
-        self, store: MessageStore, position: int, limit: int
+        self, store: MessageStore, part: Part, limit: int
     ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
         """Read a batch, and for each message the stream of its key, if the server took that."""
-        category = self._position.category
+        category = self._category
         if category == self._component.command_category and self._rules != "[]":
-            return read_commands(self._connection, category, position, limit, self._rules)
-        messages = store.category_batch(category, position, limit)
+            return read_commands(self._connection, category, part, limit, self._rules)
+        messages = store.category_batch(category, part, limit)
         return messages, [None] * len(messages)
 
     def _write(
@@ -158,6 +186,13 @@ class Batch:
         return frozenset(
             message.id for message, event, stream in first_events if stored.get(event) == stream
         )
+
+
+def _end(part: Part, messages: Sequence[StoredMessage], limit: int) -> int:
+    """Return the position up to which a part was read."""
+    if part.until is not None and len(messages) < limit:
+        return part.until
+    return messages[-1].global_position if messages else part.after
 
 
 def _refuse_redelivery(writes: Sequence[Write], positions: Sequence[int]) -> None:

@@ -1,24 +1,35 @@
 """The loop: batch after batch until told to stop, waiting where the category ends.
 
 An error of the database that passes ends nothing: the consumer gets a new connection, reads its
-position again and goes on from there. It claims the position once only, so a process that took over
-meanwhile keeps it.
+positions again and goes on from there. What another process took over meanwhile, that one keeps.
 """
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from psycopg import Connection
 
 from consumers.backoff import Backoff
-from consumers.batch import Batch
-from consumers.position import Position
+from consumers.batch import Batch, BatchResult
+from consumers.group import TURN, Membership, Share
 from consumers.session import Session
 from consumers.stopping import Stop
 from reservation.component import Component
-from reservation.errors import LockTimeoutError, MessageError, StoreError
+from reservation.errors import (
+    LockTimeoutError,
+    MessageError,
+    PositionLostError,
+    SerializationError,
+    StoreError,
+)
 from reservation.store.errors import RUN_AGAIN
 from reservation.store.notice import Notices
+
+# Seconds until the second look at a category that has nothing new, where no notice is given. It
+# takes twice as long until each look after that, up to a turn of the group.
+POLL = 0.1
 
 
 class Consumer:
@@ -31,9 +42,8 @@ class Consumer:
         category: str,
         *,
         batch_size: int = 1000,
-        poll_interval: float = 0.1,
+        share: Share = Share(),  # noqa: B008  it is frozen
         notices: Notices | None = None,
-        notice_interval: float = 1.0,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
 
@@ -42,119 +52,138 @@ class Consumer:
             component: whose handlers decide.
             category: the category to read.
             batch_size: how many messages to deal with in one transaction.
-            poll_interval: seconds between two looks at a category that had nothing new.
+            share: which part of its group the consumer is to have.
             notices: what waits for notice of new messages between two looks; left open.
-            notice_interval: seconds between two looks while notice is given.
         """
         self._session = session
         self._component = component
         self._category = category
         self._batch_size = batch_size
-        self._poll_interval = poll_interval
         self._notices = notices
-        self._notice_interval = notice_interval
         self._noticed = False
-        self._position: Position | None = None
+        self._poll = POLL
+        self._singly = 0  # how many messages to deal with one by one
         self._log = structlog.get_logger().bind(consumer=component.name, category=category)
+        self._membership = Membership(session, component.name, category, share, self._log)
 
     def run(self, stop: Stop) -> None:
         """Deal with every message, in order, until told to stop.
 
         Raises:
             MessageError: a message can not be dealt with; the position is before it.
-            PositionLostError: another process has taken over.
+            GroupError: the group has another number of partitions than it is to have.
             StoreError: the database refuses, for a reason that does not pass.
         """
-        while not stop.requested:
-            try:
-                self._go_on(self._session.connection, stop)
-            except StoreError as error:
-                if not self._session.recover(error, stop):
-                    break
-                if self._notices is not None:
-                    self._notices.renew(self._session.connection)
-        if self._position is not None:
-            self._log.info("consumer_stopped", position=self._position.position)
+        try:
+            while not stop.requested:
+                try:
+                    self._go_on(self._session.connection, stop)
+                except StoreError as error:
+                    if not self._session.recover(error, stop):
+                        break
+                    if self._notices is not None:
+                        self._notices.renew(self._session.connection)
+        finally:
+            with contextlib.suppress(StoreError):  # then the others find out that it is gone
+                self._membership.leave(self._session.connection)
+        self._log.info("consumer_stopped", position=self._membership.positions.lowest)
 
     def _go_on(self, connection: Connection[Any], stop: Stop) -> None:
-        """Deal with what there is from the stored position on, as long as the connection lasts."""
-        position = self._hold(connection, stop)
-        if position is None:
-            return
+        """Deal with what there is from the stored positions on, as long as the connection lasts."""
+        membership = self._membership
+        self._patiently(membership.join, connection, stop)
         # A new one for each connection: whether what it remembers was committed is not known.
-        batch = Batch(connection, self._component, position)
+        batch = Batch(connection, self._component, self._category)
+        look = True
         while not stop.requested:
-            dealt_with = self._next(batch, position, stop)
+            if membership.due or not look:
+                self._patiently(self._turn, connection, stop)
+                look = look or membership.behind
+            if look and self._next(batch, connection, stop):
+                continue
             self._session.works()
-            if not dealt_with:
-                self._wait(stop)
-            elif self._notices is not None:
-                self._notices.leave()
+            look = self._wait(stop)
 
-    def _wait(self, stop: Stop) -> None:
-        """Wait where the category ends: until notice is given, or for a while."""
+    def _turn(self, connection: Connection[Any]) -> None:
+        self._membership.turn(connection)
+        if self._membership.unclean:  # whoever held it may have died of one of its messages
+            self._singly = self._batch_size
+
+    def _patiently(
+        self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
+    ) -> None:
+        """Make a call until it gets the locks it needs, or it is time to stop."""
+        while not stop.requested:
+            try:
+                call(connection)
+            except (LockTimeoutError, SerializationError):
+                self._log.info("lock_awaited")
+            else:
+                return
+
+    def _wait(self, stop: Stop) -> bool:
+        """Wait where the category ends: until notice is given, or for a while.
+
+        Returns whether there is cause to look for messages right away.
+        """
+        poll = self._poll
+        self._poll = min(poll * 2, TURN)
         notices = self._notices
-        if notices is None:
-            stop.wait(self._poll_interval)
-            return
-        notices.wait(self._notice_interval, poll=self._poll_interval, pause=stop)
+        if notices is None or not self._membership.positions.partitions:
+            stop.wait(poll)
+            return False
+        told = notices.wait(TURN, poll=poll, pause=stop)
         if self._noticed != (notices.missing is None):
             self._noticed = notices.missing is None
             if self._noticed:
                 self._log.info("notice_awaited")
             else:
                 self._log.info("notice_missing", reason=notices.missing)
+        return told
 
-    def _hold(self, connection: Connection[Any], stop: Stop) -> Position | None:
-        """Claim the position the first time, and read it again later; None when stopped.
+    def _next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+        """Run one batch; where that fails, the messages that follow are dealt with one by one.
 
-        Either waits for a transaction that is moving it.
+        Returns whether a position moved, or there is cause to try again.
         """
-        while True:
-            try:
-                if self._position is None:
-                    self._position = Position.claim(
-                        connection, self._component.name, self._category
-                    )
-                    self._log.info(
-                        "consumer_started",
-                        position=self._position.position,
-                        epoch=self._position.epoch,
-                    )
-                else:
-                    self._position.renew(connection)
-            except LockTimeoutError:
-                self._log.info("lock_awaited")
-                if stop.requested:
-                    return None
-            else:
-                return self._position
-
-    def _next(self, batch: Batch, position: Position, stop: Stop) -> int:
-        """Run one batch; where that fails, go through it message by message to the one at fault.
-
-        Returns how many messages were dealt with.
-        """
+        limit = 1 if self._singly else self._batch_size
         try:
-            return self._once(batch, position, stop, self._batch_size)
+            with self._membership.busy:
+                result = self._once(batch, stop, limit)
         except MessageError as error:
-            self._log.warning("batch_failed", position=position.position, error=str(error))
-        for done in range(self._batch_size):
-            if stop.requested or not self._once(batch, position, stop, 1):
-                return done
-        return self._batch_size
+            if limit == 1:
+                raise
+            self._log.warning(
+                "batch_failed", position=self._membership.positions.lowest, error=str(error)
+            )
+            self._singly = self._batch_size
+            return True
+        except PositionLostError as error:
+            self._log.warning("partitions_lost", error=str(error))
+            self._patiently(self._turn, connection, stop)
+            return True
+        if result is None or not result.moved:
+            self._singly = 0
+            return False
+        self._singly = max(self._singly - 1, 0)
+        self._poll = POLL
+        self._session.works()
+        if self._notices is not None:
+            self._notices.leave()
+        return True
 
-    def _once(self, batch: Batch, position: Position, stop: Stop, limit: int) -> int:
+    def _once(self, batch: Batch, stop: Stop, limit: int) -> BatchResult | None:
+        """Run one batch until it is committed; None if it is time to stop."""
         lost = 0
         backoff = Backoff()
         while True:
             try:
-                result = batch.run(limit, careful=lost > 0)
+                result = batch.run(self._membership.positions, limit, careful=lost > 0)
                 break
             except LockTimeoutError:
-                self._log.info("lock_awaited", position=position.position)
+                self._log.info("lock_awaited", position=self._membership.positions.lowest)
                 if stop.requested:
-                    return 0
+                    return None
             except RUN_AGAIN as error:
                 lost += 1
                 reason = type(error).__name__
@@ -166,7 +195,12 @@ class Consumer:
                     "race_lost_again", times=lost, error=reason, delay=round(delay, 3)
                 )
                 if stop.wait(delay):
-                    return 0
+                    return None
+        self._tell(result)
+        return result
+
+    def _tell(self, result: BatchResult) -> None:
+        """Log what became of a batch."""
         for message, key_stream in result.conflicts:
             self._log.warning(
                 "command_conflict",
@@ -175,8 +209,9 @@ class Consumer:
                 global_position=message.global_position,
                 key_stream=key_stream,
             )
-        if result.read:
+        if result.read and result.part is not None:
+            partitions = result.part.partitions
+            where = {} if partitions is None else {"partitions": list(partitions)}
             self._log.info(
-                "batch_committed", position=position.position, read=result.read, **result.counts
+                "batch_committed", position=result.to, read=result.read, **where, **result.counts
             )
-        return result.read

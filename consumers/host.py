@@ -1,13 +1,17 @@
 """The processes that a component's consumers run in, and their end.
 
 One consumer runs in the process that was started. Several get a process each: the host starts
-them, hands a signal on to them, and stops all when one of them fails, so that whoever supervises
-the host sees the failure. A consumer whose host dies stops by itself. One that does not stop in
+them, hands a signal on to them, and starts one again that dies without a word, since what one
+message does to a process is no reason to stop the others. It stops all when one of them says why it
+can not go on, or dies again and again, so that whoever supervises the host sees the failure. A
+consumer whose host dies stops by itself. One that does not stop in
 time ends itself (`Grace`), and if it can not even do that, its host kills it.
 """
 
 import multiprocessing
 import signal
+import time
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -18,6 +22,7 @@ import structlog
 
 from consumers.consumer import Consumer
 from consumers.grace import Grace
+from consumers.group import Share
 from consumers.logs import configure_logs
 from consumers.session import Session
 from consumers.stopping import STOP_SIGNALS, Stop
@@ -28,6 +33,10 @@ from reservation.store.notice import Notices
 # Of the text with which a consumer tells its host why it fails. The host reads it once the consumer
 # has ended, so it must fit the pipe between them.
 LONGEST_REASON = 4_000
+
+# A consumer that dies so often within so many seconds is not started again.
+MOST_DEATHS = 5
+WITHIN = 60.0
 
 # Seconds beyond the grace that the host leaves its consumers to end by themselves.
 KILLED_AFTER = 5.0
@@ -59,6 +68,7 @@ class Assignment:
         batch_size: how many messages to deal with in one transaction.
         log_level: the least severe level that is logged.
         grace: seconds that it may take to stop.
+        share: which part of its group the consumer is to have.
     """
 
     app: str
@@ -69,6 +79,7 @@ class Assignment:
     batch_size: int
     log_level: str
     grace: float
+    share: Share = field(default_factory=Share)
 
 
 def run(assignments: Sequence[Assignment]) -> None:
@@ -103,6 +114,7 @@ def _consume(assignment: Assignment, stop: Stop, *, impatient: bool) -> None:
                 component,
                 assignment.category,
                 batch_size=assignment.batch_size,
+                share=assignment.share,
                 notices=notices,
             ).run(stop)
 
@@ -113,6 +125,9 @@ class _Host:
     def __init__(self, assignments: Sequence[Assignment]) -> None:
         self._assignments = assignments
         self._running: dict[SpawnProcess, tuple[Assignment, Connection]] = {}
+        self._deaths: defaultdict[Assignment, deque[float]] = defaultdict(
+            lambda: deque(maxlen=MOST_DEATHS)
+        )
         self._killed: set[SpawnProcess] = set()
         self._signals = 0
         self._stopping = False
@@ -160,20 +175,36 @@ class _Host:
         """Take note of a process that has ended."""
         process.join()
         assignment, receiver = self._running.pop(process)
-        if (
-            self._failure is None
-            and process not in self._killed
-            and (process.exitcode != 0 or not self._stopping)
-        ):
-            self._failure = _failure(assignment, receiver, process.exitcode)
-            self._stop_all()
-            structlog.get_logger().error(
-                "consumer_failed",
-                consumer=assignment.consumer,
-                category=assignment.category,
-                error=str(self._failure),
-            )
+        if process not in self._killed and (process.exitcode != 0 or not self._stopping):
+            self._mend(assignment, _reason(receiver), process.exitcode)
         receiver.close()
+
+    def _mend(
+        self, assignment: Assignment, reason: tuple[str, bool] | None, exit_code: int | None
+    ) -> None:
+        """Start a consumer again that died, or stop all because of one that can not go on."""
+        log = structlog.get_logger().bind(
+            consumer=assignment.consumer, category=assignment.category
+        )
+        if reason is None:
+            code = exit_code or 0
+            how = f"by signal {-code}" if code < 0 else f"status {code}"
+            deaths = self._deaths[assignment]
+            often = len(deaths) == MOST_DEATHS and time.monotonic() - deaths[0] < WITHIN
+            if not often and not self._stopping:
+                deaths.append(time.monotonic())
+                log.error("consumer_died", how=how)
+                self._start(assignment)
+                return
+            text = (
+                f"The consumer of {assignment.category} ended unexpectedly ({how}); what it had "
+                f"not committed is read again at the next start"
+            )
+            reason = text, False
+        if self._failure is None:
+            self._failure = ConsumerFailed(reason[0], could_not_run=reason[1])
+            self._stop_all()
+            log.error("consumer_failed", error=str(self._failure))
 
     def _on_signal(self, *_: object) -> None:
         self._signals += 1
@@ -214,13 +245,10 @@ def _process(assignment: Assignment, failures: Connection) -> None:
             raise SystemExit(1) from None
 
 
-def _failure(assignment: Assignment, reason: Connection, exit_code: int | None) -> ConsumerFailed:
+def _reason(receiver: Connection) -> tuple[str, bool] | None:
+    """Return why a consumer could not go on, and whether something kept it from running."""
     try:
-        message, could_not_run = reason.recv()
-        return ConsumerFailed(message, could_not_run=could_not_run)
+        message, could_not_run = receiver.recv()
     except EOFError:
-        how = f"by signal {-exit_code}" if exit_code and exit_code < 0 else f"status {exit_code}"
-        return ConsumerFailed(
-            f"The consumer of {assignment.category} ended unexpectedly ({how}); what it had not "
-            f"committed is read again at the next start"
-        )
+        return None
+    return message, could_not_run

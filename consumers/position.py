@@ -1,11 +1,12 @@
 """Where a consumer is in its category, kept so that only one process at a time can move it.
 
-The position is the global position of the last message dealt with. It moves in the transaction
-that commits what the messages brought about, by compare-and-set on the holder's epoch, so that a
-process that was taken over (it was paused, or the same consumer was started twice) commits
-nothing.
+Each partition of the category has a position of its own: the global position of the last message
+that was dealt with. It moves in the transaction that commits what the messages brought about, by
+compare-and-set on the holder's epoch, so that a process that was taken over (it was paused, or lost
+the network) commits nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,94 +15,123 @@ from psycopg import Connection
 from reservation.errors import PositionLostError
 from reservation.queries import load_queries
 from reservation.store.errors import translated
+from reservation.store.part import Part
 
 _QUERIES = load_queries("consumers")
 
 
 @dataclass(slots=True)
-class Position:
-    """The position of one consumer in one category, and this process's claim on it.
+class Held:
+    """A partition that this process holds.
+
+    Attributes:
+        partition: its number, from 0.
+        position: the global position of the last message dealt with, 0 before the first.
+        epoch: how many times it was taken; only the last holder may move it.
+    """
+
+    partition: int
+    position: int
+    epoch: int
+
+
+class Positions:
+    """The partitions of one category that this process holds.
+
+    They are read together, those furthest behind first, and those that have come to the same
+    position as one from then on.
 
     Attributes:
         consumer: the component's name.
         category: the category that is read.
-        position: the global position of the last message dealt with, 0 before the first.
-        epoch: the number of this claim.
+        size: how many partitions the category has.
     """
 
-    consumer: str
-    category: str
-    position: int
-    epoch: int
+    def __init__(
+        self,
+        consumer: str,
+        category: str,
+        size: int = 1,
+        held: Iterable[Held] = (),
+        carried: Iterable[int] | None = None,
+    ) -> None:
+        """Take note of what is held.
 
-    @classmethod
-    def claim(cls, connection: Connection[Any], consumer: str, category: str) -> "Position":
-        """Take the position over from whichever process held it, and commit that."""
-        with translated(), connection.transaction():
-            rows = connection.execute(
-                _QUERIES["claim"], {"consumer": consumer, "category": category}
-            ).fetchall()
-        return cls(consumer, category, *rows[0])
+        Args:
+            consumer: the component's name.
+            category: the category that is read.
+            size: how many partitions the category has.
+            held: those that this process holds.
+            carried: how far each partition was dealt with before there were ``size``.
+        """
+        self.consumer = consumer
+        self.category = category
+        self.size = size
+        self._held = {one.partition: one for one in held}
+        self._carried = None if carried is None else tuple(carried)
 
-    def advance(self, connection: Connection[Any], to: int) -> None:
-        """Move the stored position, in the transaction that the connection is in.
+    @property
+    def partitions(self) -> list[int]:
+        """Those that are held, in order."""
+        return sorted(self._held)
+
+    @property
+    def lowest(self) -> int:
+        """The position that everything held was dealt with up to; 0 if nothing is held."""
+        return min((one.position for one in self._held.values()), default=0)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of what is held."""
+        return max((one.epoch for one in self._held.values()), default=0)
+
+    def next(self) -> Part | None:
+        """Return what to read next; None if nothing is held."""
+        if not self._held:
+            return None
+        after = self.lowest
+        behind = [n for n, one in self._held.items() if one.position == after]
+        ahead = [one.position for one in self._held.values() if one.position > after]
+        carried = self._carried
+        if carried is not None and after >= max(carried):
+            carried = None
+        if len(behind) == self.size and carried is None:
+            return Part(after)
+        return Part(after, min(ahead, default=None), tuple(behind), self.size, carried)
+
+    def advance(self, connection: Connection[Any], part: Part, to: int) -> None:
+        """Move the stored positions of a part, in the transaction that the connection is in.
 
         Call `moved` once that transaction is committed.
 
         Raises:
-            PositionLostError: another process has taken the position over.
+            PositionLostError: another process has taken one over.
         """
+        moving = self._of(part)
         with translated():
             cursor = connection.execute(
                 _QUERIES["advance"],
                 {
                     "consumer": self.consumer,
                     "category": self.category,
-                    "epoch": self.epoch,
-                    "before": self.position,
+                    "partitions": [one.partition for one in moving],
+                    "epochs": [one.epoch for one in moving],
+                    "before": part.after,
                     "position": to,
                 },
             )
-        if cursor.rowcount != 1:
-            raise self._lost()
+        if cursor.rowcount != len(moving):
+            raise PositionLostError(
+                f"Another process has taken over the consumer {self.consumer} of {self.category}, "
+                f"or a part of it; this one committed nothing more of that"
+            )
 
-    def check(self, connection: Connection[Any]) -> None:
-        """Make sure that no other process has taken the position over.
+    def moved(self, part: Part, to: int) -> None:
+        """Note that the transaction that moved the positions is committed."""
+        for one in self._of(part):
+            one.position = to
 
-        Raises:
-            PositionLostError: one has.
-        """
-        with translated():
-            rows = connection.execute(
-                _QUERIES["epoch"], {"consumer": self.consumer, "category": self.category}
-            ).fetchall()
-        if rows != [(self.epoch,)]:
-            raise self._lost()
-
-    def renew(self, connection: Connection[Any]) -> None:
-        """Read the position again on a new connection, without claiming it again.
-
-        Whether the last batch was committed is known then, and a process that took over while there
-        was no connection keeps what it took.
-
-        Raises:
-            PositionLostError: another process has taken the position over.
-            LockTimeoutError: a transaction is moving it; try again.
-        """
-        with translated(), connection.transaction():
-            rows = connection.execute(
-                _QUERIES["renew"], {"consumer": self.consumer, "category": self.category}
-            ).fetchall()
-        if [epoch for _, epoch in rows] != [self.epoch]:
-            raise self._lost()
-        self.position = rows[0][0]
-
-    def _lost(self) -> PositionLostError:
-        return PositionLostError(
-            f"Another process has taken over the consumer {self.consumer} of {self.category}, so "
-            f"this one stopped and committed nothing more; run each consumer once"
-        )
-
-    def moved(self, to: int) -> None:
-        """Note that the transaction that moved the position is committed."""
-        self.position = to
+    def _of(self, part: Part) -> list[Held]:
+        if part.partitions is None:
+            return list(self._held.values())
+        return [self._held[n] for n in part.partitions]

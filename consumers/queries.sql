@@ -1,26 +1,30 @@
--- name: claim
--- Takes over the position of a consumer: a process that held it before can not move it any more.
-INSERT INTO reservation.positions (consumer, category)
-VALUES (%(consumer)s, %(category)s)
-ON CONFLICT (consumer, category)
-DO UPDATE SET epoch = positions.epoch + 1, updated_at = now()
-RETURNING position, epoch
+-- name: join_group
+SELECT member, partitions_there
+FROM reservation.join_group(
+  %(consumer)s, %(category)s, %(partitions)s, %(process)s, %(partition)s,
+  make_interval(secs => %(lease)s), %(former)s)
+
+-- name: take_part
+SELECT head, carried, held, positions, epochs, unclean
+FROM reservation.take_part(
+  %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s))
+
+-- name: beat
+UPDATE reservation.members SET expires_at = clock_timestamp() + make_interval(secs => %(lease)s)
+WHERE member = %(member)s
+
+-- name: leave_group
+SELECT reservation.leave_group(%(member)s)
 
 -- name: advance
-UPDATE reservation.positions
-SET position = %(position)s, updated_at = now()
-WHERE consumer = %(consumer)s AND category = %(category)s
-  AND epoch = %(epoch)s AND position = %(before)s
+UPDATE reservation.positions AS p
+SET position = %(position)s, updated_at = now(), attempted = NULL, attempts = 0
+FROM unnest(%(partitions)s::integer[], %(epochs)s::bigint[]) AS h(partition, epoch)
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = h.partition
+  AND p.epoch = h.epoch AND p.position = %(before)s
 
--- name: epoch
-SELECT epoch FROM reservation.positions WHERE consumer = %(consumer)s AND category = %(category)s
-
--- name: renew
--- Waits for a transaction that moves the position: it may be our own, of a connection that was lost
--- while it committed.
-SELECT position, epoch FROM reservation.positions
-WHERE consumer = %(consumer)s AND category = %(category)s
-FOR UPDATE
+-- name: category_head
+SELECT reservation.category_head(%s)
 
 -- name: settings
 -- A lock is waited for no longer than it takes to look whether to stop; a batch takes as long as it

@@ -50,6 +50,7 @@ class Session:
 
     Attributes:
         address: that of the database, with what makes a lost connection show.
+        application_name: what the server's own views show for the connection.
     """
 
     def __init__(self, database_url: str, application_name: str, log: Log) -> None:
@@ -65,7 +66,7 @@ class Session:
         """
         check_address(database_url)
         self.address = _with(database_url, _KEEPALIVES)
-        self._application_name = application_name
+        self.application_name = application_name
         self._log = log
         self._backoff = Backoff()
         self._away = False
@@ -140,7 +141,7 @@ class Session:
         address = self.address
         if "PGCONNECT_TIMEOUT" not in os.environ:
             address = _with(address, {"connect_timeout": CONNECT_TIMEOUT})
-        connection = connect(address, application_name=self._application_name, autocommit=True)
+        connection = connect(address, application_name=self.application_name, autocommit=True)
         try:
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             check_installed(connection)

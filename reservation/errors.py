@@ -18,6 +18,7 @@
     │   ├── SerializationError    the transaction lost against another
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
+    ├── GroupError                a consumer's group is not what it was asked to be
     └── PositionLostError         another process took over this consumer's position
 
 Each message says what was wrong, which stream, key or file it was about, and what to do. None
@@ -113,8 +114,12 @@ class MessageIdConflictError(StoreError):
     """A message id is in use already, for a message of other content."""
 
 
+class GroupError(ReservationError):
+    """A consumer's group has another number of partitions than it was asked for."""
+
+
 class PositionLostError(ReservationError):
-    """Another process has taken over the position of this consumer; this one must stop."""
+    """Another process has taken over a position of this consumer; its batch is not committed."""
 
 
 def told(error: BaseException) -> str:

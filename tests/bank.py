@@ -8,7 +8,8 @@ from psycopg import Connection
 from bank import account
 from bank.invariants import check_invariants
 from consumers.batch import Batch, BatchResult
-from consumers.position import Position
+from consumers.group import Membership, Share
+from consumers.position import Positions
 from consumers.session import Session
 from reservation import Component, MessageStore
 
@@ -16,9 +17,32 @@ RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]
 
 
-def batch(connection: Connection[Any], category: str, component: Component = account) -> Batch:
+class Claimed:
+    """A category that was taken over from whoever held it, and what takes it forward."""
+
+    def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
+        self._batch = Batch(connection, component, category)
+        self.positions = claim(connection, component.name, category)
+
+    def run(self, limit: int, *, careful: bool = False) -> BatchResult:
+        """Run one batch."""
+        return self._batch.run(self.positions, limit, careful=careful)
+
+
+def claim(connection: Connection[Any], consumer: str, category: str) -> Positions:
+    """Take a category over, as if whoever held it were gone."""
+    connection.execute("DELETE FROM reservation.members")
+    membership = Membership(
+        session(connection.info.dsn), consumer, category, Share(), structlog.get_logger()
+    )
+    membership.join(connection)
+    membership.turn(connection)
+    return membership.positions
+
+
+def batch(connection: Connection[Any], category: str, component: Component = account) -> Claimed:
     """Claim a category for a component and return what takes it forward."""
-    return Batch(connection, component, Position.claim(connection, component.name, category))
+    return Claimed(connection, component, category)
 
 
 def session(database_url: str) -> Session:

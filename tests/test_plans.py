@@ -21,6 +21,7 @@ from reservation.errors import StoreError
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.idempotence.rules import read_commands, server_rules
 from reservation.store.connection import connect
+from reservation.store.part import Part
 from reservation.uuid7 import uuid7
 from tests.controls import deposit
 
@@ -106,7 +107,7 @@ WORK = {
     "a batch from the middle": Work(BATCH, part(position=SENT // 2)),
     "a batch from the end": Work(BATCH, part(position=SENT - 10)),
     "a category that is empty": Work(
-        0, lambda c: MessageStore(c).category_batch("account", 1, BATCH)
+        0, lambda c: MessageStore(c).category_batch("account", Part(), BATCH)
     ),
     "a frequent correlation": Work(BATCH, part(correlation="frequent")),
     "a rare correlation": Work(11, part(correlation="rare")),
@@ -120,9 +121,11 @@ WORK = {
         9 * BATCH, part(**member(4, correlation="frequent"))
     ),
     "a member and a rare correlation": Work(11, part(**member(2, correlation="rare"))),
-    "commands with their keys": Work(BATCH, lambda c: read_commands(c, COMMANDS, 1, BATCH, RULES)),
+    "commands with their keys": Work(
+        BATCH, lambda c: read_commands(c, COMMANDS, Part(), BATCH, RULES)
+    ),
     "commands with their keys from the middle": Work(
-        BATCH, lambda c: read_commands(c, COMMANDS, SENT // 2, BATCH, RULES)
+        BATCH, lambda c: read_commands(c, COMMANDS, Part(SENT // 2), BATCH, RULES)
     ),
     "the start of a long stream": Work(
         BATCH,

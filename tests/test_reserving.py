@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.batch import Batch
-from consumers.position import Position
 from reservation import Write
 from reservation.errors import PositionLostError
 from reservation.idempotence.reserve import Outcome, reserve
 from reservation.store.connection import connect
 from reservation.store.errors import RUN_AGAIN
-from tests.bank import RESERVED, account
+from tests.bank import RESERVED, batch
 from tests.controls import LATER, TIME, deposit
 
 _numbers = itertools.count(1)
@@ -191,8 +189,7 @@ def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(data
         with connect(database_url, autocommit=True) as connection:
             read = 1
             while read:
-                position = Position.claim(connection, "account", "account:command")
-                one = Batch(connection, account, position)
+                one = batch(connection, "account:command")
                 with contextlib.suppress(PositionLostError, *RUN_AGAIN):
                     for _ in range(3):
                         result = one.run(7, careful=careful)

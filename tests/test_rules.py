@@ -21,6 +21,7 @@ from reservation.errors import DecodeError, IdempotenceKeyError
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.rules import read_commands, server_rules
 from reservation.store.connection import connect
+from reservation.store.part import Part
 
 _numbers = itertools.count(1)
 
@@ -119,7 +120,7 @@ def taken(connection, declared, written, type_="Command"):
         " VALUES (%s, 0, %s, %s)",
         [(f"{category}-{n}", type_, data) for n, data in enumerate(written)],
     )
-    return read_commands(connection, category, 1, len(written) + 1, server_rules(declared))
+    return read_commands(connection, category, Part(), len(written) + 1, server_rules(declared))
 
 
 def named(declared, whole, class_):
@@ -169,7 +170,7 @@ def check_names(connection, declared, written):
     wholes = {
         message.global_position: message
         for message in read_commands(
-            connection, messages[0].stream_name.split("-")[0], 1, len(written) + 1, "[]"
+            connection, messages[0].stream_name.split("-")[0], Part(), len(written) + 1, "[]"
         )[0]
     }
     assert len(messages) == len(written) == len(wholes)

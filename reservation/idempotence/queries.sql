@@ -7,4 +7,4 @@ ORDER BY ordinal
 
 -- name: read_commands
 SELECT id, stream_name, type, position, global_position, data, metadata, time, key_stream
-FROM reservation.read_commands(%s, %s, %s, %s)
+FROM reservation.read_commands(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s)

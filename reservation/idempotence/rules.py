@@ -18,6 +18,7 @@ from reservation.idempotence.reserve import Reservation
 from reservation.message import StoredMessage
 from reservation.queries import load_queries
 from reservation.store.errors import translated
+from reservation.store.part import Part
 from reservation.twin import hints_of
 
 _QUERIES = load_queries("reservation.idempotence")
@@ -75,14 +76,14 @@ def _are_as_stored(command: type, fields: Sequence[str]) -> bool:
 
 
 def read_commands(
-    connection: Connection[Any], category: str, position: int, limit: int, rules: str
+    connection: Connection[Any], category: str, part: Part, limit: int, rules: str
 ) -> tuple[list[StoredMessage], Sequence[str | None]]:
     """Read a batch of commands that are to be reserved.
 
     Args:
         connection: in the transaction that reserves them.
         category: the command category.
-        position: the first global position to read.
+        part: which of its commands to read.
         limit: how many commands to read at most.
         rules: what `server_rules` returned.
 
@@ -93,7 +94,9 @@ def read_commands(
     with translated():
         rows = (
             connection.cursor(binary=True)
-            .execute(_QUERIES["read_commands"], [category, position, limit, rules], prepare=False)
+            .execute(
+                _QUERIES["read_commands"], [*part.parameters(category, limit), rules], prepare=False
+            )
             .fetchall()
         )
     return [StoredMessage(*row[:-1]) for row in rows], [row[-1] for row in rows]

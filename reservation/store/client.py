@@ -23,6 +23,7 @@ from reservation.store.connection import (
     connection_settings,
 )
 from reservation.store.errors import commits_at_once, translated
+from reservation.store.part import Part
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Batch, Write, to_one_stream
 
@@ -221,9 +222,9 @@ class MessageStore:
             )
         )
 
-    def category_batch(self, category: str, position: int, limit: int) -> list[StoredMessage]:
-        """Return up to ``limit`` messages of a category from a global position on."""
-        return self._run(next(statements.read_category(category, position, limit)))
+    def category_batch(self, category: str, part: Part, limit: int) -> list[StoredMessage]:
+        """Return up to ``limit`` messages of a part of a category, in order."""
+        return self._run(statements.read_part(category, part, limit))
 
     def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
         """Read many streams to their ends, in one statement.

@@ -28,6 +28,7 @@ _FUNCTION_SCRIPTS = (
     "writing",
     "reserving",
     "notice",
+    "group",
     "privileges",
 )
 _MIGRATIONS = {1: "001_positions", 2: "002_sender_categories", 3: "003_groups"}

@@ -31,6 +31,7 @@ from reservation.store.checks import (
     check_positions,
     check_starts,
 )
+from reservation.store.part import Part
 
 T = TypeVar("T")
 
@@ -119,6 +120,12 @@ def read_category(
         if len(batch) < batch_size:
             return
         position = batch[-1].global_position + 1
+
+
+def read_part(category: str, part: Part, limit: int) -> Statement[list[StoredMessage]]:
+    """Return the statement that reads so many messages of a part of a category at most."""
+    check_category(category)
+    return Statement(QUERIES["read_part"], part.parameters(category, limit), _messages)
 
 
 def read_streams(positions: Mapping[str, int]) -> Statement[list[StoredMessage]]:

@@ -60,5 +60,8 @@ CREATE TABLE reservation.dead_letters (
   PRIMARY KEY (consumer, category, global_position)
 );
 
+-- A function of version 2 whose arguments have changed.
+DROP FUNCTION IF EXISTS reservation.read_commands(text, bigint, bigint, jsonb);
+
 CREATE INDEX dead_letters_open ON reservation.dead_letters (consumer, category, entity, global_position)
   WHERE state IN ('dead', 'parked', 'retry');

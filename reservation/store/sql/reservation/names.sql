@@ -10,6 +10,26 @@ RETURN strpos(stream_name, '-') > 0
    AND mod(abs(message_store.hash_64(
          split_part(substr(stream_name, strpos(stream_name, '-') + 1), '+', 1))), size) = member;
 
+-- The partition that a stream is in, where a group has so many: by the hash of its cardinal id, 0 if it
+-- has no id. The same as above, but for an id whose hash has no absolute value.
+CREATE OR REPLACE FUNCTION reservation.partition_of(
+  stream_name text, size integer
+) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN strpos(stream_name, '-') = 0 THEN 0 ELSE
+  abs(mod(message_store.hash_64(
+    split_part(substr(stream_name, strpos(stream_name, '-') + 1), '+', 1)), size))::integer END;
+
+-- Whether a stream is in one of these partitions, and its message was not dealt with when there were
+-- others: `carried` is how far that went in each, NULL where they were never changed.
+CREATE OR REPLACE FUNCTION reservation.is_in_part(
+  stream_name text, global_position bigint, partitions integer[], size integer, carried bigint[]
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN reservation.partition_of(stream_name, size) = ANY (partitions)
+   AND (carried IS NULL OR global_position
+        > carried[1 + reservation.partition_of(stream_name, cardinality(carried))]);
+
 -- The metadata of a message that follows another: its causation points there, and what belongs to
 -- the whole conversation is handed on.
 CREATE OR REPLACE FUNCTION reservation.followed_metadata(

@@ -89,6 +89,51 @@ BEGIN
 END
 $$;
 
+-- The part of a category that a consumer has, up to a position; all of it where `partitions` is NULL.
+CREATE OR REPLACE FUNCTION reservation.read_part(
+  category text, first bigint, last bigint, batch_size bigint,
+  partitions integer[], size integer, carried bigint[]
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
+           m.global_position, m.data::varchar, m.metadata::varchar, m.time
+    FROM message_store.messages m
+    WHERE (message_store.category(m.stream_name), m.global_position)
+          BETWEEN (read_part.category, read_part.first) AND (read_part.category, read_part.last)
+      AND (partitions IS NULL OR reservation.is_in_part(
+             m.stream_name, m.global_position, partitions, size, carried))
+    ORDER BY message_store.category(m.stream_name), m.global_position
+    LIMIT read_part.batch_size;
+END
+$$;
+
+-- The global position of a category's last message, 0 if it has none.
+CREATE OR REPLACE FUNCTION reservation.category_head(category text) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+  SELECT coalesce((
+    SELECT m.global_position FROM message_store.messages m
+    WHERE (message_store.category(m.stream_name), m.global_position)
+          BETWEEN (category_head.category, 0) AND (category_head.category, 9223372036854775807)
+    ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC
+    LIMIT 1), 0)
+$$;
+
 -- Reading many streams, each from a position of its own to its end.
 CREATE OR REPLACE FUNCTION reservation.read_streams(
   stream_names text[], positions bigint[]

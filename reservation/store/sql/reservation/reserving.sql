@@ -4,12 +4,13 @@
 -- them round, to walk the whole log and look up each message in the batch. A session that planned
 -- them while the log was empty would keep doing so.
 
--- Reads a batch of commands for reserving. `rules` says for each type whose key is made of named
+-- Reads a batch of commands for reserving, of the part of a category that a consumer has. `rules` says for each type whose key is made of named
 -- fields how: the reservation category, up to four fields with the kind of JSON value that each must
 -- be, and the pattern that the stream's name must have. A command that fits comes with the stream
 -- that its key names, and without its data; any other comes whole, for the reader to decide.
 CREATE OR REPLACE FUNCTION reservation.read_commands(
-  category text, first bigint, batch_size bigint, rules jsonb
+  category text, first bigint, last bigint, batch_size bigint,
+  partitions integer[], size integer, carried bigint[], rules jsonb
 ) RETURNS TABLE (
   id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
   data varchar, metadata varchar, "time" timestamp, key_stream text
@@ -49,7 +50,9 @@ BEGIN
         ON r.type = m.type
       WHERE (message_store.category(m.stream_name), m.global_position)
             BETWEEN (read_commands.category, read_commands.first)
-                AND (read_commands.category, 9223372036854775807)
+                AND (read_commands.category, read_commands.last)
+        AND (partitions IS NULL OR reservation.is_in_part(
+               m.stream_name, m.global_position, partitions, size, carried))
       ORDER BY message_store.category(m.stream_name), m.global_position
       LIMIT read_commands.batch_size
     ) AS b

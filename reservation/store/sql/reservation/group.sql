@@ -1,0 +1,165 @@
+-- A consumer's processes are the members of a group and share its partitions out among themselves. A
+-- member says every now and then that it lives; what it holds is free for the others once it has not
+-- done so for the time of its lease, or its session has ended. Who takes a partition adds one to its
+-- epoch, and a batch commits only with the newest: a member that was taken for dead does no harm.
+--
+-- What is written here is not waited for to be on the disk. A commit that counts on it comes later,
+-- and is not on the disk before it either.
+
+-- Makes a process a member; and the group, with so many partitions, if it is not there. `former` is the
+-- member that the same process was on a connection that it lost; NULL at first. What it held is kept.
+CREATE OR REPLACE FUNCTION reservation.join_group(
+  consumer text, category text, partitions integer, process text, partition integer,
+  lease interval, former bigint
+) RETURNS TABLE (member bigint, partitions_there integer)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET synchronous_commit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO reservation.groups (consumer, category, partitions)
+  VALUES (join_group.consumer, join_group.category, join_group.partitions)
+  ON CONFLICT DO NOTHING;
+
+  SELECT g.partitions INTO partitions_there
+  FROM reservation.groups g
+  WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
+  FOR SHARE;
+
+  INSERT INTO reservation.positions (consumer, category, partition, epoch)
+  SELECT join_group.consumer, join_group.category, n, 0
+  FROM generate_series(0, partitions_there - 1) AS n
+  WHERE NOT EXISTS (
+    SELECT FROM reservation.positions p
+    WHERE (p.consumer, p.category, p.partition) = (join_group.consumer, join_group.category, n))
+  ON CONFLICT DO NOTHING;
+
+  INSERT INTO reservation.members (consumer, category, process, partition, expires_at)
+  VALUES (join_group.consumer, join_group.category, join_group.process, join_group.partition,
+          clock_timestamp() + lease)
+  RETURNING member INTO join_group.member;
+
+  -- Waits for a transaction that moves one of the positions: it may be our own, of the connection
+  -- that was lost while it committed.
+  UPDATE reservation.positions p SET holder = join_group.member
+  WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
+    AND p.holder = former;
+  DELETE FROM reservation.members m WHERE m.member = former;
+
+  PERFORM pg_advisory_lock(-1201006963, (join_group.member & 2147483647)::integer);
+  RETURN NEXT;
+END
+$$;
+
+-- Ends a membership, and gives back what the member holds.
+CREATE OR REPLACE FUNCTION reservation.leave_group(member bigint) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET synchronous_commit = off
+AS $$
+  UPDATE reservation.positions p SET holder = NULL
+  FROM reservation.members m
+  WHERE m.member = leave_group.member
+    AND (p.consumer, p.category, p.holder) = (m.consumer, m.category, m.member);
+  DELETE FROM reservation.members m WHERE m.member = leave_group.member;
+$$;
+
+-- Says that a member lives, finds those that do not, takes and gives back partitions until it has
+-- its fair share, and tells what it holds. No row if the member was taken for dead.
+CREATE OR REPLACE FUNCTION reservation.take_part(
+  consumer text, category text, member bigint, lease interval
+) RETURNS TABLE (
+  head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
+  unclean integer[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET synchronous_commit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  own integer;      -- the only partition that the member may have
+  fixed integer[];  -- those that members with a fixed part have
+  share integer;    -- how many the member is to have
+BEGIN
+  UPDATE reservation.members m SET expires_at = clock_timestamp() + lease
+  WHERE m.member = take_part.member
+  RETURNING m.partition INTO own;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+
+  DELETE FROM reservation.members m
+  WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+    AND m.member <> take_part.member
+    AND (m.expires_at < clock_timestamp()
+         OR pg_try_advisory_xact_lock_shared(-1201006963, (m.member & 2147483647)::integer));
+
+  SELECT coalesce(array_agg(m.partition) FILTER (WHERE m.partition IS NOT NULL), '{}')
+  INTO fixed
+  FROM reservation.members m
+  WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+    AND m.member <> take_part.member;
+
+  SELECT CASE WHEN own IS NULL THEN (p.n + s.behind) / s.n ELSE 1 END
+  INTO share
+  FROM (
+    SELECT count(*)::integer AS n, count(*) FILTER (WHERE m.member > take_part.member)::integer AS behind
+    FROM reservation.members m
+    WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+      AND (m.partition IS NULL OR m.member = take_part.member)
+  ) AS s, (
+    SELECT count(*)::integer AS n FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+      AND (own IS NOT NULL OR p.partition <> ALL (fixed))
+  ) AS p;
+
+  UPDATE reservation.positions p SET holder = NULL
+  WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+    AND p.holder = take_part.member
+    AND p.partition NOT IN (
+      SELECT k.partition FROM reservation.positions k
+      WHERE (k.consumer, k.category) = (take_part.consumer, take_part.category)
+        AND k.holder = take_part.member
+        AND (own IS NOT NULL OR k.partition <> ALL (fixed))
+      ORDER BY k.partition
+      LIMIT share);
+
+  -- A row that is locked is being moved by a member that has just been found dead: at the next time.
+  WITH taken AS (
+    SELECT p.partition, p.holder
+    FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+      AND (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
+      AND CASE WHEN own IS NULL THEN p.partition <> ALL (fixed) ELSE p.partition = own END
+    ORDER BY p.partition
+    LIMIT greatest(share - (
+      SELECT count(*) FROM reservation.positions k
+      WHERE (k.consumer, k.category, k.holder)
+            = (take_part.consumer, take_part.category, take_part.member)), 0)
+    FOR UPDATE SKIP LOCKED
+  ), moved AS (
+    UPDATE reservation.positions p SET holder = take_part.member, epoch = p.epoch + 1
+    FROM taken
+    WHERE (p.consumer, p.category, p.partition)
+          = (take_part.consumer, take_part.category, taken.partition)
+  )
+  SELECT coalesce(array_agg(t.partition) FILTER (WHERE t.holder IS NOT NULL), '{}')
+  INTO unclean
+  FROM taken AS t;
+
+  SELECT coalesce(array_agg(p.partition ORDER BY p.partition), '{}'),
+         coalesce(array_agg(p.position ORDER BY p.partition), '{}'),
+         coalesce(array_agg(p.epoch ORDER BY p.partition), '{}')
+  INTO held, positions, epochs
+  FROM reservation.positions p
+  WHERE (p.consumer, p.category, p.holder)
+        = (take_part.consumer, take_part.category, take_part.member);
+
+  SELECT g.carried INTO carried FROM reservation.groups g
+  WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);
+  head := reservation.category_head(take_part.category);
+  RETURN NEXT;
+END
+$$;
