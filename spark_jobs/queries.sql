@@ -2,7 +2,10 @@
 SELECT pg_export_snapshot(), now()
 
 -- name: position
-SELECT position FROM reservation.positions WHERE consumer = %s AND category = %s
+-- Up to where everything was dealt with; no row where nothing was.
+SELECT min(position) FROM reservation.positions
+WHERE consumer = %s AND category = %s
+HAVING count(*) > 0
 
 -- name: bounds
 -- The first and last global position of a category, each one step into the index.

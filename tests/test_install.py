@@ -108,7 +108,13 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     """Those of the schema message_store too; the messages stay."""
     store.write(deposit(), COMMANDS)
     connection.execute("DELETE FROM reservation.versions WHERE version > 1")
-    connection.execute("DROP TABLE reservation.sender_categories")
+    connection.execute("DROP TABLE reservation.sender_categories, reservation.groups")
+    connection.execute("DROP TABLE reservation.members, reservation.dead_letters")
+    connection.execute(
+        "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "
+        "DROP COLUMN attempted, DROP COLUMN attempts, ADD PRIMARY KEY (consumer, category)"
+    )
+    connection.execute("INSERT INTO reservation.positions VALUES ('account', 'account:command', 7)")
     for old in (
         "message_store.is_category(stream_name varchar)",
         "reservation.may_insert()",
@@ -120,6 +126,11 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     assert (installed.message_store, installed.from_version) == (False, 1)
     answers = connection.execute("SELECT message_store.is_category('a'), reservation.may_insert()")
     assert answers.fetchone() == (True, True)
+    kept = connection.execute(
+        "SELECT position, partition, holder, partitions, carried FROM reservation.positions "
+        "JOIN reservation.groups USING (consumer, category)"
+    )
+    assert kept.fetchall() == [(7, 0, None, 1, None)]
     assert store.write(deposit("d2"), COMMANDS) == 1
 
 

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from psycopg import conninfo
 
+from consumers.host import MOST_DEATHS
 from reservation.store.connection import connect
 from tests.bank import RESERVED, broken, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
@@ -62,13 +63,17 @@ def test_each_consumer_runs_alone(store, database_url):
     assert event_types(store) == ["Opened", "Deposited"]
 
 
-def test_when_one_consumer_dies_the_host_stops_the_other_and_fails(admin, store, database_url):
-    """A supervisor sees the failure and starts both again."""
+def test_a_consumer_that_dies_is_started_again_and_in_the_end_is_not(admin, store, database_url):
+    """It goes on where it was; one that dies again and again ends all, for a supervisor to see."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
-        # The last child is a consumer; the first is multiprocessing's own tracker.
-        psutil.Process(started.process.pid).children()[-1].kill()
+        for n in range(MOST_DEATHS + 1):
+            # The last child is the consumer of the copies, at first and whenever it was started.
+            psutil.Process(started.process.pid).children()[-1].kill()
+            if n < MOST_DEATHS:
+                started.wait_for("consumer_died", category=RESERVED, how="by signal 9")
+                started.wait_for("consumer_started", category=RESERVED)
         assert started.process.wait(PATIENCE) == 1
         assert "ended unexpectedly (by signal 9)" in started.log
     assert wait_until_gone(admin, database_url)
@@ -84,17 +89,20 @@ def test_consumers_whose_host_is_killed_stop_by_themselves(admin, database_url):
     assert wait_until_gone(admin, database_url)
 
 
-def test_the_same_consumer_started_twice_goes_on_in_the_newer_process(store, database_url):
-    """The older one finds its position taken, says so in one line and fails."""
-    with Started(database_url, "--only", "commands") as older:
-        older.wait_for("consumer_started")
-        with Started(database_url, "--only", "commands") as newer:
-            newer.wait_for("consumer_started", epoch=2)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_same_consumer_started_twice_stands_by_and_takes_over(store, database_url, number):
+    """Whether the first one goes of its own accord or dies."""
+    with Started(database_url, "--only", "commands") as first:
+        first.wait_for("consumer_started", epoch=1)
+        with Started(database_url, "--only", "commands") as second:
+            second.wait_for("standing_by")
             store.write([deposit()], COMMANDS)
-            newer.wait_for("batch_committed", reserved=1)
-            assert older.process.wait(PATIENCE) == 1
-            assert "Another process has taken over the consumer account" in older.log
-            assert newer.stop() == 0
+            first.wait_for("batch_committed", reserved=1)
+            first.stop(number)
+            second.wait_for("consumer_started", epoch=2)
+            store.write([deposit("d2")], COMMANDS)
+            second.wait_for("batch_committed", reserved=1, read=1)
+            assert second.stop() == 0
 
 
 @pytest.mark.parametrize("only", [[], ["--only", "commands"]])
@@ -197,14 +205,16 @@ def test_a_signal_while_the_consumers_start_is_a_clean_stop_too(database_url, nu
         assert "Traceback" not in started.log
 
 
-def test_a_consumer_that_ends_by_itself_is_a_failure_even_with_status_0(database_url):
+def test_a_consumer_that_is_told_to_stop_alone_is_started_again(database_url):
     """Half of the pattern must not run on alone, unnoticed."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
         psutil.Process(started.process.pid).children()[-1].terminate()
-        assert started.process.wait(PATIENCE) == 1
-        assert "ended unexpectedly (status 0)" in started.log
+        started.wait_for("consumer_stopped", category=RESERVED)
+        started.wait_for("consumer_died", category=RESERVED, how="status 0")
+        started.wait_for("consumer_started", category=RESERVED)
+        assert started.stop() == 0
 
 
 def test_a_consumer_that_waits_for_a_lock_can_be_stopped(store, database_url):
@@ -249,17 +259,6 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(store, database_url):
             assert process.poll() is None
         process.terminate()
         assert process.wait(PATIENCE) == 0
-
-
-def test_an_idle_consumer_notices_that_it_was_taken_over(database_url):
-    """A deployment that was doubled by mistake shows before the first message comes."""
-    with Started(database_url, "--only", "commands") as older:
-        older.wait_for("consumer_started")
-        with Started(database_url, "--only", "commands") as newer:
-            newer.wait_for("consumer_started", epoch=2)
-            assert older.process.wait(PATIENCE) == 1
-            assert "Another process has taken over" in older.log
-            assert newer.stop() == 0
 
 
 def test_a_role_that_may_not_is_told_so_in_one_line(connection, database_url):

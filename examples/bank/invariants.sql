@@ -105,7 +105,10 @@ FROM (
   WHERE message_store.category(stream_name) IN ('account:command', 'accountTransaction')
   GROUP BY 1
 ) AS c
-LEFT JOIN reservation.positions p ON p.consumer = 'account' AND p.category = c.category
+LEFT JOIN (
+  SELECT category, min(position) AS position FROM reservation.positions
+  WHERE consumer = 'account' GROUP BY category
+) AS p ON p.category = c.category
 WHERE coalesce(p.position, 0) <> c.head
 
 -- name: i8_accounted_for
@@ -144,9 +147,12 @@ GROUP BY stream_name
 -- How many messages of each category the consumers still have before them.
 SELECT c.category,
        (SELECT count(*) FROM message_store.messages m
+        LEFT JOIN reservation.positions p
+          ON p.consumer = 'account' AND p.category = c.category
+          AND p.partition = reservation.partition_of(m.stream_name, coalesce(g.partitions, 1))
         WHERE message_store.category(m.stream_name) = c.category
           AND m.global_position > coalesce(p.position, 0)) AS unread,
        (SELECT count(*) FROM message_store.messages m
         WHERE message_store.category(m.stream_name) = c.category) AS stored
 FROM unnest(ARRAY['account:command', 'accountTransaction']) AS c(category)
-LEFT JOIN reservation.positions p ON p.consumer = 'account' AND p.category = c.category
+LEFT JOIN reservation.groups g ON g.consumer = 'account' AND g.category = c.category

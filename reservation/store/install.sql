@@ -13,7 +13,9 @@ SELECT has_table_privilege('message_store.messages', 'SELECT')
        current_user
 
 -- name: positions
-SELECT consumer, category, position FROM reservation.positions ORDER BY consumer, category
+SELECT consumer, category, min(position) FROM reservation.positions
+GROUP BY consumer, category
+ORDER BY consumer, category
 
 -- name: running
 -- Consumers by the name that they give their connections. Readers of ours have the two others.
