@@ -4,18 +4,26 @@ A crash at any point leaves nothing behind, and the batch is read again. Handler
 anything is written, so the category locks are held for the writes alone.
 """
 
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from psycopg import Connection
+from psycopg import Connection, Rollback
 
 from consumers.decisions import Decisions
 from consumers.handling import Handling
+from consumers.portions import Portions
 from consumers.position import Positions
 from reservation.component import Component
-from reservation.errors import MessageError, MessageIdConflictError, StoreError
+from reservation.errors import (
+    ExpectedVersionError,
+    HandlerError,
+    MessageError,
+    MessageIdConflictError,
+    StoreError,
+)
 from reservation.idempotence.reserve import compare_initiations, reserve
 from reservation.idempotence.rules import read_commands, server_rules
 from reservation.message import StoredMessage
@@ -72,7 +80,9 @@ class Batch:
         self._connection = connection
         self._component = component
         self._category = category
-        self._handling = Handling(component, category)
+        self._handling = Handling(connection, component, category)
+        self._portions = Portions(self._handling.alone)
+        self._wanted: list[str] = []
         self._rules = server_rules(
             {
                 name: declared
@@ -109,19 +119,32 @@ class Batch:
             store = MessageStore(connection)
             if careful:
                 component = self._component
-                store.lock_categories([component.name, *component.reservation_categories])
+                store.lock_categories(
+                    [component.name, *component.reservation_categories, *self._wanted]
+                )
             part = self._part(positions)
             if part is None:
                 return BatchResult(None, 0)
-            messages, key_streams = self._read(store, part, limit)
-            to = _end(part, messages, limit)
+            size = self._portions.limit(limit)
+            messages, key_streams = self._read(store, part, size)
+            to = _end(part, messages, size)
             if to == part.after:
                 return BatchResult(part, to)
-            handled = self._handled_before(store, messages) if careful else frozenset()
-            decisions = self._handling.decide(store, messages, key_streams, handled)
+            if (end := self._portions.cut(messages)) < len(messages):
+                messages, key_streams = messages[:end], key_streams[:end]
+                to = messages[-1].global_position
+            decide = self._decide_carefully if careful else self._handling.decide
+            decisions = decide(store, messages, key_streams)
+            self._wanted = decisions.categories
             store.lock_categories(decisions.categories)
             positions.advance(connection, part, to)
-            self._write(store, decisions, messages)
+            try:
+                self._write(store, decisions, messages)
+            except (ExpectedVersionError, MessageIdConflictError) as error:
+                if careful:
+                    _blame(error, decisions, messages)
+                raise
+            self._handling.written(decisions)
         positions.moved(part, to)
         return BatchResult(part, to, len(messages), decisions.counts, decisions.conflicts)
 
@@ -153,6 +176,8 @@ class Batch:
     ) -> None:
         connection, component = self._connection, self._component
         try:
+            for write_id in self._further_before(store, decisions):
+                raise MessageIdConflictError(f"The message {write_id} was written before")
             _refuse_redelivery(decisions.writes, store.write_batch(decisions.writes))
             outcomes = reserve(
                 connection,
@@ -175,6 +200,37 @@ class Batch:
         for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
             decisions.tell(command, name, outcome)
 
+    def _decide_carefully(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+    ) -> Decisions:
+        """Decide, and pass what was handled before.
+
+        A message that brought about no event shows that only by what its handler writes, once it
+        is alone: what the handler did is taken back then.
+        """
+        decide, redelivered = self._handling.decide, False
+        handled = self._handled_before(store, messages)
+        with self._connection.transaction() as attempt:
+            decisions = decide(store, messages, key_streams, handled)
+            if len(messages) == 1 and any(self._further_before(store, decisions)):
+                redelivered = True
+                raise Rollback(attempt)
+        if redelivered:
+            self._handling.forget()
+            return decide(store, messages, key_streams, frozenset([messages[0].id]))
+        return decisions
+
+    def _further_before(self, store: MessageStore, decisions: Decisions) -> Iterator[uuid.UUID]:
+        """Give the ids of the further messages that are stored already, where they belong."""
+        if decisions.further:
+            stored = store.stored_ids([write.id for write in decisions.further if write.id])
+            for write in decisions.further:
+                if write.id is not None and stored.get(write.id) == write.stream_name:
+                    yield write.id
+
     def _handled_before(
         self, store: MessageStore, messages: Sequence[StoredMessage]
     ) -> frozenset[str]:
@@ -193,6 +249,27 @@ def _end(part: Part, messages: Sequence[StoredMessage], limit: int) -> int:
     if part.until is not None and len(messages) < limit:
         return part.until
     return messages[-1].global_position if messages else part.after
+
+
+def _blame(
+    error: ExpectedVersionError | MessageIdConflictError,
+    decisions: Decisions,
+    messages: Sequence[StoredMessage],
+) -> None:
+    """Raise an error that no further attempt mends as one of the message, once that is alone.
+
+    Under the locks nobody else can have been first. That an entity's stream is not where it was
+    read is no fault of a handler all the same: there are writers that take no locks.
+    """
+    of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
+    if isinstance(error, MessageIdConflictError):
+        raise MessageError(
+            f"Cannot write what the handling of {of} brings about: {error}"
+        ) from error
+    if decisions.conditional:
+        raise HandlerError(
+            f"The handler of {of} wrote with an expected version that is not met: {error}"
+        ) from error
 
 
 def _refuse_redelivery(writes: Sequence[Write], positions: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from reservation.entity.projection import Loaded
 from reservation.idempotence.reserve import Outcome
 from reservation.message import StoredMessage
 from reservation.store.writing import Write
@@ -14,7 +15,10 @@ class Decisions:
     """What is to be written for a batch, and what became of each of its messages.
 
     Attributes:
-        writes: the events, in order.
+        writes: the events, and the further messages that handlers wrote, in order.
+        further: those of them that are no events.
+        conditional: whether a handler gave one of the further messages an expected version.
+        entities: by their streams, those that the batch was decided on, with its events in them.
         reservations: commands to be reserved, each with the stream that its key names.
         reissued: commands that found their entity's stream started already, and that stream.
         counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
@@ -23,6 +27,9 @@ class Decisions:
     """
 
     writes: list[Write] = field(default_factory=list)
+    further: list[Write] = field(default_factory=list)
+    conditional: bool = False
+    entities: dict[str, Loaded] = field(default_factory=dict)
     reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
     reissued: list[tuple[StoredMessage, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

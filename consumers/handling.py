@@ -5,19 +5,23 @@ spot; a reservation category holds the copies, which are handled. Which is which
 says.
 """
 
-import dataclasses
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from typing import Any
 
+import structlog
+from psycopg import Connection
+
+from consumers.calling import call
 from consumers.decisions import Decisions
-from reservation.component import Component, Context
-from reservation.entity.cache import EntityCache, Loaded
+from reservation.component import Component
+from reservation.context import Context
+from reservation.entity.cache import EntityCache
+from reservation.entity.projection import Loaded
 from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
-    MessageError,
     ReservationError,
     StreamNameError,
     UnknownTypeError,
@@ -46,17 +50,31 @@ class _Decoded:
 class Handling:
     """How one consumer of a component deals with the messages of its category."""
 
-    def __init__(self, component: Component, category: str) -> None:
+    def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
         """Prepare to deal with a category.
 
         Args:
+            connection: that of the transactions that read and write the batches.
             component: whose handlers decide.
             category: the component's command category, or one of its reservation categories.
         """
+        self._connection = connection
         self._component = component
         self._category = category
         self._reserves = category == component.command_category
-        self._entities = EntityCache(component.entity or _no_entity, component.projection)
+        self._entities = EntityCache(
+            component.entity or _no_entity,
+            component.projection,
+            snapshots=component.snapshots(connection),
+        )
+        self._log = structlog.get_logger().bind(consumer=component.name, category=category)
+
+    @property
+    def alone(self) -> frozenset[str]:
+        """The types of messages whose handlers have a transaction of their own."""
+        component = self._component
+        copied = component.reservations if self._reserves else ()
+        return frozenset(component.alone.difference(component.ignored, copied))
 
     def forget(self) -> None:
         """Forget the entities, because what was decided on them was not written."""
@@ -89,8 +107,7 @@ class Handling:
             else:
                 decoded.append(_Decoded(message, key_stream=_fitting(key_stream, message)))
         entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
-        entities = self._entities.load(store, entity_streams)
-        time = datetime.now(UTC)
+        decisions.entities = self._entities.load(store, entity_streams)
         for one in decoded:
             if one.message.id in handled:
                 decisions.counts["redelivered"] += 1
@@ -98,9 +115,13 @@ class Handling:
                 key_stream = one.key_stream or self._reservation_stream(one)
                 decisions.reservations.append((one.message, key_stream))
             else:
-                loaded = entities[one.entity_stream]
-                self._handle(one, one.entity_stream, loaded, Context(one.message, time), decisions)
+                self._handle(one, one.entity_stream, decisions)
         return decisions
+
+    def written(self, decisions: Decisions) -> None:
+        """Take snapshots where they are due, in the transaction that wrote what was decided."""
+        for stream_name in self._entities.written(decisions.entities):
+            self._log.warning("snapshot_impossible", stream_name=printable(stream_name))
 
     def first_events(
         self, messages: Sequence[StoredMessage]
@@ -150,49 +171,63 @@ class Handling:
                 f"The key function for {one.message} raised {told(error)}"
             ) from error
 
-    def _handle(
-        self,
-        one: _Decoded,
-        stream_name: str,
-        loaded: Loaded,
-        context: Context,
-        decisions: Decisions,
-    ) -> None:
+    def _handle(self, one: _Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
-        message = one.message
-        initiation = self._component.initiations.get(message.type)
+        message, component, loaded = one.message, self._component, decisions.entities[stream_name]
+        initiation = component.initiations.get(message.type)
         if initiation is not None and loaded.version != NO_STREAM:
             decisions.reissued.append((message, stream_name))
             return
-        try:
-            if initiation is not None:
-                result = initiation.handler(one.command, context)
-            else:
-                handler = self._component.handlers[message.type]
-                result = handler(one.command, loaded.entity, context)
-            events = list(_events(result, message))
-            for ordinal, event in enumerate(events):
-                decisions.writes.append(
-                    Write(
-                        event,
-                        stream_name,
-                        id=followed_id(message.id, stream_name, ordinal),
-                        metadata=message.follow_metadata(),
-                        expected_version=loaded.version,
-                    )
+        context = Context(message, entity_stream=stream_name, connection=self._connection)
+        if initiation is not None:
+            initiate = initiation.handler
+            events = call(self._connection, message, lambda: initiate(one.command, context))
+            if not events:
+                raise HandlerError(
+                    f"The handler of {message} returned no event; a command that initiates must "
+                    f"return the event that starts the stream"
                 )
-                self._component.projection.apply(loaded.entity, event)
-                loaded.version += 1
-        except MessageError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise HandlerError(f"The handler of {message} raised {told(error)}") from error
-        if initiation is not None and not events:
-            raise HandlerError(
-                f"The handler of {message} returned no event; a command that initiates must "
-                f"return the event that starts the stream"
+        else:
+            handler = component.handlers[message.type]
+            events = call(
+                self._connection, message, lambda: handler(one.command, loaded.entity, context)
             )
+        for ordinal, event in enumerate(events):
+            write = Write(
+                event,
+                stream_name,
+                id=followed_id(message.id, stream_name, ordinal),
+                metadata=message.follow_metadata(),
+                expected_version=loaded.version,
+            )
+            decisions.writes.append(write)
+            self._apply(write, loaded, message)
+        for write in context.writes:
+            self._further(write, message, decisions)
         decisions.counts["handled"] += 1
+
+    def _further(self, write: Write, message: StoredMessage, decisions: Decisions) -> None:
+        """Collect a message that a handler wrote besides its events.
+
+        If its stream is that of another entity of the batch, what is decided on that entity later
+        is decided on this message too.
+        """
+        decisions.conditional |= write.expected_version is not None
+        loaded = decisions.entities.get(write.stream_name)
+        if loaded is not None and write.expected_version in (None, loaded.version):
+            write = replace(write, expected_version=loaded.version)
+            self._apply(write, loaded, message)
+        decisions.writes.append(write)
+        decisions.further.append(write)
+
+    def _apply(self, write: Write, loaded: Loaded, message: StoredMessage) -> None:
+        try:
+            self._component.projection.apply(loaded.entity, write.message)
+        except Exception as error:
+            raise HandlerError(
+                f"The projector of what {message} brings about raised {told(error)}"
+            ) from error
+        loaded.version += 1
 
 
 def _fitting(key_stream: str, message: StoredMessage) -> str:
@@ -210,22 +245,6 @@ def _no_key(message: StoredMessage, error: ReservationError) -> IdempotenceKeyEr
         f"Cannot reserve {message}: {error}. Correct its sender; the consumer does not pass over "
         f"a command"
     )
-
-
-def _events(result: object, message: StoredMessage) -> Iterator[object]:
-    """Give the events that a handler returned: none, one, or several."""
-    if result is None:
-        return
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        yield result
-        return
-    if not isinstance(result, list | tuple | Iterator):
-        raise HandlerError(
-            f"The handler of {message} returned a {type(result).__name__}; a handler returns an "
-            f"event, several or None"
-        )
-    for event in result:
-        yield from _events(event, message)
 
 
 def _no_entity() -> None:

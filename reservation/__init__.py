@@ -1,7 +1,8 @@
 """Commands that take effect once, however often they are sent."""
 
 from reservation import stream_name
-from reservation.component import Component, Context
+from reservation.component import Component
+from reservation.context import Context
 from reservation.errors import ReservationError
 from reservation.idempotence.reserve import Outcome
 from reservation.message import StoredMessage, follow

@@ -7,50 +7,28 @@ how each is kept from taking effect twice, and which function decides.
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
+
+from psycopg import Connection
 
 from reservation import stream_name
 from reservation.codec import camel_case
+from reservation.context import Context
 from reservation.entity.projection import Projection, Projector
+from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
 from reservation.idempotence.key import KeyFunction, key_part
 from reservation.idempotence.reserve import Reservation
-from reservation.message import StoredMessage, follow
 from reservation.registry import MessageTypes
 
-M = TypeVar("M")
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Any: handlers take the component's own commands and entity, and return its own events.
-Handler = Callable[[Any, Any, "Context"], Any]
-Initiator = Callable[[Any, "Context"], Any]
+Handler = Callable[[Any, Any, Context], Any]
+Initiator = Callable[[Any, Context], Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a handler knows beside its command and entity.
-
-    Attributes:
-        message: the stored message that is handled.
-        time: when it is handled, in UTC; the same for every handler of a batch.
-    """
-
-    message: StoredMessage
-    time: datetime = dataclasses.field(default_factory=lambda: datetime.now(UTC))
-
-    @property
-    def sequence(self) -> int:
-        """The global position of the message that is handled.
-
-        Recorded in the events, it tells a later handling of the same message that it was handled
-        already. (Source: Eventide's account component.)
-        """
-        return self.message.global_position
-
-    def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
-        """Return a new message with the attributes of ``source``; see `reservation.follow`."""
-        return follow(source, type_, **attributes)
+# What a handler shares its transaction with: the batch of its message, or nothing.
+Transaction = Literal["batch", "message"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +53,53 @@ class Component:
     ``account:command`` and writes events to ``account-<account_id>``.
     """
 
-    def __init__(self, name: str, *, entity: type | None = None, id: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        name: str,
+        *,
+        entity: type | None = None,
+        id: str,  # noqa: A002  the field's word
+        snapshot_every: int | None = None,
+        snapshot_revision: int = 1,
+    ) -> None:
         """Start a declaration.
 
         Args:
             name: the entity's category, which is also the consumers' name.
             entity: a class that can be made without arguments; None for handlers without state.
             id: the field of each command that holds the entity's id.
+            snapshot_every: how many events there are at least between two snapshots of an entity,
+                which is then a dataclass; None for no snapshots.
+            snapshot_revision: to be raised whenever a projector is changed, so that no snapshot is
+                used that the former one made.
 
         Raises:
             StreamNameError: the name can not be that of a category.
+            DeclarationError: no snapshot can be kept of the entity.
         """
         self.name = stream_name.check_category(name)
+        if snapshot_every is not None:
+            check_snapshots(name, entity, snapshot_every, snapshot_revision)
         self.command_category = stream_name.command_category(name)
         self.entity = entity
         self.id = id
+        self.snapshot_every = snapshot_every
+        self.snapshot_revision = snapshot_revision
         self.types = MessageTypes()
         self.projection = Projection(self.types)
         self.initiations: dict[str, Initiation] = {}
         self.reservations: dict[str, Reservation] = {}
         self.handlers: dict[str, Handler] = {}
+        self.alone: set[str] = set()
         self.ignored: set[str] = set()
 
-    def initiate(self, command: type, *, volatile: str | Iterable[str] = ()) -> Callable[[F], F]:
+    def initiate(
+        self,
+        command: type,
+        *,
+        volatile: str | Iterable[str] = (),
+        transaction: Transaction = "batch",
+    ) -> Callable[[F], F]:
         """Declare a command that starts its entity's stream, handled by the decorated function.
 
         The handler takes the command and the `Context`, and returns the event, or events, that
@@ -107,7 +109,13 @@ class Component:
         Args:
             command: the command's dataclass.
             volatile: fields in which a reissue may differ from the first issue.
+            transaction: see `handle`.
+
+        Raises:
+            DeclarationError: the command is declared twice, lacks a field, or the transaction is
+                none that there is.
         """
+        alone = self._is_alone(command, transaction)
 
         def declare(handler: F) -> F:
             name = self._command(command)
@@ -115,6 +123,8 @@ class Component:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = self._fields(command, volatile)
             self.initiations[name] = Initiation(command, handler, fields)
+            if alone:
+                self.alone.add(name)
             return handler
 
         return declare
@@ -160,13 +170,24 @@ class Component:
             name = self._command(command)
             self.reservations[name] = Reservation(command, into, keys, entity, fields)
 
-    def handle(self, command: type) -> Callable[[F], F]:
+    def handle(self, command: type, *, transaction: Transaction = "batch") -> Callable[[F], F]:
         """Declare the decorated function as the handler of a command.
 
         The handler takes the command, its entity and the `Context`, and returns nothing, an event,
         or several. A reserved command is handled from its reservation; any other from the command
         category, and then the entity must tell the handler that it was handled already.
+
+        Args:
+            command: the command's dataclass.
+            transaction: "batch" lets what the handler brings about commit with that of the other
+                messages of its batch; "message" gives it a transaction of its own, which takes a
+                commit for each message.
+
+        Raises:
+            DeclarationError: the command is declared twice, lacks a field, or the transaction is
+                none that there is.
         """
+        alone = self._is_alone(command, transaction)
 
         def declare(handler: F) -> F:
             name = self.types.add(command)
@@ -174,6 +195,8 @@ class Component:
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             self.handlers[name] = handler
+            if alone:
+                self.alone.add(name)
             return handler
 
         return declare
@@ -201,6 +224,17 @@ class Component:
     def reservation_categories(self) -> list[str]:
         """The categories that the component reserves into, sorted."""
         return sorted({reservation.into for reservation in self.reservations.values()})
+
+    def snapshots(self, connection: Connection[Any]) -> Snapshots | None:
+        """Return the snapshots of the component's entities, None if it has none.
+
+        Args:
+            connection: in the transaction that reads the entities and writes their events.
+        """
+        if self.entity is None or self.snapshot_every is None:
+            return None
+        revision = code_revision(self.entity, self.projection, self.snapshot_revision)
+        return Snapshots(connection, self.entity, self.snapshot_every, revision)
 
     def entity_stream(self, command: object) -> str:
         """Return the stream of the entity that a command is for.
@@ -246,6 +280,15 @@ class Component:
                 f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
             )
         return name
+
+    def _is_alone(self, command: type, transaction: Transaction) -> bool:
+        """Tell whether a command has a transaction of its own."""
+        if transaction not in get_args(Transaction):
+            raise DeclarationError(
+                f"{self.name}: {command.__name__} can not be handled in a transaction of its "
+                f"{transaction!r}; it is that of the 'batch' or of the 'message'"
+            )
+        return transaction == "message"
 
     @staticmethod
     def _fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:

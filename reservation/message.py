@@ -111,3 +111,18 @@ def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
         ordinal: from 0, in the order of writing.
     """
     return uuid.uuid5(uuid.UUID(cause), f"{stream_name} {ordinal}")
+
+
+def further_id(cause: str, entity_stream: str, stream_name: str, ordinal: int) -> uuid.UUID:
+    """Return the id of the n-th message to a stream that the handling of ``cause`` writes besides.
+
+    It is none that `followed_id` makes, because no name of a stream holds a line feed. Whoever
+    handles the same message for another entity makes other ids.
+
+    Args:
+        cause: the id of the message that is handled.
+        entity_stream: the stream that the events of the handling go to.
+        stream_name: the stream that is written to.
+        ordinal: from 0, in the order of writing to that stream.
+    """
+    return uuid.uuid5(uuid.UUID(cause), f"{entity_stream}\n{stream_name}\n{ordinal}")

@@ -1,41 +1,45 @@
 """Entities kept between batches, so that only what is new in their streams is read again."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
-from reservation.entity.projection import Projection
+from reservation.entity.projection import Loaded, Projection
+from reservation.entity.snapshots import Snapshots
 from reservation.store.client import MessageStore
-from reservation.store.statements import NO_STREAM
-
-
-@dataclass(slots=True)
-class Loaded:
-    """An entity and the version of its stream that it stands for.
-
-    Attributes:
-        entity: the projected state.
-        version: the position of the last event in it, -1 if there is none.
-    """
-
-    entity: object
-    version: int = NO_STREAM
 
 
 class EntityCache:
     """The entities most recently used, up to a number, projected from their streams."""
 
     def __init__(
-        self, make: Callable[[], object], projection: Projection, *, capacity: int = 10_000
+        self,
+        make: Callable[[], object],
+        projection: Projection,
+        *,
+        capacity: int = 10_000,
+        snapshots: Snapshots | None = None,
     ) -> None:
+        """Begin with none.
+
+        Args:
+            make: what makes an entity before its first event.
+            projection: what its events do to it.
+            capacity: how many to keep.
+            snapshots: where an entity is looked for that is not kept here, if anywhere.
+        """
         self._make = make
         self._projection = projection
         self._capacity = capacity
+        self._snapshots = snapshots
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
 
     def load(self, store: MessageStore, stream_names: Iterable[str]) -> dict[str, Loaded]:
-        """Return the entities of these streams as they are now, read in one statement."""
-        wanted = {name: self._take(name) for name in stream_names}
+        """Return the entities of these streams as they are now, in one statement or two."""
+        names = list(stream_names)
+        known = {name: self._loaded.pop(name) for name in names if name in self._loaded}
+        if self._snapshots is not None:
+            known |= self._snapshots.read([name for name in names if name not in known])
+        wanted = {name: known.get(name) or Loaded(self._make()) for name in names}
         positions = {name: loaded.version + 1 for name, loaded in wanted.items()}
         for message in store.read_streams(positions):
             loaded = wanted[message.stream_name]
@@ -46,10 +50,13 @@ class EntityCache:
             self._loaded.popitem(last=False)
         return wanted
 
-    def _take(self, stream_name: str) -> Loaded:
-        if stream_name in self._loaded:
-            return self._loaded.pop(stream_name)
-        return Loaded(self._make())
+    def written(self, loaded: Mapping[str, Loaded]) -> list[str]:
+        """Take snapshots of entities whose events are written now, where they are due.
+
+        Returns:
+            The streams of those of which none can be taken; see `Snapshots.write`.
+        """
+        return [] if self._snapshots is None else self._snapshots.write(loaded)
 
     def clear(self) -> None:
         """Forget everything: after a rollback the entities hold what was never written."""

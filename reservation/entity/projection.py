@@ -1,14 +1,31 @@
 """An entity's state from the events in its stream."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from reservation.errors import HandlerError, told
 from reservation.message import StoredMessage
 from reservation.registry import MessageTypes
+from reservation.store.statements import NO_STREAM
 
 # Any: each component has its own entity and event classes.
 Projector = Callable[[Any, Any], None]
+
+
+@dataclass(slots=True)
+class Loaded:
+    """An entity and the version of its stream that it stands for.
+
+    Attributes:
+        entity: the projected state.
+        version: the position of the last event in it, -1 if there is none.
+        snapshot: the version at which a snapshot of it was last taken, -1 if none was.
+    """
+
+    entity: object
+    version: int = NO_STREAM
+    snapshot: int = NO_STREAM
 
 
 class Projection:

@@ -15,7 +15,7 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.queries import load_queries
 from reservation.store.errors import INSTALL_HINT, translated
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -27,11 +27,17 @@ _FUNCTION_SCRIPTS = (
     "reading",
     "writing",
     "reserving",
+    "snapshots",
     "notice",
     "group",
     "privileges",
 )
-_MIGRATIONS = {1: "001_positions", 2: "002_sender_categories", 3: "003_groups"}
+_MIGRATIONS = {
+    1: "001_positions",
+    2: "002_sender_categories",
+    3: "003_groups",
+    4: "004_snapshots",
+}
 
 _QUERIES = load_queries("reservation.store", "install.sql")
 

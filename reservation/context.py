@@ -1,0 +1,177 @@
+"""What a handler gets beside its command and entity, and what it may bring about with it.
+
+Nothing is written while a handler runs. What it writes is collected, and goes with the events that
+it returns; a handler that fails has written nothing.
+"""
+
+import dataclasses
+import uuid
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from psycopg import Connection
+
+from reservation.errors import HandlerError, StoreError, StreamNameError
+from reservation.message import StoredMessage, follow, further_id
+from reservation.metadata import Metadata
+from reservation.store.checks import check_expected, check_stream
+from reservation.store.writing import Write
+
+M = TypeVar("M")
+
+
+class Context:
+    """What a handler knows beside its command and entity, and its way to write further messages.
+
+    In a test of a handler ``Context(message)`` is enough. What the handler wrote is in ``writes``.
+
+    Attributes:
+        message: the stored message that is handled.
+        writes: the further messages that the handler wrote, in order.
+    """
+
+    __slots__ = ("_connection", "_entity_stream", "message", "writes")
+
+    def __init__(
+        self,
+        message: StoredMessage,
+        *,
+        entity_stream: str = "",
+        connection: Connection[Any] | None = None,
+    ) -> None:
+        """Prepare for one message.
+
+        Args:
+            message: the stored message that is handled.
+            entity_stream: the stream that the handler's events go to.
+            connection: in the transaction that will hold whatever the handler brings about.
+        """
+        self.message = message
+        self.writes: list[Write] = []
+        self._entity_stream = entity_stream
+        self._connection = connection
+
+    @property
+    def sequence(self) -> int:
+        """The global position of the message that is handled.
+
+        Recorded in the events, it tells a later handling of the same message that it was handled
+        already. (Source: Eventide's account component.)
+        """
+        return self.message.global_position
+
+    @property
+    def time(self) -> datetime:
+        """When the message that is handled was stored, in UTC; the same at every handling.
+
+        For a reserved command that is when it was reserved.
+        """
+        time = self.message.time
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+    @property
+    def connection(self) -> Connection[Any]:
+        """The connection of the batch's transaction, for tables of the user's own.
+
+        What is done through it commits with the events and the position, or not at all. A statement
+        that may fail belongs into ``with context.connection.transaction():``, a savepoint.
+
+        Raises:
+            HandlerError: there is none, because the context was made without one.
+        """
+        if self._connection is None:
+            raise HandlerError(
+                f"There is no connection to handle {self.message} with; make its context with "
+                f"Context(message, connection=connection)"
+            )
+        return self._connection
+
+    def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
+        """Return a new message with the attributes of ``source``; see `reservation.follow`."""
+        return follow(source, type_, **attributes)
+
+    def id(self, name: str = "") -> uuid.UUID:
+        """Return an id that is the same however often the message is handled.
+
+        Hand it on to other systems as their idempotency key, because what is done there may be done
+        again.
+
+        Args:
+            name: tells one use from another; a message has an id for each.
+        """
+        # No id of a stored message is made of a text that begins so.
+        return uuid.uuid5(uuid.UUID(self.message.id), f"\n{name}")
+
+    def write(
+        self, message: object, stream_name: str, *, expected_version: int | None = None
+    ) -> None:
+        """Write a further message, to any stream but the entity's own, with the handler's events.
+
+        Its metadata follows the message that is handled, and its id depends on nothing but that
+        message and how many were written to the stream before, so that it is never written twice.
+
+        Args:
+            message: a dataclass instance.
+            stream_name: the stream to write to.
+            expected_version: the position of the stream's last message, -1 if the stream must not
+                exist, None if it does not matter. Where it is not met, nothing of the batch is
+                written; the handler is called again, and fails if it is not met then either.
+
+        Raises:
+            HandlerError: it can not be written there.
+        """
+        self._collect(message, stream_name, self.message.follow_metadata(), expected_version)
+
+    def reply(self, message: object) -> None:
+        """Write a message to the stream that the sender of the one that is handled waits at.
+
+        The stream is in the metadata, as ``replyStreamName``. A reply does not hand it on.
+
+        Args:
+            message: a dataclass instance.
+
+        Raises:
+            HandlerError: the message that is handled names no such stream.
+        """
+        metadata = self.message.follow_metadata()
+        if metadata.reply_stream_name is None:
+            raise HandlerError(
+                f"There is nowhere to reply to {self.message}: its metadata names no reply stream; "
+                f"let the sender give one, or look at context.message.metadata.reply_stream_name "
+                f"first"
+            )
+        self._collect(
+            message,
+            metadata.reply_stream_name,
+            dataclasses.replace(metadata, reply_stream_name=None),
+            None,
+        )
+
+    def _collect(
+        self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None
+    ) -> None:
+        if not dataclasses.is_dataclass(message) or isinstance(message, type):
+            raise HandlerError(
+                f"The handler of {self.message} wrote a {type(message).__name__}; a message is an "
+                f"instance of a dataclass"
+            )
+        try:
+            check_stream(stream_name)
+            check_expected(expected_version, stream_name)
+        except (StreamNameError, StoreError) as error:
+            raise HandlerError(f"The handler of {self.message} can not write: {error}") from error
+        if stream_name == self._entity_stream:
+            raise HandlerError(
+                f"The handler of {self.message} wrote to {stream_name}, the stream of its own "
+                f"entity; return the event instead"
+            )
+        ordinal = sum(write.stream_name == stream_name for write in self.writes)
+        self.writes.append(
+            Write(
+                message,
+                stream_name,
+                id=further_id(self.message.id, self._entity_stream, stream_name, ordinal),
+                metadata=metadata,
+                expected_version=expected_version,
+            )
+        )

@@ -1,0 +1,144 @@
+"""Entities kept in the database too, so that a long stream is not read again from its beginning.
+
+A snapshot is never needed and never believed without reason: one that other code made, that can not
+be read, or whose stream does not reach that far, is passed over, and the entity is projected from
+its events. It is written in the transaction that writes the events in it. (Source: the entity
+snapshots of Eventide's entity store.)
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from psycopg import Connection, Cursor
+from psycopg.rows import tuple_row
+
+from reservation import codec
+from reservation.entity.projection import Loaded, Projection
+from reservation.errors import DeclarationError
+from reservation.queries import load_queries
+from reservation.store.arrays import IntArray, JsonArray, TextArray, register_arrays
+from reservation.store.errors import translated
+from reservation.twin import names_of, twin
+
+_QUERIES = load_queries("reservation.entity")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """The snapshots of one component's entities.
+
+    Attributes:
+        connection: in the transaction that reads the entities and writes their events.
+        entity: the entity's dataclass.
+        every: how many events there are between two snapshots of an entity, at least.
+        revision: that of the code; what another one made is passed over.
+    """
+
+    connection: Connection[Any]
+    entity: Any  # the component's own class
+    every: int
+    revision: str
+
+    def read(self, stream_names: Collection[str]) -> dict[str, Loaded]:
+        """Return the entities of those of these streams that have a snapshot, in one statement."""
+        if not stream_names:
+            return {}
+        rows = self._execute("read", [TextArray(list(stream_names)), self.revision])
+        found = {}
+        for name, position, data in rows:
+            try:
+                entity = codec.decode(self.entity, data)
+            except Exception:  # noqa: BLE001, S112  a class may check itself as it likes
+                continue
+            found[name] = Loaded(entity, position, position)
+        return found
+
+    def write(self, loaded: Mapping[str, Loaded]) -> list[str]:
+        """Take a snapshot of those of these entities that are due, in one statement.
+
+        Args:
+            loaded: entities by their streams; the events that are in them are written.
+
+        Returns:
+            The streams of those that can not be kept: as JSON they would not be the same.
+        """
+        due = {name: one for name, one in loaded.items() if self._is_due(one)}
+        texts = {name: self._encode(one.entity) for name, one in due.items()}
+        kept = {name: text for name, text in texts.items() if text is not None}
+        if kept:
+            positions = IntArray([due[name].version for name in kept])
+            data = JsonArray(list(kept.values()))
+            self._execute("write", [TextArray(list(kept)), positions, self.revision, data])
+        for one in due.values():
+            one.snapshot = one.version
+        return [name for name in due if name not in kept]
+
+    def _execute(self, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        cursor = Cursor(self.connection, row_factory=tuple_row)
+        register_arrays(cursor)
+        with translated():
+            return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
+
+    def _is_due(self, loaded: Loaded) -> bool:
+        return loaded.version - loaded.snapshot >= self.every
+
+    def _encode(self, entity: object) -> str | None:
+        """Return an entity as JSON, or None if it would not be the same when it is read again."""
+        try:
+            text = codec.encode(entity)
+            again = codec.decode(self.entity, text)
+            return text if _state(again) == _state(entity) else None
+        except Exception:  # noqa: BLE001  whatever a class makes of its fields
+            return None
+
+
+def check_snapshots(component: str, entity: type | None, every: object, revision: object) -> None:
+    """Make sure that snapshots can be kept of a component's entities.
+
+    Raises:
+        DeclarationError: there is no entity, it is no dataclass or has no form in JSON, or one of
+            the numbers is none.
+    """
+    if entity is None or not dataclasses.is_dataclass(entity):
+        name = "None" if entity is None else entity.__name__
+        raise DeclarationError(
+            f"{component}: a snapshot is of a dataclass, and the entity is {name}; decorate it "
+            f"with @dataclass, or leave snapshot_every out"
+        )
+    for name, value in (("snapshot_every", every), ("snapshot_revision", revision)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise DeclarationError(f"{component}: {name} is a whole number from 1, not {value!r}")
+    try:
+        codec.prepare(entity)
+        _schema(entity)
+    except (TypeError, NameError) as error:
+        raise DeclarationError(
+            f"{component}: {entity.__name__} can not be kept as a snapshot: {error}"
+        ) from error
+
+
+def code_revision(entity: type, projection: Projection, revision: int) -> str:
+    """Return what tells the code that made a snapshot: fields, types of events, and a number.
+
+    What the projectors do is not in it, so their author raises the number when that changes.
+    """
+    parts = [_schema(entity), sorted(projection.types)]
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return f"{revision}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _schema(entity: Any) -> dict[str, Any]:
+    """Return the JSON schema of an entity, with all that is nested in it."""
+    return msgspec.json.schema(twin(entity))
+
+
+def _state(entity: Any) -> dict[str, Any]:
+    """Return what an entity holds: its fields, and whatever else was set on it."""
+    type_: Any = type(entity)
+    fields = {name: getattr(entity, name) for name in names_of(type_)}
+    return getattr(entity, "__dict__", {}) | fields

@@ -1,0 +1,46 @@
+-- Snapshots of entities in sets, by their streams.
+
+-- Those that the code of a revision may use. One whose stream does not reach that far is of another
+-- log, and is left out.
+CREATE OR REPLACE FUNCTION reservation.read_snapshots(stream_names text[], revision text)
+RETURNS TABLE (stream_name text, "position" bigint, data text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT s.stream_name, s.position, s.data::text
+    FROM unnest(stream_names) AS wanted(stream_name)
+    JOIN reservation.snapshots s
+      ON s.stream_name = wanted.stream_name AND s.revision = read_snapshots.revision
+    CROSS JOIN LATERAL (
+      SELECT FROM message_store.messages m
+      WHERE m.stream_name = s.stream_name AND m.position = s.position
+      LIMIT 1
+    ) AS reached;
+END
+$$;
+
+-- In one sorted order, so that two batches do not wait for each other in a circle. Of two snapshots
+-- by the same code the one that has more in it stays.
+CREATE OR REPLACE FUNCTION reservation.write_snapshots(
+  stream_names text[], positions bigint[], revision text, data jsonb[]
+) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  INSERT INTO reservation.snapshots AS s (stream_name, position, revision, data)
+  SELECT i.stream_name, i.position, write_snapshots.revision, i.data
+  FROM unnest(stream_names, positions, data) AS i(stream_name, "position", data)
+  ORDER BY i.stream_name COLLATE "C"
+  ON CONFLICT (stream_name) DO UPDATE
+  SET position = excluded.position, revision = excluded.revision, data = excluded.data,
+      updated_at = now()
+  WHERE s.position < excluded.position OR s.revision <> excluded.revision
+$$;
