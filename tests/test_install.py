@@ -109,7 +109,9 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     store.write(deposit(), COMMANDS)
     connection.execute("DELETE FROM reservation.versions WHERE version > 1")
     connection.execute("DROP TABLE reservation.sender_categories, reservation.groups")
-    connection.execute("DROP TABLE reservation.members, reservation.dead_letters")
+    connection.execute(
+        "DROP TABLE reservation.members, reservation.dead_letters, reservation.snapshots"
+    )
     connection.execute(
         "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "
         "DROP COLUMN attempted, DROP COLUMN attempts, ADD PRIMARY KEY (consumer, category)"

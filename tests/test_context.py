@@ -1,0 +1,597 @@
+"""What a handler may bring about besides the events that it returns, and what it may not."""
+
+import contextlib
+import threading
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+import structlog
+from psycopg.types.json import Jsonb
+
+from bank.messages import Deposit
+from consumers.consumer import Consumer
+from consumers.stopping import Stop
+from reservation import NO_STREAM, Component, Context, MessageStore, Metadata, StoredMessage
+from reservation.errors import (
+    DatabaseUnavailableError,
+    EncodeError,
+    ExpectedVersionError,
+    HandlerError,
+    MessageError,
+    MessageIdConflictError,
+    SerializationError,
+)
+from reservation.message import followed_id
+from reservation.store.connection import connect
+from tests.bank import batch, drain, session
+from tests.controls import deposit
+
+SENT = "shop:command-123"
+
+
+@dataclass(frozen=True)
+class Noted:
+    account_id: str
+    n: int = 0
+
+
+@dataclass
+class Notes:
+    n: int = 0
+
+
+def shop(handler, name="shop", **options):
+    """Return a component that handles deposits on the spot, and counts what is noted."""
+    component = Component(name, entity=Notes, id="account_id")
+    component.handle(Deposit, **options)(handler)
+
+    @component.project(Noted)
+    def noted(entity, event):
+        entity.n += 1
+
+    return component
+
+
+def writing(*names, **options):
+    """Return a handler that writes to streams and returns nothing."""
+
+    def handle(command, entity, context):
+        for name in names:
+            context.write(Noted(command.account_id), name, **options)
+
+    return handle
+
+
+def stored(**values):
+    """Return a message as it would be read."""
+    given = {
+        "id": "0190163d-8694-739b-aea5-966c26f8ad91",
+        "stream_name": SENT,
+        "type": "Deposit",
+        "position": 0,
+        "global_position": 7,
+        "data": None,
+        "metadata_json": None,
+        "time": datetime(2026, 1, 2, 3, 4, 5),  # noqa: DTZ001  as the store gives it
+    }
+    return StoredMessage(**{**given, **values})
+
+
+def positions(connection):
+    """Return the positions of all consumers."""
+    rows = connection.execute("SELECT position FROM reservation.positions ORDER BY 1").fetchall()
+    return [position for (position,) in rows]
+
+
+def run_to_the_end(database_url, component, until):
+    """Run a consumer of the component's commands until it fails, or for a number of messages."""
+    stop = Stop()
+    with session(database_url) as opened:
+        consumer = Consumer(opened, component, component.command_category)
+
+        def watch(logger, method, event):
+            if event["event"] == "batch_committed" and event["position"] >= until:
+                stop.request()
+            return event
+
+        with structlog.testing.capture_logs(processors=[watch]) as logs:
+            consumer.run(stop)
+    return [entry["event"] for entry in logs]
+
+
+# Further messages
+
+
+def test_a_further_message_follows_the_one_that_is_handled(connection, store):
+    """It is written with the events, in the one transaction, wherever it goes to."""
+
+    def handle(command, entity, context):
+        context.write(Noted(command.account_id, 1), "audit-1")
+        context.write(Noted(command.account_id, 2), "audit-1")
+        return Noted(command.account_id)
+
+    metadata = Metadata(
+        correlation_stream_name="order-1", reply_stream_name="till-1", properties={"user": 7}
+    )
+    store.write(deposit(), SENT, metadata=metadata)
+    drain(connection, shop(handle))
+    first, second = store.read_stream("audit-1")
+    assert [one.decode(Noted).n for one in (first, second)] == [1, 2]
+    assert first.metadata.causation_message_stream_name == SENT
+    assert first.metadata.causation_message_global_position == 1
+    assert first.metadata.correlation_stream_name == "order-1"
+    assert first.metadata.reply_stream_name == "till-1"
+    assert first.metadata.properties == {"user": 7}
+    assert store.stream_version("shop-123") == 0
+
+
+def test_a_handler_that_fails_has_written_nothing(connection, store):
+    """What it wrote before goes with it, and so do the rest of the batch and the position."""
+
+    def handle(command, entity, context):
+        context.write(Noted(command.account_id), "audit-1")
+        if command.deposit_id == "d2":
+            raise ZeroDivisionError
+
+    store.write([deposit("d1"), deposit("d2")], SENT)
+    one = batch(connection, "shop:command", shop(handle))
+    with pytest.raises(HandlerError, match=r"position 2 raised ZeroDivisionError in handle"):
+        one.run(100)
+    assert (store.stream_version("audit-1"), positions(connection)) == (NO_STREAM, [0])
+    assert one.run(1).counts == Counter(handled=1)
+    assert store.stream_version("audit-1") == 0
+
+
+def test_the_ids_of_further_messages_collide_with_no_others(connection, store):
+    """Two components handle one message, and each writes to where the other's events go."""
+    into = "payments"
+    ledger, points = (shop(writing(f"{b}-123", "audit-1"), a) for a, b in (("a", "b"), ("b", "a")))
+    for component in (ledger, points):
+        component.reserve(Deposit, into=into, key="deposit_id")
+    store.write(deposit(), "a:command-123")
+    batch(connection, "a:command", ledger).run(10)
+    for component in (ledger, points):
+        batch(connection, into, component).run(10)
+    written = [m for name in ("a-123", "b-123", "audit-1") for m in store.read_stream(name)]
+    assert len(written) == 4
+    (copy,) = store.read_category(into)
+    assert followed_id(copy.id, "a-123", 0) not in {uuid.UUID(m.id) for m in written}
+
+
+def test_a_redelivery_writes_no_further_message_twice(connection, store):
+    """Whether it says the same or not, and whatever the handler did through the connection."""
+    connection.execute("CREATE TABLE sold (n int)")
+    calls = []
+
+    def handle(command, entity, context):
+        calls.append(command)
+        context.connection.execute("INSERT INTO sold VALUES (1)")
+        context.write(Noted(command.account_id, len(calls) % 2), "audit-1")
+
+    store.write([deposit("d1"), deposit("d2")], SENT)
+    drain(connection, shop(handle))
+    connection.execute("UPDATE reservation.positions SET position = 0")
+    store.write(deposit("d3"), SENT)
+    one = batch(connection, "shop:command", shop(handle))
+    with pytest.raises(MessageIdConflictError, match="was written before"):
+        one.run(100)
+    with pytest.raises(MessageError, match="of 3 messages from Deposit"):
+        one.run(100, careful=True)
+    counts = [one.run(1, careful=True).counts for _ in range(3)]
+    assert counts == [Counter(redelivered=1), Counter(redelivered=1), Counter(handled=1)]
+    assert store.stream_version("audit-1") == 2
+    assert connection.execute("SELECT count(*) FROM sold").fetchone() == (3,)
+
+
+def test_a_consumer_gets_over_a_redelivery_by_itself(connection, store, database_url):
+    """The loop finds the messages that were handled before, and goes on behind them."""
+    store.write([deposit("d1"), deposit("d2")], SENT)
+    drain(connection, shop(writing("audit-1")))
+    connection.execute("UPDATE reservation.positions SET position = 0")
+    store.write(deposit("d3"), SENT)
+    run_to_the_end(database_url, shop(writing("audit-1")), until=max_position(connection))
+    assert store.stream_version("audit-1") == 2
+
+
+def max_position(connection):
+    """Return the global position of the last command."""
+    rows = connection.execute(
+        "SELECT max(global_position) FROM message_store.messages WHERE type = 'Deposit'"
+    )
+    return rows.fetchone()[0]
+
+
+def test_an_entity_of_the_batch_has_what_was_written_to_it(connection, store):
+    """What is decided later in the batch is decided on it, at the right version."""
+
+    def handle(command, entity, context):
+        if command.account_id == "1":
+            context.write(Noted("2"), "shop-2")
+            return None
+        return Noted(command.account_id, entity.n)
+
+    store.write([deposit("d1", account="2"), deposit("d2", account="1")], SENT)
+    store.write([deposit("d3", account="2")], SENT)
+    assert [one.counts for one in drain(connection, shop(handle))] == [Counter(handled=3)]
+    assert [m.decode(Noted).n for m in store.read_stream("shop-2")] == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "problem"),
+    [
+        ("shop-123", None, r"wrote to shop-123, the stream of its own entity; return the event"),
+        ("shop", None, "'shop' names no stream: it has no id"),
+        (7, None, "name of a stream is a str, not a int"),
+        ("audit-1", -2, "expected version -2 of audit-1"),
+        ("audit-1", "1", "is an int or None, not a str"),
+    ],
+)
+def test_what_can_not_be_written_is_told_at_once(connection, store, name, version, problem):
+    """With the message that is handled."""
+    component = shop(writing(name, expected_version=version))
+    store.write(deposit(), SENT)
+    with pytest.raises(HandlerError, match=f"Deposit at {SENT}, global position 1 .*{problem}"):
+        drain(connection, component)
+
+
+@pytest.mark.parametrize("message", [None, 3, {"a": 1}, Noted, [Noted("1")]])
+def test_a_further_message_is_an_instance_of_a_dataclass(message):
+    """As an event is."""
+    with pytest.raises(HandlerError, match="a message is an instance of a dataclass"):
+        Context(stored()).write(message, "audit-1")
+
+
+def test_a_further_message_that_can_not_be_encoded_is_the_messages_failure(connection, store):
+    """It does not end the consumer as an error of the store would."""
+    store.write(deposit(), SENT)
+    handler = lambda command, entity, context: context.write(Noted(3), "audit-1")  # noqa: E731
+    with pytest.raises(EncodeError, match="Cannot encode a Noted for audit-1"):
+        drain(connection, shop(handler))
+
+
+# Expected versions
+
+
+def test_an_expected_version_is_that_of_the_store(connection, store):
+    """Met, it is written; -1 starts a stream."""
+    store.write(Noted("1"), "audit-1")
+
+    def handle(command, entity, context):
+        context.write(Noted("1"), "audit-1", expected_version=0)
+        context.write(Noted("1"), "audit-2", expected_version=NO_STREAM)
+        context.write(Noted("1"), "audit-2", expected_version=0)
+
+    store.write(deposit(), SENT)
+    drain(connection, shop(handle))
+    assert [store.stream_version(f"audit-{n}") for n in (1, 2)] == [1, 1]
+
+
+def test_an_expected_version_that_is_not_met_is_the_handlers_failure(
+    connection, store, database_url
+):
+    """Not a race without end: the consumer tries with care, then alone, and then names it."""
+    store.write(Noted("1"), "audit-1")
+    store.write([deposit("d1"), deposit("d2")], SENT)
+
+    def handle(command, entity, context):
+        if command.deposit_id == "d2":
+            context.write(Noted("1"), "audit-1", expected_version=NO_STREAM)
+
+    with pytest.raises(HandlerError, match=r"Deposit at .*position 3 wrote with an expected"):
+        run_to_the_end(database_url, shop(handle), until=3)
+    assert positions(connection) == [2]
+
+
+def read_version(context, name):
+    """Return the version of a stream as the batch's transaction sees it."""
+    return MessageStore(context.connection).stream_version(name)
+
+
+def test_two_handlers_of_a_batch_may_expect_versions_of_one_stream(connection, store, database_url):
+    """The second does not see what the first wrote until that is committed, alone."""
+    store.write([deposit("d1"), deposit("d2"), deposit("d3")], SENT)
+
+    def handle(command, entity, context):
+        version = read_version(context, "audit-1")
+        context.write(Noted("1", version + 1), "audit-1", expected_version=version)
+
+    events = run_to_the_end(database_url, shop(handle), until=3)
+    assert [m.decode(Noted).n for m in store.read_stream("audit-1")] == [0, 1, 2]
+    assert "batch_failed" in events
+
+
+def test_an_expected_version_that_was_read_is_met_under_the_locks(connection, store, database_url):
+    """However busy the others are, the second attempt keeps them out before the handler reads."""
+    outcomes = []
+    with connect(database_url, autocommit=True) as other:
+        other.execute("SET lock_timeout = '50ms'")
+
+        def handle(command, entity, context):
+            version = read_version(context, "audit-1")
+            try:
+                outcomes.append(MessageStore(other).write(Noted("1"), "audit-1"))
+            except psycopg.Error as error:
+                raise AssertionError from error
+            except Exception as error:  # noqa: BLE001  which the assertion below names
+                outcomes.append(type(error).__name__)
+            context.write(Noted("1"), "audit-1", expected_version=version)
+
+        store.write(deposit(), SENT)
+        one = batch(connection, "shop:command", shop(handle))
+        with pytest.raises(ExpectedVersionError):
+            one.run(100)
+        assert one.run(100, careful=True).counts == Counter(handled=1)
+    assert outcomes == [0, "LockTimeoutError"]
+
+
+def test_an_id_in_use_for_another_message_is_the_messages_failure(connection, store, database_url):
+    """It can not be mended by another attempt, so the consumer does not try for ever."""
+    command = uuid.uuid4()
+    store.write(Noted("9"), "audit-9", id=followed_id(str(command), "shop-123", 0))
+    store.write(deposit(), SENT, id=command)
+    component = shop(lambda command, entity, context: Noted(command.account_id))
+    with pytest.raises(MessageError, match=f"the handling of Deposit at {SENT}, global position 2"):
+        run_to_the_end(database_url, component, until=2)
+
+
+# Replies
+
+
+def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, store):
+    """Whoever reads the reply has nobody to answer."""
+    store.write(
+        deposit(),
+        SENT,
+        metadata=Metadata(reply_stream_name="till-1", correlation_stream_name="order-1"),
+    )
+    drain(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
+    (reply,) = store.read_stream("till-1")
+    assert reply.metadata.reply_stream_name is None
+    assert reply.metadata.correlation_stream_name == "order-1"
+    assert reply.metadata.causation_message_global_position == 1
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        (None, "nowhere to reply to Deposit at .*, global position 1: its metadata names no reply"),
+        ({"replyStreamName": 3}, "nowhere to reply to"),
+        ({"replyStreamName": "till"}, "global position 1 can not write: 'till' names no stream"),
+    ],
+)
+def test_a_reply_needs_a_stream(connection, store, metadata, problem):
+    """The sender may have named none, or no stream."""
+    store.write(deposit(), SENT)
+    connection.execute("UPDATE message_store.messages SET metadata = %s", [Jsonb(metadata)])
+    with pytest.raises(HandlerError, match=problem):
+        drain(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
+
+
+# The connection
+
+
+@pytest.fixture
+def sold(connection):
+    """Give a function that returns what is in a table of the user's own."""
+    connection.execute("CREATE TABLE sold (n int PRIMARY KEY)")
+    return lambda: [n for (n,) in connection.execute("SELECT n FROM sold ORDER BY n").fetchall()]
+
+
+def sell(context, n, within=None):
+    context.connection.execute("INSERT INTO sold VALUES (%s)", [n])
+
+
+def test_tables_of_the_users_own_change_with_the_events(connection, store, sold):
+    """Or not at all."""
+
+    def handle(command, entity, context):
+        sell(context, int(command.amount))
+        if command.amount == 2:
+            raise ValueError
+        return Noted(command.account_id)
+
+    store.write([deposit("d1", "1"), deposit("d2", "2")], SENT)
+    one = batch(connection, "shop:command", shop(handle))
+    with pytest.raises(HandlerError):
+        one.run(100)
+    assert sold() == []
+    one.run(1)
+    assert sold() == [1]
+
+
+def test_a_statement_that_may_fail_goes_into_a_savepoint(connection, store, sold):
+    """Then what failed is taken back, and the rest of the batch is none the worse."""
+
+    def handle(command, entity, context):
+        try:
+            with context.connection.transaction():
+                sell(context, 1)
+        except psycopg.errors.UniqueViolation:
+            return Noted(command.account_id, 1)
+        return Noted(command.account_id)
+
+    store.write([deposit("d1"), deposit("d2")], SENT)
+    drain(connection, shop(handle))
+    assert (sold(), store.stream_version("shop-123")) == ([1], 1)
+
+
+def swallow(context):
+    with contextlib.suppress(psycopg.Error):
+        context.connection.execute("SELECT 1/0")
+
+
+KEPT = []  # results that are therefore never read to the end
+
+
+def unfinished(context):
+    rows = context.connection.cursor().stream("SELECT generate_series(1, 100000)")
+    next(rows)
+    KEPT.append(rows)
+
+
+@pytest.mark.parametrize(
+    ("act", "problem"),
+    [
+        (swallow, r"went on after a statement that failed.*with context\.connection\.transaction"),
+        (lambda context: context.connection.execute("COMMIT"), "ended the transaction of its"),
+        (lambda context: context.connection.execute("ROLLBACK"), "ended the transaction of its"),
+        (unfinished, "left a statement unfinished"),
+        (lambda context: context.connection.close(), "closed the connection of its batch"),
+        (lambda context: context.connection.execute("SELECT 1/0"), "raised DivisionByZero in"),
+        (lambda context: context.connection.commit(), "raised ProgrammingError in"),
+    ],
+)
+@pytest.mark.parametrize("careful", [False, True])
+def test_a_handler_that_spoils_the_transaction_is_named(
+    database_url, connection, store, act, problem, careful
+):
+    """With what to do instead; nothing of its batch is written."""
+    store.write(deposit(), SENT)
+
+    def handle(command, entity, context):
+        act(context)
+        return Noted(command.account_id)
+
+    with connect(database_url, autocommit=True) as own:
+        one = batch(own, "shop:command", shop(handle))
+        with pytest.raises(HandlerError, match=f"Deposit at {SENT}, global position 1 {problem}"):
+            one.run(1, careful=careful)
+        KEPT.clear()
+    assert (positions(connection), store.stream_version("shop-123")) == ([0], NO_STREAM)
+
+
+def test_a_lost_connection_is_no_fault_of_the_handler(database_url, connection, store):
+    """Not even if it makes an exception of its own of that, or none."""
+    store.write(deposit(), SENT)
+    outcomes = iter([RuntimeError, None])
+
+    def handle(command, entity, context):
+        pid = context.connection.info.backend_pid
+        connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        outcome = next(outcomes)
+        try:
+            context.connection.execute("SELECT 1")
+        except psycopg.OperationalError as error:
+            if outcome is not None:
+                raise outcome from error
+
+    for _ in range(2):
+        with connect(database_url, autocommit=True) as own:
+            one = batch(own, "shop:command", shop(handle))
+            with pytest.raises(DatabaseUnavailableError, match="was lost while Deposit at"):
+                one.run(1)
+
+
+def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
+    database_url, connection, store
+):
+    """The connection of the batch is sound, and a new one would not help."""
+    store.write(deposit(), SENT)
+
+    def handle(command, entity, context):
+        with connect(database_url, autocommit=True) as other:
+            pid = other.info.backend_pid
+            connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+            other.execute("SELECT 1")
+
+    with connect(database_url, autocommit=True) as own:
+        one = batch(own, "shop:command", shop(handle))
+        with pytest.raises(HandlerError, match="raised AdminShutdown in"):
+            one.run(1)
+
+
+def test_a_lock_that_is_not_to_be_had_lets_the_batch_run_again(
+    database_url, connection, store, sold
+):
+    """Another transaction has it, and will let go of it."""
+    connection.execute("INSERT INTO sold VALUES (1)")
+    store.write(deposit(), SENT)
+
+    def handle(command, entity, context):
+        context.connection.execute("SELECT FROM sold WHERE n = 1 FOR UPDATE NOWAIT")
+        return Noted(command.account_id)
+
+    with connect(database_url, autocommit=True) as own:
+        one = batch(own, "shop:command", shop(handle))
+        with connection.transaction():
+            connection.execute("SELECT FROM sold WHERE n = 1 FOR UPDATE")
+            with pytest.raises(SerializationError, match=r"handler of Deposit .* LockNotAvailable"):
+                one.run(1)
+        assert one.run(1).counts == Counter(handled=1)
+
+
+def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connection, store, sold):
+    """The server ends one of the two, and that one was not wrong."""
+    connection.execute("INSERT INTO sold VALUES (1), (2)")
+    store.write(deposit(), SENT)
+    lock = "SELECT FROM sold WHERE n = %s FOR UPDATE"
+    has_first, threads = threading.Event(), []
+
+    def oppose():
+        with connect(database_url) as other:
+            other.execute("SET deadlock_timeout = '1h'")  # so that it is the handler that is ended
+            other.execute(lock, [2])
+            has_first.set()
+            other.execute(lock, [1])
+
+    def handle(command, entity, context):
+        if not threads:
+            context.connection.execute("SET LOCAL deadlock_timeout = '10ms'")
+            context.connection.execute(lock, [1])
+            threads.append(threading.Thread(target=oppose))
+            threads[0].start()
+            has_first.wait()
+            with context.connection.transaction():  # which takes the failure back
+                context.connection.execute(lock, [2])
+        return Noted(command.account_id)
+
+    with connect(database_url, autocommit=True) as own:
+        one = batch(own, "shop:command", shop(handle))
+        with pytest.raises(SerializationError, match="DeadlockDetected"):
+            one.run(1)
+        threads[0].join()
+        assert one.run(1).counts == Counter(handled=1)
+
+
+# Time, ids, and a context in a test
+
+
+def test_the_time_is_that_of_the_message(connection, store):
+    """So a second handling makes the same events."""
+    times = []
+    store.write(deposit(), SENT)
+    for _ in range(2):
+        drain(connection, shop(lambda command, entity, context: times.append(context.time)))
+        connection.execute("UPDATE reservation.positions SET position = 0")
+    (command,) = store.read_stream(SENT)
+    assert times == [command.time.replace(tzinfo=UTC)] * 2
+    assert abs((datetime.now(UTC) - times[0]).total_seconds()) < 60
+
+
+def test_an_id_is_of_the_message_and_the_name():
+    """The same at every handling, and different wherever it should be."""
+    context, again = Context(stored()), Context(stored(), entity_stream="shop-1")
+    other = Context(stored(id=str(uuid.uuid4())))
+    assert (context.id(), context.id("mail")) == (again.id(), again.id("mail"))
+    ids = {context.id(), context.id("mail"), other.id(), other.id("mail")}
+    assert len(ids) == 4
+    assert {one.version for one in ids} == {5}
+
+
+def test_a_context_is_made_of_a_message_alone():
+    """In a test of a handler; what it wrote is there to look at."""
+    context = Context(stored(metadata_json='{"replyStreamName": "till-1"}'))
+    context.write(Noted("1"), "audit-1", expected_version=3)
+    context.reply(Noted("2"))
+    assert [(w.message, w.stream_name, w.expected_version) for w in context.writes] == [
+        (Noted("1"), "audit-1", 3),
+        (Noted("2"), "till-1", None),
+    ]
+    assert context.time == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert context.sequence == 7
+    with pytest.raises(HandlerError, match=r"Context\(message, connection=connection\)"):
+        context.connection  # noqa: B018
