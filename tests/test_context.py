@@ -1,6 +1,7 @@
 """What a handler may bring about besides the events that it returns, and what it may not."""
 
 import contextlib
+import queue
 import threading
 import uuid
 from collections import Counter
@@ -192,6 +193,7 @@ def test_a_consumer_gets_over_a_redelivery_by_itself(connection, store, database
     store.write([deposit("d1"), deposit("d2")], SENT)
     drain(connection, shop(writing("audit-1")))
     connection.execute("UPDATE reservation.positions SET position = 0")
+    connection.execute("DELETE FROM reservation.members")  # so that nobody has to be outlived
     store.write(deposit("d3"), SENT)
     run_to_the_end(database_url, shop(writing("audit-1")), until=max_position(connection))
     assert store.stream_version("audit-1") == 2
@@ -529,13 +531,14 @@ def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connecti
     connection.execute("INSERT INTO sold VALUES (1), (2)")
     store.write(deposit(), SENT)
     lock = "SELECT FROM sold WHERE n = %s FOR UPDATE"
-    has_first, threads = threading.Event(), []
+    pids, threads = queue.SimpleQueue(), []
+    waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
 
     def oppose():
         with connect(database_url) as other:
             other.execute("SET deadlock_timeout = '1h'")  # so that it is the handler that is ended
             other.execute(lock, [2])
-            has_first.set()
+            pids.put(other.info.backend_pid)
             other.execute(lock, [1])
 
     def handle(command, entity, context):
@@ -544,7 +547,9 @@ def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connecti
             context.connection.execute(lock, [1])
             threads.append(threading.Thread(target=oppose))
             threads[0].start()
-            has_first.wait()
+            pid = pids.get()
+            while not connection.execute(waiting, [pid]).fetchall():
+                pass
             with context.connection.transaction():  # which takes the failure back
                 context.connection.execute(lock, [2])
         return Noted(command.account_id)
