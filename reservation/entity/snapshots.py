@@ -9,6 +9,7 @@ snapshots of Eventide's entity store.)
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,8 @@ def _same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, set | frozenset) and Counter(map(type, one)) != Counter(map(type, other)):
+        return False
     return bool(one == other)
 
 
