@@ -16,7 +16,10 @@ from psycopg import Connection, Rollback, conninfo, sql
 from psycopg.errors import UndefinedTable
 
 from bank import account
+from bank.entity import Account
 from reservation import MessageStore, Write
+from reservation.entity.projection import Loaded
+from reservation.entity.snapshots import Snapshots
 from reservation.errors import StoreError
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.idempotence.rules import read_commands, server_rules
@@ -100,6 +103,14 @@ def write_one_again(c):
     return [store.write(deposit(), LONG, id=id_) for _ in range(2)]
 
 
+def keep_snapshots(c):
+    """Write a batch of snapshots, and read them."""
+    snapshots = Snapshots(c, Account, 1, "1")
+    entities = {f"{COMMANDS}-{n}": Loaded(Account(), 0) for n in range(1, BATCH + 1)}
+    assert not snapshots.write(entities)
+    return snapshots.read(entities)
+
+
 CATEGORY = "SELECT * FROM message_store.get_category_messages(%s, %s, %s"
 
 WORK = {
@@ -137,6 +148,7 @@ WORK = {
         BATCH,
         lambda c: MessageStore(c).read_streams({f"{COMMANDS}-{n}": 0 for n in range(1, BATCH)}),
     ),
+    "the snapshots of many streams": Work(BATCH, keep_snapshots),
     "the last message of a long stream": Work(1, lambda c: MessageStore(c).last_message(LONG)),
     "the version of a long stream": Work(1, lambda c: MessageStore(c).stream_version(LONG)),
     "looking for ids": Work(
@@ -303,6 +315,7 @@ def test_the_calls_do_what_they_are_counted_for(large):
         "looking for ids",
     }
     assert sizes["a rare correlation"] == 10
+    assert sizes["the snapshots of many streams"] == BATCH
     assert sizes["a member of five"] == sizes["a member and a frequent correlation"] == BATCH
     assert all(key is not None for key in found["commands with their keys"][1])
     assert found["reserving reissues"].count(Outcome.RESERVED) == 1

@@ -39,6 +39,9 @@ CONSUMER = {
     "SELECT on reservation.positions",
     "INSERT on reservation.positions",
     "UPDATE on reservation.positions",
+    "SELECT on reservation.snapshots",
+    "INSERT on reservation.snapshots",
+    "UPDATE on reservation.snapshots",
 }
 
 

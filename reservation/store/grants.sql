@@ -26,9 +26,9 @@ GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE ON SEQUENCE message_store.messages_global_position_seq TO {role};
 GRANT SELECT ON reservation.versions TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.dead_letters,
-  reservation.snapshots
+  reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO {role};
+GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
 TO {role};

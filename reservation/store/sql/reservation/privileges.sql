@@ -8,7 +8,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
 GRANT USAGE ON SCHEMA reservation TO message_store;
 GRANT SELECT ON reservation.versions TO message_store;
 GRANT SELECT, INSERT, UPDATE, DELETE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.dead_letters,
-  reservation.snapshots
+  reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO message_store;
+GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
