@@ -57,6 +57,8 @@ def call(
         if problem is not None and problem is not _FAILED:
             raise HandlerError(f"The handler of {message} {problem}") from error
         raise HandlerError(f"The handler of {message} raised {told(error)}") from error
+    if connection.pgconn.transaction_status == TransactionStatus.INTRANS:  # as it should be
+        return events
     problem = _problem(connection)
     if connection.broken:
         raise _lost(message)
