@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from reservation.entity.projection import Loaded
 from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.strategy import Check, Strategy
 from reservation.message import StoredMessage
 from reservation.store.writing import Write
 from reservation.stream_name import category
@@ -24,6 +25,7 @@ class Decisions:
         counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
             redelivered: handled before and now passed.
         conflicts: the commands found in conflict with an earlier one of the same key.
+        checks: what the strategies of handlers found out about the batch.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -34,6 +36,7 @@ class Decisions:
     reissued: list[tuple[StoredMessage, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    checks: dict[Strategy, Check] = field(default_factory=dict)
 
     def tell(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
         """Count what became of a command whose key was looked at."""

@@ -27,6 +27,7 @@ from reservation.errors import (
     UnknownTypeError,
     told,
 )
+from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.message import StoredMessage, followed_id, printable
 from reservation.store.client import MessageStore
 from reservation.store.statements import NO_STREAM
@@ -108,6 +109,7 @@ class Handling:
                 decoded.append(_Decoded(message, key_stream=_fitting(key_stream, message)))
         entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
         decisions.entities = self._entities.load(store, entity_streams)
+        self._begin([one for one in decoded if one.message.id not in handled], decisions)
         for one in decoded:
             if one.message.id in handled:
                 decisions.counts["redelivered"] += 1
@@ -119,9 +121,24 @@ class Handling:
         return decisions
 
     def written(self, decisions: Decisions) -> None:
-        """Take snapshots where they are due, in the transaction that wrote what was decided."""
+        """Keep what strategies and snapshots need, in the transaction of the effects."""
+        for one in decisions.checks.values():
+            one.record()
         for stream_name in self._entities.written(decisions.entities):
             self._log.warning("snapshot_impossible", stream_name=printable(stream_name))
+
+    def _begin(self, decoded: Sequence[_Decoded], decisions: Decisions) -> None:
+        """Let the strategies of the handlers look at those messages that are theirs."""
+        batches: dict[Strategy, list[Incoming]] = {}
+        for one in decoded:
+            strategy = self._component.strategies.get(one.message.type)
+            if strategy is not None and one.entity_stream is not None:
+                incoming = Incoming(one.message, one.command, one.entity_stream)
+                batches.setdefault(strategy, []).append(incoming)
+        for strategy, batch in batches.items():
+            decisions.checks[strategy] = strategy.begin(
+                self._connection, self._component.name, self._category, batch
+            )
 
     def first_events(
         self, messages: Sequence[StoredMessage]
@@ -178,10 +195,18 @@ class Handling:
         if initiation is not None and loaded.version != NO_STREAM:
             decisions.reissued.append((message, stream_name))
             return
+        incoming = Incoming(message, one.command, stream_name)
+        strategy = component.strategies.get(message.type)
+        check = None if strategy is None else decisions.checks[strategy]
+        if check is not None and check.is_duplicate(incoming):
+            decisions.counts["duplicate"] += 1
+            return
         context = Context(message, entity_stream=stream_name, connection=self._connection)
         if initiation is not None:
             initiate = initiation.handler
-            events = call(self._connection, message, lambda: initiate(one.command, context))
+            events: Sequence[object] = call(
+                self._connection, message, lambda: initiate(one.command, context)
+            )
             if not events:
                 raise HandlerError(
                     f"The handler of {message} returned no event; a command that initiates must "
@@ -192,12 +217,15 @@ class Handling:
             events = call(
                 self._connection, message, lambda: handler(one.command, loaded.entity, context)
             )
+        metadata = message.follow_metadata()
+        if check is not None:
+            events, metadata = check.effects(incoming, events, metadata)
         for ordinal, event in enumerate(events):
             write = Write(
                 event,
                 stream_name,
                 id=followed_id(message.id, stream_name, ordinal),
-                metadata=message.follow_metadata(),
+                metadata=metadata,
                 expected_version=loaded.version,
             )
             decisions.writes.append(write)

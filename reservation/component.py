@@ -19,6 +19,7 @@ from reservation.entity.snapshots import Snapshots, check_snapshots, code_revisi
 from reservation.errors import DeclarationError
 from reservation.idempotence.key import KeyFunction, key_part
 from reservation.idempotence.reserve import Reservation
+from reservation.idempotence.strategy import Strategy
 from reservation.registry import MessageTypes
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,6 +92,7 @@ class Component:
         self.reservations: dict[str, Reservation] = {}
         self.handlers: dict[str, Handler] = {}
         self.alone: set[str] = set()
+        self.strategies: dict[str, Strategy] = {}
         self.ignored: set[str] = set()
 
     def initiate(
@@ -170,7 +172,9 @@ class Component:
             name = self._command(command)
             self.reservations[name] = Reservation(command, into, keys, entity, fields)
 
-    def handle(self, command: type, *, transaction: Transaction = "batch") -> Callable[[F], F]:
+    def handle(
+        self, command: type, *, transaction: Transaction = "batch", once: Strategy | None = None
+    ) -> Callable[[F], F]:
         """Declare the decorated function as the handler of a command.
 
         The handler takes the command, its entity and the `Context`, and returns nothing, an event,
@@ -182,12 +186,16 @@ class Component:
             transaction: "batch" lets what the handler brings about commit with that of the other
                 messages of its batch; "message" gives it a transaction of its own, which takes a
                 commit for each message.
+            once: how it is told that a message is there again; None leaves that to the handler, or
+                to `reserve`.
 
         Raises:
             DeclarationError: the command is declared twice, lacks a field, or the transaction is
                 none that there is.
         """
         alone = self._is_alone(command, transaction)
+        if once is not None:
+            once.declare(command)
 
         def declare(handler: F) -> F:
             name = self.types.add(command)
@@ -197,6 +205,8 @@ class Component:
             self.handlers[name] = handler
             if alone:
                 self.alone.add(name)
+            if once is not None:
+                self.strategies[name] = once
             return handler
 
         return declare
