@@ -11,6 +11,7 @@ from cli.demo import demo
 from cli.errors import Group, debug_option
 from cli.reconcile import reconcile
 from cli.start import start
+from cli.status import status
 from cli.store import store
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     reservation demo                  see it all work, on an embedded PostgreSQL
     reservation store install         put the message store into a database
     reservation start bank:account    run a component's consumers
+    reservation status                see where they are
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
 
@@ -36,5 +38,5 @@ def main() -> None:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # what matters is raised as well
 
 
-for command in (store, start, reconcile, demo, completion):
+for command in (store, start, status, reconcile, demo, completion):
     main.add_command(command)

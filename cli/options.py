@@ -36,6 +36,15 @@ def database_option(command: F) -> F:
 
 def app_options(command: F) -> F:
     """Add the argument ``APP`` and the option ``--app-dir``."""
+    return _app_options(command, required=True)
+
+
+def optional_app_options(command: F) -> F:
+    """Add the same, where ``APP`` may be left out; it is None then."""
+    return _app_options(command, required=False)
+
+
+def _app_options(command: F, *, required: bool) -> F:
     command = click.option(
         "--app-dir",
         type=click.Path(file_okay=False),
@@ -43,7 +52,8 @@ def app_options(command: F) -> F:
         show_default="the current folder",
         help="The folder in which APP's module is looked for first.",
     )(command)
-    return click.argument("app", metavar="APP")(command)
+    metavar = "APP" if required else "[APP]"
+    return click.argument("app", metavar=metavar, required=required)(command)
 
 
 def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> str:

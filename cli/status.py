@@ -1,0 +1,202 @@
+"""``reservation status``: where the consumers are, how far behind, and who is at work."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from datetime import datetime
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cli.errors import debug_option
+from cli.options import database_option, json_option, optional_app_options
+from cli.tables import console
+from cli.termination import clear_away_on_sigterm
+from consumers.backoff import Backoff
+from consumers.status import Holder, Lag, PartitionStatus, Status, read_status
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import DatabaseUnavailableError
+from reservation.message import printable
+from reservation.store.connection import connect
+from reservation.store.install import check_installed
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+@click.command()
+@optional_app_options
+@database_option
+@json_option
+@click.option(
+    "--watch",
+    type=click.FloatRange(0.1, 86_400),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Look again every so many seconds, 2 if they are left out, until Ctrl-C.",
+)
+@debug_option
+def status(
+    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: float | None
+) -> None:
+    """Show where consumers are, how far behind, and who is at work on what.
+
+    Of every consumer in the store, or of those of the component APP, and for each partition of what
+    it reads: its position and the last one of the category, how many messages are left to deal with
+    and how old the oldest is, which process holds it, when it last committed, and its dead letters.
+    All of it is one snapshot, and needs no more rights than an auditor has.
+
+    No more than 100,000 messages are counted; 100,000+ means that there may be more.
+
+    \b
+    Examples:
+      reservation status
+      reservation status bank:account --watch 5
+      reservation status --json | jq '.partitions[] | select(.lagSeconds > 60)'
+    """
+    if watch is not None and as_json:
+        raise click.UsageError("--watch shows a table, and --json prints one object; leave out one")
+    if watch is not None and not sys.stdout.isatty():
+        raise click.UsageError("--watch needs a terminal; leave it out, and look again later")
+    component = None if app is None else load_component(app, app_dir)
+    if watch is not None:
+        _watch(database_url, component, watch)
+        return
+    seen = _look(database_url, component)
+    if as_json:
+        click.echo(json.dumps(_as_json(seen)))
+    else:
+        console().print(_render(seen))
+
+
+def _look(database_url: str, component: Component | None) -> Status:
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        return read_status(connection, component)
+
+
+def _watch(database_url: str, component: Component | None, interval: float) -> None:
+    """Show a table that is renewed, until interrupted; that is its end, and no failure.
+
+    A database that goes away meanwhile is waited for: that is when somebody watches.
+    """
+    clear_away_on_sigterm()
+    seen = _look(database_url, component)
+    backoff = Backoff()
+    try:
+        with Live(console=Console(), auto_refresh=False, screen=False) as live:
+            problem = None
+            while True:
+                live.update(_render(seen, problem), refresh=True)
+                time.sleep(interval if problem is None else max(interval, backoff.next()))
+                try:
+                    seen, problem = _look(database_url, component), None
+                    backoff.reset()
+                except DatabaseUnavailableError as error:
+                    problem = str(error)
+    except KeyboardInterrupt:
+        return
+
+
+def _render(seen: Status, problem: str | None = None) -> RenderableType:
+    if problem is not None:
+        notice = Text(f"As of {_when(seen.time)}. {printable(problem)}", style="bold red")
+        return Group(_table(seen), notice)
+    if not seen.partitions:
+        return Text("No consumer was ever run on this store.")
+    return _table(seen)
+
+
+def _table(seen: Status) -> Table:
+    table = Table()
+    for heading, justify in (
+        ("consumer", "left"),
+        ("category", "left"),
+        ("partition", "right"),
+        ("position", "right"),
+        ("head", "right"),
+        ("lag", "right"),
+        ("oldest", "right"),
+        ("holder", "left"),
+        ("last commit", "left"),
+        ("dead letters", "left"),
+    ):
+        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for one in seen.partitions:
+        table.add_row(
+            Text(printable(one.consumer)),
+            Text(printable(one.category)),
+            Text(f"{one.partition} of {one.partitions}"),
+            Text(f"{one.position:,}"),
+            Text(f"{one.head:,}"),
+            _lag(one.lag),
+            Text("" if one.lag.seconds is None else _age(one.lag.seconds)),
+            _holder(one.holder),
+            Text("never" if one.updated_at is None else _when(one.updated_at)),
+            _letters(one),
+        )
+    return table
+
+
+def _lag(lag: Lag) -> Text:
+    text = f"{lag.messages:,}{'+' if lag.at_least else ''}"
+    return Text(text, style="yellow" if lag.messages or lag.at_least else "green")
+
+
+def _holder(holder: Holder | None) -> Text:
+    if holder is None:
+        return Text("nobody", style="yellow")
+    process = printable(holder.process or "its process")
+    return Text(f"{process}, gone", style="bold red") if holder.gone else Text(process)
+
+
+def _letters(one: PartitionStatus) -> Text:
+    counts = {"dead": one.dead, "parked": one.parked, "to retry": one.retry}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    return Text(text or "none", style="bold red" if text else "")
+
+
+def _age(seconds: float) -> str:
+    """Return a time in its two largest units."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def _when(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _as_json(seen: Status) -> dict[str, object]:
+    return {
+        "time": seen.time.isoformat(),
+        "partitions": [
+            {
+                "consumer": one.consumer,
+                "category": one.category,
+                "partition": one.partition,
+                "partitions": one.partitions,
+                "position": one.position,
+                "epoch": one.epoch,
+                "head": one.head,
+                "lagMessages": one.lag.messages,
+                "lagAtLeast": one.lag.at_least,
+                "lagSeconds": one.lag.seconds,
+                "holder": one.holder and asdict(one.holder),
+                "updatedAt": one.updated_at and one.updated_at.isoformat(),
+                "dead": one.dead,
+                "parked": one.parked,
+                "retry": one.retry,
+            }
+            for one in seen.partitions
+        ],
+    }

@@ -1,0 +1,67 @@
+-- name: settings
+-- As the functions that read a category have it: the planner is left no index but the right one.
+SELECT set_config(name, 'off', true)
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
+
+-- name: partitions
+-- Every partition there is, of the consumers and categories that are named, or of all; and one for
+-- each of those named that was never run. A holder is gone if it is no member any more, or its time
+-- is over.
+WITH wanted AS (
+  SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]) AS w(consumer, category)
+), stored AS (
+  SELECT p.consumer, p.category, g.partitions, g.carried, p.partition, p.position, p.epoch,
+         p.updated_at, p.holder, m.process,
+         p.holder IS NOT NULL AND (m.member IS NULL OR m.expires_at < now()) AS gone
+  FROM reservation.positions p
+  JOIN reservation.groups g USING (consumer, category)
+  LEFT JOIN reservation.members m ON m.member = p.holder
+  WHERE %(consumers)s::text[] IS NULL OR (p.consumer, p.category) IN (SELECT * FROM wanted)
+)
+SELECT * FROM stored
+UNION ALL
+SELECT consumer, category, 1, NULL, 0, 0, 0, NULL, NULL, NULL, false
+FROM wanted
+WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
+ORDER BY consumer, category, partition
+
+-- name: head
+SELECT global_position FROM message_store.messages
+WHERE (message_store.category(stream_name), global_position)
+      BETWEEN (%(category)s, 0) AND (%(category)s, 9223372036854775807)
+ORDER BY message_store.category(stream_name) DESC, global_position DESC
+LIMIT 1
+
+-- name: lag
+-- One pass over so many messages of a category: for each partition how many of them were not dealt
+-- with, and the seconds since the first of these was written; and in the row without a partition how
+-- many messages there were, and where the last one is.
+WITH passed AS MATERIALIZED (
+  SELECT stream_name, global_position, time
+  FROM message_store.messages
+  WHERE (message_store.category(stream_name), global_position)
+        BETWEEN (%(category)s, %(after)s::bigint + 1) AND (%(category)s, 9223372036854775807)
+  ORDER BY message_store.category(stream_name), global_position
+  LIMIT %(limit)s
+), placed AS (
+  SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition, global_position, time,
+         coalesce((%(carried)s::bigint[])[
+           1 + reservation.partition_of(stream_name, cardinality(%(carried)s::bigint[]))], 0)
+           AS dealt_with
+  FROM passed
+)
+SELECT partition, count(*) AS messages,
+       greatest(extract(epoch FROM (now() AT TIME ZONE 'utc')
+         - (array_agg(time ORDER BY global_position))[1]), 0)::float8 AS seconds,
+       NULL::bigint AS ended
+FROM placed
+WHERE global_position > greatest(dealt_with, (%(positions)s::bigint[])[1 + partition])
+GROUP BY partition
+UNION ALL
+SELECT NULL, count(*), NULL, max(global_position) FROM passed
+
+-- name: dead_letters
+SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition, state, count(*)
+FROM reservation.dead_letters
+WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('dead', 'parked', 'retry')
+GROUP BY 1, 2

@@ -1,0 +1,296 @@
+"""What ``reservation status`` shows of consumers, on a real store."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from datetime import UTC, datetime
+
+import pytest
+from psycopg import conninfo
+
+from bank import account
+from consumers import status as module
+from consumers.status import Holder, read_status
+from reservation.store.connection import connect
+from reservation.store.roles import grant
+from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+
+COMMANDS = "account:command"
+
+MESSAGES = """
+INSERT INTO message_store.messages (global_position, stream_name, position, type, data, time)
+SELECT n, %(category)s || '-' || n %% %(streams)s, n, 'Deposit', '{}',
+       now() AT TIME ZONE 'utc' - interval '1 second' * %(age)s
+FROM generate_series(%(first)s::bigint, %(last)s) AS n
+"""
+
+
+def messages(connection, first, last, *, category=COMMANDS, streams=100, age=0):
+    """Store messages at these global positions."""
+    parameters = {"category": category, "streams": streams, "age": age}
+    connection.execute(MESSAGES, {**parameters, "first": first, "last": last})
+
+
+def group(connection, positions, *, category=COMMANDS, consumer="account", carried=None):
+    """Store a group with these positions, partition by partition."""
+    connection.execute(
+        "INSERT INTO reservation.groups (consumer, category, partitions, carried) "
+        "VALUES (%s, %s, %s, %s)",
+        [consumer, category, len(positions), carried],
+    )
+    for partition, position in enumerate(positions):
+        connection.execute(
+            "INSERT INTO reservation.positions (consumer, category, partition, position) "
+            "VALUES (%s, %s, %s, %s)",
+            [consumer, category, partition, position],
+        )
+
+
+def left(connection, partition, partitions, position):
+    """Count what is left of a partition, without any limit."""
+    row = connection.execute(
+        "SELECT count(*) FROM message_store.messages WHERE global_position > %s "
+        "AND reservation.partition_of(stream_name, %s) = %s",
+        [position, partitions, partition],
+    ).fetchone()
+    return row[0]
+
+
+def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
+    """With everything before it, and nobody at work."""
+    messages(connection, 1, 5, age=90)
+    seen = read_status(connection, account).partitions
+    assert [one.category for one in seen] == [COMMANDS, "accountTransaction"]
+    assert (seen[0].position, seen[0].head, seen[0].lag.messages) == (0, 5, 5)
+    assert 90 <= seen[0].lag.seconds < 90 + PATIENCE
+    assert (seen[0].holder, seen[0].updated_at) == (None, None)
+    assert (seen[1].head, seen[1].lag.messages, seen[1].lag.seconds) == (0, 0, None)
+    assert read_status(connection).partitions == []
+
+
+def test_each_partition_has_a_lag_of_its_own(connection):
+    """Of its own messages, from its own position."""
+    messages(connection, 1, 500, age=300)
+    messages(connection, 501, 600, age=20)
+    positions = [100, 600, 550, 0]
+    group(connection, positions)
+    seen = read_status(connection).partitions
+    assert [one.position for one in seen] == positions
+    expected = [left(connection, n, 4, position) for n, position in enumerate(positions)]
+    assert [one.lag.messages for one in seen] == expected
+    assert expected[1] == 0 < min(expected[0], expected[2], expected[3])
+    assert not any(one.lag.at_least for one in seen)
+    ages = [one.lag.seconds for one in seen]
+    assert ages[1] is None
+    assert ages[0] >= 300
+    assert 20 <= ages[2] < 300 <= ages[3]
+
+
+def test_what_was_dealt_with_in_earlier_partitions_is_not_counted(connection):
+    """After a change of their number, readers pass over it, and so does the count."""
+    messages(connection, 1, 100)
+    group(connection, [0], carried=[100, 0])
+    (seen,) = read_status(connection).partitions
+    assert seen.lag.messages == left(connection, 1, 2, 0)
+
+
+def test_counting_ends_where_it_would_take_long_and_says_so(connection, monkeypatch):
+    """A partition far behind hides nothing of those that are not."""
+    monkeypatch.setattr(module, "MOST_COUNTED", 50)
+    messages(connection, 1, 1000)
+    group(connection, [0, 990])
+    behind, close = read_status(connection).partitions
+    assert 0 < behind.lag.messages <= 50
+    assert behind.lag.at_least
+    assert (close.lag.messages, close.lag.at_least) == (left(connection, 1, 2, 990), False)
+
+
+def test_passes_are_few_however_far_apart_partitions_are(connection, monkeypatch):
+    """What no pass came to is at an unknown distance, and not said to be at none."""
+    monkeypatch.setattr(module, "MOST_COUNTED", 10)
+    messages(connection, 1, 1000)
+    group(connection, [0, 200, 400, 600, 800])
+    *_, last = read_status(connection).partitions
+    assert (last.lag.messages, last.lag.at_least, last.lag.seconds) == (0, True, None)
+
+
+def test_dead_letters_are_counted_where_they_belong(connection):
+    """By their stream's partition; those that were seen to are not."""
+    group(connection, [100, 100])
+    states = {"dead": 1, "parked": 2, "retry": 1, "handled": 3, "discarded": 1}
+    n = 0
+    for state, times in states.items():
+        for _ in range(times):
+            n += 1
+            connection.execute(
+                "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+                "message_id, stream_name, type, state, reason, process) VALUES ('account', %s, %s, "
+                "gen_random_uuid(), 'account:command-7', 'Deposit', %s, 'HandlerError', 'a:1')",
+                [COMMANDS, n, state],
+            )
+    (where,) = connection.execute(
+        "SELECT reservation.partition_of('account:command-7', 2)"
+    ).fetchone()
+    seen = read_status(connection).partitions
+    assert (seen[where].dead, seen[where].parked, seen[where].retry) == (1, 2, 1)
+    other = seen[1 - where]
+    assert (other.dead, other.parked, other.retry) == (0, 0, 0)
+
+
+def test_an_auditor_may_look(connection):
+    """And needs nothing that it was not given."""
+    role = f"test_status_{os.getpid()}"
+    messages(connection, 1, 5)
+    group(connection, [2])
+    grant(connection, "auditor", role)
+    try:
+        connection.execute(f"SET ROLE {role}")
+        (seen,) = read_status(connection).partitions
+        assert seen.lag.messages == 3
+    finally:
+        connection.execute("RESET ROLE")
+        connection.execute(f"DROP OWNED BY {role}")
+        connection.execute(f"DROP ROLE {role}")
+
+
+def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
+    """No name steers a terminal, and no colour goes into a pipe."""
+    connection.execute(
+        "INSERT INTO message_store.messages (global_position, stream_name, position, type, data) "
+        "VALUES (1234567, E'a\\x1b[31m-1', 0, 'Deposit', '{}')"
+    )
+    group(connection, [0], category="a\x1b[31m", consumer="[bold]x")
+    done = run_cli("status", "--database-url", database_url)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert "a\\x1b[31m" in done.stdout
+    assert "[bold]x" in done.stdout
+    assert "1,234,567" in done.stdout
+    assert "nobody" in done.stdout
+
+
+def test_the_json_is_as_documented(connection, database_url):
+    """One object, with times that can be read."""
+    messages(connection, 1, 3, age=10)
+    group(connection, [1])
+    done = run_cli("status", "bank:account", "--json", "--database-url", database_url)
+    seen = json.loads(done.stdout)
+    assert datetime.fromisoformat(seen["time"]) <= datetime.now(UTC)
+    first = seen["partitions"][0]
+    age, updated = first.pop("lagSeconds"), first.pop("updatedAt")
+    assert age >= 10
+    assert datetime.fromisoformat(updated).tzinfo is not None
+    assert first == {
+        "consumer": "account",
+        "category": COMMANDS,
+        "partition": 0,
+        "partitions": 1,
+        "position": 1,
+        "epoch": 1,
+        "head": 3,
+        "lagMessages": 2,
+        "lagAtLeast": False,
+        "holder": None,
+        "dead": 0,
+        "parked": 0,
+        "retry": 0,
+    }
+
+
+class Terminal:
+    """The command line on a terminal of its own."""
+
+    def __init__(self, *arguments):
+        self.ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            command_line(*arguments),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=EXAMPLES,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "160"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.ours)
+
+    def read_to(self, text):
+        """Read until the terminal was sent a text, and return what came since the last call."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self.text:
+            assert select.select([self.ours], [], [], deadline - time.monotonic())[0], self.text
+            self.text += os.read(self.ours, 65_536).decode()
+        before, found, self.text = self.text.partition(text)
+        return before + found
+
+
+def test_watching_renews_the_table_and_ends_cleanly(connection, database_url):
+    """What is committed meanwhile is seen, and Ctrl-C gives the terminal back."""
+    messages(connection, 1, 7)
+    group(connection, [0])
+    with Terminal("status", "--watch", "0.1", "--database-url", database_url) as terminal:
+        assert "\x1b[" in terminal.read_to("7 ")  # on a terminal there are colours
+        messages(connection, 8, 4321)
+        terminal.read_to("4,321")
+        terminal.process.send_signal(signal.SIGINT)
+        shown = terminal.read_to("\x1b[?25h")  # the cursor is there again
+        assert terminal.process.wait(PATIENCE) == 0
+        assert "Traceback" not in shown + terminal.text
+
+
+def test_watching_outlives_the_database(server_url, database_url):
+    """The last table stays, with the reason why there is no newer one."""
+    with Terminal("status", "--watch", "0.1", "--database-url", database_url) as terminal:
+        terminal.read_to("No consumer")
+        name = conninfo.conninfo_to_dict(database_url)["dbname"]
+        with connect(server_url, autocommit=True) as admin:
+            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            terminal.read_to("Cannot reach the database")
+            admin.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        terminal.read_to("No consumer")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(["--watch", "1", "--json"], "leave out one"), (["--watch"], "--watch needs a terminal")],
+)
+def test_watching_is_for_people(database_url, arguments, problem):
+    """Where nobody can look at it, it is refused."""
+    done = run_cli("status", *arguments, "--database-url", database_url)
+    assert done.returncode == 2
+    assert problem in done.stderr
+
+
+def test_a_holder_that_went_without_a_word_is_gone(connection):
+    """Its time is over, or it is no member any more; one whose time is not over is at work."""
+    group(connection, [0, 0, 0, 0])
+    for partition, until in enumerate(("1 minute", "-1 second")):
+        connection.execute(
+            "WITH joined AS (INSERT INTO reservation.members (consumer, category, process, "
+            "expires_at) VALUES ('account', %s, 'host:' || %s, now() + %s::interval) "
+            "RETURNING member) UPDATE reservation.positions SET holder = member FROM joined "
+            "WHERE partition = %s",
+            [COMMANDS, partition, until, partition],
+        )
+    connection.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 2")
+    assert [one.holder for one in read_status(connection).partitions] == [
+        Holder("host:0", gone=False),
+        Holder("host:1", gone=True),
+        Holder(None, gone=True),
+        None,
+    ]
