@@ -17,7 +17,8 @@ from cli.options import database_option, json_option, optional_app_options
 from cli.tables import console
 from cli.termination import clear_away_on_sigterm
 from consumers.backoff import Backoff
-from consumers.status import Holder, Lag, PartitionStatus, Status, read_status
+from consumers.status import Lag, PartitionStatus, Status, read_status
+from consumers.stored_positions import Holder
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import DatabaseUnavailableError
@@ -129,15 +130,15 @@ def _table(seen: Status) -> Table:
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for one in seen.partitions:
         table.add_row(
-            Text(printable(one.consumer)),
-            Text(printable(one.category)),
-            Text(f"{one.partition} of {one.partitions}"),
-            Text(f"{one.position:,}"),
+            Text(printable(one.stored.consumer)),
+            Text(printable(one.stored.category)),
+            Text(f"{one.stored.partition} of {one.stored.partitions}"),
+            Text(f"{one.stored.position:,}"),
             Text(f"{one.head:,}"),
             _lag(one.lag),
             Text("" if one.lag.seconds is None else _age(one.lag.seconds)),
-            _holder(one.holder),
-            Text("never" if one.updated_at is None else _when(one.updated_at)),
+            _holder(one.stored.holder),
+            Text("never" if one.stored.updated_at is None else _when(one.stored.updated_at)),
             _letters(one),
         )
     return table
@@ -181,18 +182,18 @@ def _as_json(seen: Status) -> dict[str, object]:
         "time": seen.time.isoformat(),
         "partitions": [
             {
-                "consumer": one.consumer,
-                "category": one.category,
-                "partition": one.partition,
-                "partitions": one.partitions,
-                "position": one.position,
-                "epoch": one.epoch,
+                "consumer": one.stored.consumer,
+                "category": one.stored.category,
+                "partition": one.stored.partition,
+                "partitions": one.stored.partitions,
+                "position": one.stored.position,
+                "epoch": one.stored.epoch,
                 "head": one.head,
                 "lagMessages": one.lag.messages,
                 "lagAtLeast": one.lag.at_least,
                 "lagSeconds": one.lag.seconds,
-                "holder": one.holder and asdict(one.holder),
-                "updatedAt": one.updated_at and one.updated_at.isoformat(),
+                "holder": one.stored.holder and asdict(one.stored.holder),
+                "updatedAt": one.stored.updated_at and one.stored.updated_at.isoformat(),
                 "dead": one.dead,
                 "parked": one.parked,
                 "retry": one.retry,

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from psycopg import Connection
-from psycopg.rows import namedtuple_row
 
+from consumers.stored_positions import StoredPosition, read_positions
 from reservation.component import Component
 from reservation.queries import load_queries
 from reservation.store.errors import translated
@@ -44,48 +44,21 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """The member that may move a partition's position.
-
-    Attributes:
-        process: its host and process id; None if that is known no more.
-        gone: whether it ended without giving the partition back, and nobody has taken over yet.
-    """
-
-    process: str | None
-    gone: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """How one consumer stands in one partition of a category.
 
     Attributes:
-        consumer: the component's name.
-        category: the category that it reads.
-        partition: the number of the partition, from 0.
-        partitions: how many the category is in for this consumer.
-        position: the global position of the last message dealt with; 0 before the first.
-        epoch: how often the partition changed hands; 0 if the consumer was never run.
+        stored: the position, and who holds it.
         head: the global position of the category's last message; 0 if there is none.
         lag: how far behind it is.
-        holder: who may move the position; None if nobody.
-        updated_at: when the position was last written; None if the consumer was never run.
         dead: how many dead letters it has that nobody has seen to.
         parked: how many messages wait behind those.
         retry: how many of either are to be tried again, and have not been yet.
     """
 
-    consumer: str
-    category: str
-    partition: int
-    partitions: int
-    position: int
-    epoch: int
+    stored: StoredPosition
     head: int
     lag: Lag
-    holder: Holder | None
-    updated_at: datetime | None
     dead: int
     parked: int
     retry: int
@@ -115,47 +88,32 @@ def read_status(connection: Connection[Any], component: Component | None = None)
     Raises:
         StoreError: the database refuses, or is away.
     """
-    named: dict[str, list[str] | None] = {"consumers": None, "categories": None}
-    if component is not None:
-        categories = [component.command_category, *component.reservation_categories]
-        named = {"consumers": [component.name] * len(categories), "categories": categories}
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(_QUERIES["settings"])
-        with connection.cursor(row_factory=namedtuple_row) as cursor:
-            found: list[Any] = cursor.execute(_QUERIES["partitions"], named).fetchall()
-        groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        for row in found:
-            groups[row.consumer, row.category].append(row)
+        groups: dict[tuple[str, str], list[StoredPosition]] = defaultdict(list)
+        for one in read_positions(connection, component):
+            groups[one.consumer, one.category].append(one)
         ((time,),) = connection.execute("SELECT now()").fetchall()
         return Status(time, [one for rows in groups.values() for one in _group(connection, rows)])
 
 
-def _group(connection: Connection[Any], rows: Sequence[Any]) -> list[PartitionStatus]:
-    """Return how a consumer stands in a category, given its rows."""
-    consumer, category, partitions = rows[0].consumer, rows[0].category, rows[0].partitions
-    found = connection.execute(_QUERIES["head"], {"category": category}).fetchone()
+def _group(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
+    """Return how a consumer stands in a category, given all of its partitions."""
+    first = rows[0]
+    found = connection.execute(_QUERIES["head"], {"category": first.category}).fetchone()
     head = found[0] if found else 0
-    lags = _lags(connection, category, head, rows)
+    lags = _lags(connection, head, rows)
+    of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
     letters: dict[tuple[int, str], int] = {
         (partition, state): count
-        for partition, state, count in connection.execute(
-            _QUERIES["dead_letters"],
-            {"consumer": consumer, "category": category, "partitions": partitions},
-        )
+        for partition, state, count in connection.execute(_QUERIES["dead_letters"], of)
     }
     return [
         PartitionStatus(
-            consumer=consumer,
-            category=category,
-            partition=row.partition,
-            partitions=partitions,
-            position=row.position,
-            epoch=row.epoch,
-            head=head,
-            lag=lags[row.partition],
-            holder=None if row.holder is None else Holder(row.process, row.gone),
-            updated_at=row.updated_at,
+            row,
+            head,
+            lags[row.partition],
             dead=letters.get((row.partition, "dead"), 0),
             parked=letters.get((row.partition, "parked"), 0),
             retry=letters.get((row.partition, "retry"), 0),
@@ -164,9 +122,7 @@ def _group(connection: Connection[Any], rows: Sequence[Any]) -> list[PartitionSt
     ]
 
 
-def _lags(
-    connection: Connection[Any], category: str, head: int, rows: Sequence[Any]
-) -> dict[int, Lag]:
+def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]) -> dict[int, Lag]:
     """Count what is left in each partition, the furthest behind first."""
     lags = {row.partition: Lag() for row in rows}
     behind = {row.partition: row.position for row in rows if row.position < head}
@@ -176,7 +132,7 @@ def _lags(
         passed = connection.execute(
             _QUERIES["lag"],
             {
-                "category": category,
+                "category": rows[0].category,
                 "after": min(behind.values()),
                 "limit": MOST_COUNTED,
                 "partitions": rows[0].partitions,

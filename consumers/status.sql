@@ -3,28 +3,6 @@
 SELECT set_config(name, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
 
--- name: partitions
--- Every partition there is, of the consumers and categories that are named, or of all; and one for
--- each of those named that was never run. A holder is gone if it is no member any more, or its time
--- is over.
-WITH wanted AS (
-  SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]) AS w(consumer, category)
-), stored AS (
-  SELECT p.consumer, p.category, g.partitions, g.carried, p.partition, p.position, p.epoch,
-         p.updated_at, p.holder, m.process,
-         p.holder IS NOT NULL AND (m.member IS NULL OR m.expires_at < now()) AS gone
-  FROM reservation.positions p
-  JOIN reservation.groups g USING (consumer, category)
-  LEFT JOIN reservation.members m ON m.member = p.holder
-  WHERE %(consumers)s::text[] IS NULL OR (p.consumer, p.category) IN (SELECT * FROM wanted)
-)
-SELECT * FROM stored
-UNION ALL
-SELECT consumer, category, 1, NULL, 0, 0, 0, NULL, NULL, NULL, false
-FROM wanted
-WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
-ORDER BY consumer, category, partition
-
 -- name: head
 SELECT global_position FROM message_store.messages
 WHERE (message_store.category(stream_name), global_position)

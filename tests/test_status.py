@@ -14,7 +14,8 @@ from psycopg import conninfo
 
 from bank import account
 from consumers import status as module
-from consumers.status import Holder, read_status
+from consumers.status import read_status
+from consumers.stored_positions import Holder
 from reservation.store.connection import connect
 from reservation.store.roles import grant
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
@@ -64,10 +65,10 @@ def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
     """With everything before it, and nobody at work."""
     messages(connection, 1, 5, age=90)
     seen = read_status(connection, account).partitions
-    assert [one.category for one in seen] == [COMMANDS, "accountTransaction"]
-    assert (seen[0].position, seen[0].head, seen[0].lag.messages) == (0, 5, 5)
+    assert [one.stored.category for one in seen] == [COMMANDS, "accountTransaction"]
+    assert (seen[0].stored.position, seen[0].head, seen[0].lag.messages) == (0, 5, 5)
     assert 90 <= seen[0].lag.seconds < 90 + PATIENCE
-    assert (seen[0].holder, seen[0].updated_at) == (None, None)
+    assert (seen[0].stored.holder, seen[0].stored.updated_at) == (None, None)
     assert (seen[1].head, seen[1].lag.messages, seen[1].lag.seconds) == (0, 0, None)
     assert read_status(connection).partitions == []
 
@@ -79,7 +80,7 @@ def test_each_partition_has_a_lag_of_its_own(connection):
     positions = [100, 600, 550, 0]
     group(connection, positions)
     seen = read_status(connection).partitions
-    assert [one.position for one in seen] == positions
+    assert [one.stored.position for one in seen] == positions
     expected = [left(connection, n, 4, position) for n, position in enumerate(positions)]
     assert [one.lag.messages for one in seen] == expected
     assert expected[1] == 0 < min(expected[0], expected[2], expected[3])
@@ -288,7 +289,7 @@ def test_a_holder_that_went_without_a_word_is_gone(connection):
             [COMMANDS, partition, until, partition],
         )
     connection.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 2")
-    assert [one.holder for one in read_status(connection).partitions] == [
+    assert [one.stored.holder for one in read_status(connection).partitions] == [
         Holder("host:0", gone=False),
         Holder("host:1", gone=True),
         Holder(None, gone=True),

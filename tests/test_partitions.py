@@ -1,0 +1,127 @@
+"""Changing the number of partitions: no message is passed over, and none is read twice."""
+
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consumers.resting import find_resting, make, plan_partitions
+from reservation.errors import StoreError
+
+_numbers = count(1)
+
+# What a reader of these partitions is still given, up to a position.
+READ = """
+SELECT m.global_position
+FROM message_store.messages m, reservation.groups g
+JOIN reservation.positions p USING (consumer, category)
+WHERE g.consumer = 'account' AND g.category = %(category)s AND p.partition = %(partition)s
+  AND message_store.category(m.stream_name) = g.category
+  AND reservation.partition_of(m.stream_name, g.partitions) = p.partition
+  AND m.global_position > p.position AND m.global_position <= %(to)s
+  AND m.global_position > coalesce(
+    g.carried[1 + reservation.partition_of(m.stream_name, cardinality(g.carried))], 0)
+ORDER BY m.global_position
+"""
+
+STREAMS = ["", "-", "-a", "-a+1", "-a+2", "-b", "-b+x+y", "-c", "-d", "-e", "-f", "-g-h", "-ü"]
+
+
+class Group:
+    """A group whose partitions are read by the rule, and what they were given."""
+
+    def __init__(self, connection, streams):
+        self.connection = connection
+        self.category = f"counted{next(_numbers)}"
+        self.given = Counter()
+        self.messages = [
+            connection.execute(
+                "INSERT INTO message_store.messages (stream_name, position, type) "
+                "VALUES (%s, %s, 'x') RETURNING global_position",
+                [self.category + stream, n],
+            ).fetchone()[0]
+            for n, stream in enumerate(streams)
+        ]
+
+    @property
+    def resting(self):
+        return find_resting(self.connection, "account", self.category)
+
+    def change(self, partitions):
+        make(self.connection, [plan_partitions(self.resting, partitions)])
+
+    def read(self, partition, to):
+        """Take a partition to a position, unless it is further already."""
+        of = {"category": self.category, "partition": partition, "to": to}
+        self.given.update(row[0] for row in self.connection.execute(READ, of))
+        self.connection.execute(
+            "UPDATE reservation.positions SET position = greatest(position, %(to)s) "
+            "WHERE consumer = 'account' AND category = %(category)s AND partition = %(partition)s",
+            of,
+        )
+
+    def read_all(self, to):
+        for partition in range(len(self.resting.positions)):
+            self.read(partition, to)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_every_message_is_read_once_whatever_the_number_of_partitions(connection, data):
+    """Over changes of the number, with partitions anywhere, as far as each change is allowed."""
+    group = Group(connection, data.draw(st.lists(st.sampled_from(STREAMS), min_size=1)))
+    anywhere = st.sampled_from([0, *group.messages])
+    for partitions in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
+        before = group.resting
+        try:
+            group.change(partitions)
+        except StoreError:
+            assert before.carried is not None
+            assert min(before.positions) < max(before.carried)
+            group.read_all(max(before.carried))
+            group.change(partitions)
+        for partition in range(partitions):
+            group.read(partition, data.draw(anywhere))
+    group.read_all(group.messages[-1])
+    assert group.given == Counter(group.messages)
+
+
+def test_partitions_that_are_at_one_position_leave_nothing_to_carry(connection):
+    """So the number can be changed again at once, and no position is lost."""
+    group = Group(connection, STREAMS)
+    group.change(1)
+    group.read(0, group.messages[4])
+    for partitions in (7, 3, 1024, 1):
+        group.change(partitions)
+        assert group.resting.positions == (group.messages[4],) * partitions
+        assert group.resting.carried is None
+
+
+def test_a_change_puts_off_whoever_held_a_partition(connection):
+    """No epoch of before is one of after, so a process that was paused moves nothing."""
+    group = Group(connection, STREAMS)
+    group.change(2)
+    connection.execute("UPDATE reservation.positions SET epoch = 7, holder = 1 WHERE partition = 1")
+    group.change(3)
+    rows = connection.execute(
+        "SELECT DISTINCT epoch, holder FROM reservation.positions WHERE category = %s",
+        [group.category],
+    ).fetchall()
+    assert rows == [(8, None)]
+
+
+def test_what_was_carried_has_to_be_read_before_the_next_change(connection):
+    """The positions of two earlier numbers could not be told apart."""
+    group = Group(connection, STREAMS)
+    group.change(2)
+    group.read(1, group.messages[-1])
+    group.change(3)
+    assert group.resting.carried == (0, group.messages[-1])
+    with pytest.raises(StoreError, match=f"past {group.messages[-1]}, and then change the number"):
+        group.change(4)
+    group.read_all(group.messages[-1])
+    group.change(4)
+    assert group.resting.carried is None
+    assert group.given == Counter(group.messages)
