@@ -29,14 +29,14 @@ class Resting:
         category: the category that it reads.
         positions: those of its partitions, in order.
         carried: the positions of the partitions that there were before; None if none are.
-        epoch: the highest of its partitions; 0 if it was never run.
+        epoch: the highest of its partitions; None if it was never run.
     """
 
     consumer: str
     category: str
     positions: tuple[int, ...]
     carried: tuple[int, ...] | None
-    epoch: int
+    epoch: int | None
 
     @property
     def carried_in_force(self) -> tuple[int, ...] | None:
@@ -89,7 +89,7 @@ def find_resting(connection: Connection[Any], consumer: str, category: str) -> R
             )
         found = connection.execute(_QUERIES["group"], of).fetchone()
     if found is None:
-        return Resting(consumer, category, (0,), None, 0)
+        return Resting(consumer, category, (0,), None, None)
     partitions, carried, positions, epoch = found
     if len(positions) != partitions:
         raise StoreError(
@@ -177,10 +177,10 @@ def make(connection: Connection[Any], changes: Sequence[Change]) -> None:
         for change in sorted(changes, key=lambda one: one.group.category):
             group = change.group
             of = {"consumer": group.consumer, "category": group.category}
-            if group.epoch == 0:
+            if group.epoch is None:
                 connection.execute(_QUERIES["create_group"], of)
             connection.execute(_QUERIES["lock"], of)
-            if group.epoch == 0:
+            if group.epoch is None:
                 connection.execute(_QUERIES["create_position"], of)
                 group = Resting(group.consumer, group.category, (0,), None, 1)
             connection.execute(_QUERIES["lock_positions"], of)
@@ -193,7 +193,8 @@ def make(connection: Connection[Any], changes: Sequence[Change]) -> None:
                 _QUERIES["store_group"],
                 of | {"after": list(change.after), "carried": _array(change.carried)},
             )
-            stored = of | {"after": list(change.after), "epoch": group.epoch + 1}
+            connection.execute(_QUERIES["remove_members"], of)
+            stored = of | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
             connection.execute(_QUERIES["remove_positions"], stored)
             connection.execute(_QUERIES["store_positions"], stored)
 

@@ -7,7 +7,7 @@ GROUP BY g.consumer, g.category
 
 -- name: live
 SELECT DISTINCT process FROM reservation.members
-WHERE consumer = %(consumer)s AND category = %(category)s AND expires_at >= now()
+WHERE consumer = %(consumer)s AND category = %(category)s AND NOT reservation.is_gone(member, expires_at)
 ORDER BY process
 
 -- name: lock
@@ -31,6 +31,10 @@ ON CONFLICT DO NOTHING
 -- name: create_position
 INSERT INTO reservation.positions (consumer, category) VALUES (%(consumer)s, %(category)s)
 ON CONFLICT DO NOTHING
+
+-- name: remove_members
+-- Those that are gone. One that was only paused has to join again, and so learns of the change.
+DELETE FROM reservation.members WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: store_group
 UPDATE reservation.groups

@@ -101,8 +101,7 @@ def read_status(connection: Connection[Any], component: Component | None = None)
 def _group(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
     """Return how a consumer stands in a category, given all of its partitions."""
     first = rows[0]
-    found = connection.execute(_QUERIES["head"], {"category": first.category}).fetchone()
-    head = found[0] if found else 0
+    ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
     lags = _lags(connection, head, rows)
     of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
     letters: dict[tuple[int, str], int] = {

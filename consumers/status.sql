@@ -4,11 +4,7 @@ SELECT set_config(name, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
 
 -- name: head
-SELECT global_position FROM message_store.messages
-WHERE (message_store.category(stream_name), global_position)
-      BETWEEN (%(category)s, 0) AND (%(category)s, 9223372036854775807)
-ORDER BY message_store.category(stream_name) DESC, global_position DESC
-LIMIT 1
+SELECT reservation.category_head(%(category)s)
 
 -- name: lag
 -- One pass over so many messages of a category: for each partition how many of them were not dealt

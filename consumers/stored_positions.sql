@@ -1,13 +1,12 @@
 -- name: stored
 -- Every partition there is, of the consumers and categories that are named, or of all; and one for
--- each of those named that was never run. A holder is gone if it is no member any more, or its time
--- is over.
+-- each of those named that was never run.
 WITH wanted AS (
   SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]) AS w(consumer, category)
 ), stored AS (
   SELECT p.consumer, p.category, p.partition, g.partitions, g.carried, p.position, p.epoch,
          p.updated_at, p.holder IS NOT NULL AS held, m.process,
-         m.member IS NULL OR m.expires_at < now() AS gone
+         coalesce(reservation.is_gone(m.member, m.expires_at), true) AS gone
   FROM reservation.positions p
   JOIN reservation.groups g USING (consumer, category)
   LEFT JOIN reservation.members m ON m.member = p.holder

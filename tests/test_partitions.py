@@ -12,18 +12,14 @@ from reservation.errors import StoreError
 
 _numbers = count(1)
 
-# What a reader of these partitions is still given, up to a position.
+# What a reader of this partition is still given, up to a position.
 READ = """
-SELECT m.global_position
-FROM message_store.messages m, reservation.groups g
-JOIN reservation.positions p USING (consumer, category)
+SELECT r.global_position
+FROM reservation.groups g
+JOIN reservation.positions p USING (consumer, category),
+LATERAL reservation.read_part(
+  g.category, p.position + 1, %(to)s, 1000, ARRAY[p.partition], g.partitions, g.carried) r
 WHERE g.consumer = 'account' AND g.category = %(category)s AND p.partition = %(partition)s
-  AND message_store.category(m.stream_name) = g.category
-  AND reservation.partition_of(m.stream_name, g.partitions) = p.partition
-  AND m.global_position > p.position AND m.global_position <= %(to)s
-  AND m.global_position > coalesce(
-    g.carried[1 + reservation.partition_of(m.stream_name, cardinality(g.carried))], 0)
-ORDER BY m.global_position
 """
 
 STREAMS = ["", "-", "-a", "-a+1", "-a+2", "-b", "-b+x+y", "-c", "-d", "-e", "-f", "-g-h", "-ü"]

@@ -1,5 +1,6 @@
 """What ``reservation status`` shows of consumers, on a real store."""
 
+import codecs
 import json
 import os
 import pty
@@ -218,6 +219,7 @@ class Terminal:
         )
         os.close(theirs)
         self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def __enter__(self):
         return self
@@ -233,7 +235,7 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE
         while text not in self.text:
             assert select.select([self.ours], [], [], deadline - time.monotonic())[0], self.text
-            self.text += os.read(self.ours, 65_536).decode()
+            self.text += self._decoder.decode(os.read(self.ours, 65_536))
         before, found, self.text = self.text.partition(text)
         return before + found
 
@@ -277,21 +279,27 @@ def test_watching_is_for_people(database_url, arguments, problem):
     assert problem in done.stderr
 
 
-def test_a_holder_that_went_without_a_word_is_gone(connection):
-    """Its time is over, or it is no member any more; one whose time is not over is at work."""
-    group(connection, [0, 0, 0, 0])
-    for partition, until in enumerate(("1 minute", "-1 second")):
-        connection.execute(
+def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
+    """Its time or its session is over, or it is no member any more."""
+    group(connection, [0, 0, 0, 0, 0])
+    with connect(database_url, autocommit=True) as theirs:
+        join = (
             "WITH joined AS (INSERT INTO reservation.members (consumer, category, process, "
             "expires_at) VALUES ('account', %s, 'host:' || %s, now() + %s::interval) "
             "RETURNING member) UPDATE reservation.positions SET holder = member FROM joined "
-            "WHERE partition = %s",
-            [COMMANDS, partition, until, partition],
+            "WHERE partition = %s"
         )
-    connection.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 2")
-    assert [one.stored.holder for one in read_status(connection).partitions] == [
-        Holder("host:0", gone=False),
-        Holder("host:1", gone=True),
-        Holder(None, gone=True),
-        None,
-    ]
+        for partition, until in enumerate(("1 minute", "-1 second", "1 minute")):
+            theirs.execute(join, [COMMANDS, partition, until, partition])
+        theirs.execute(
+            "SELECT pg_advisory_lock(-1201006963, member::integer) FROM reservation.members "
+            "WHERE process <> 'host:2'"
+        )
+        theirs.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 3")
+        assert [one.stored.holder for one in read_status(connection).partitions] == [
+            Holder("host:0", gone=False),
+            Holder("host:1", gone=True),
+            Holder("host:2", gone=True),
+            Holder(None, gone=True),
+            None,
+        ]

@@ -6,6 +6,20 @@
 -- What is written here is not waited for to be on the disk. A commit that counts on it comes later,
 -- and is not on the disk before it either.
 
+-- Whether a member is gone, for those who only look: its time is over, or its session has ended.
+CREATE OR REPLACE FUNCTION reservation.is_gone(member bigint, expires_at timestamptz)
+RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT is_gone.expires_at < clock_timestamp() OR NOT EXISTS (
+    SELECT FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND (l.classid::bigint, l.objid::bigint, l.objsubid)
+          = (-1201006963 & 4294967295, is_gone.member & 2147483647, 2))
+$$;
+
 -- Makes a process a member; and the group, with so many partitions, if it is not there. `former` is the
 -- member that the same process was on a connection that it lost; NULL at first. What it held is kept.
 CREATE OR REPLACE FUNCTION reservation.join_group(
