@@ -9,6 +9,8 @@ import click
 from cli.completion import completion
 from cli.demo import demo
 from cli.errors import Group, debug_option
+from cli.partitions import partitions
+from cli.positions import positions
 from cli.reconcile import reconcile
 from cli.start import start
 from cli.status import status
@@ -38,5 +40,5 @@ def main() -> None:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # what matters is raised as well
 
 
-for command in (store, start, status, reconcile, demo, completion):
+for command in (store, start, status, positions, partitions, reconcile, demo, completion):
     main.add_command(command)

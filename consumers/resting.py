@@ -19,6 +19,9 @@ _QUERIES = load_queries("consumers", "resting.sql")
 # Of messages that are looked at to tell what a change does.
 MOST_COUNTED = 100_000
 
+# How long a transaction is waited for that moves a position, or has a process join or leave.
+PATIENCE = "10s"
+
 
 @dataclass(frozen=True, slots=True)
 class Resting:
@@ -120,9 +123,8 @@ def plan_move(connection: Connection[Any], group: Resting, after: Sequence[int])
         (last,) = connection.execute(_QUERIES["last"]).fetchall()[0]
         if max(after) > last:
             raise StoreError(
-                f"The last message of the store is at global position {last}, so messages that are "
-                f"still to come would be passed over up to {max(after)}; give a position up to "
-                f"{last}"
+                f"The last message of the store is at global position {last}, and those still to "
+                f"come would be passed over up to {max(after)}; give a position up to {last}"
             )
         if carried is not None and len(set(after)) > 1:
             raise StoreError(_still_carried(group, "move all of its partitions"))
@@ -174,6 +176,7 @@ def make(connection: Connection[Any], changes: Sequence[Change]) -> None:
     """
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])
         for change in sorted(changes, key=lambda one: one.group.category):
             group = change.group
             of = {"consumer": group.consumer, "category": group.category}

@@ -11,8 +11,8 @@ WHERE consumer = %(consumer)s AND category = %(category)s AND NOT reservation.is
 ORDER BY process
 
 -- name: lock
--- Nobody joins until the transaction ends. Waits no longer than it takes a member to come or go.
-SELECT set_config('lock_timeout', '10s', true) FROM reservation.groups
+-- Nobody joins until the transaction ends.
+SELECT FROM reservation.groups
 WHERE consumer = %(consumer)s AND category = %(category)s
 FOR UPDATE
 

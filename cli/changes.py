@@ -1,0 +1,122 @@
+"""Showing what is to become of positions, asking, and making it so."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from psycopg import Connection
+
+from cli.errors import Failure
+from consumers.resting import Change, make
+from consumers.stored_positions import categories
+from reservation.component import Component
+from reservation.message import printable
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def check_category(component: Component, category: str) -> None:
+    """Refuse a category that a component's consumers do not read.
+
+    Raises:
+        UsageError: it is none of theirs.
+    """
+    if category not in categories(component):
+        raise click.UsageError(
+            f"The component {component.name} does not read {category!r}; it reads "
+            f"{', '.join(categories(component))}"
+        )
+
+
+def carry_out(
+    connection: Connection[Any],
+    changes: Sequence[Change],
+    question: str | None,
+    *,
+    as_json: bool,
+    dry_run: bool = False,
+) -> None:
+    """Say what changes do, make them if that is confirmed, and say that.
+
+    Args:
+        connection: not in a transaction.
+        changes: as they were planned; those that change nothing are only shown.
+        question: what is asked, once it was said what it is about; None to make them unasked.
+        as_json: whether to print one JSON object instead of lines.
+        dry_run: whether to leave it at saying what they do.
+
+    Raises:
+        Failure: there is no terminal to ask on.
+        Abort: the answer is no.
+        StoreError: something has changed in the meantime; nothing is done.
+    """
+    due = [] if dry_run else [one for one in changes if one.changes]
+    if due and question is not None:
+        _ask(due, question)
+    make(connection, due)
+    if as_json:
+        click.echo(json.dumps({"changes": [_as_json(one, one in due) for one in changes]}))
+        return
+    for one in changes:
+        click.echo("\n".join(_sentences(one)))
+    if dry_run:
+        click.echo("Nothing is changed.", err=True)
+
+
+def _ask(changes: Sequence[Change], question: str) -> None:
+    lines = [line for one in changes for line in _sentences(one)]
+    if not sys.stdin.isatty():
+        raise Failure(
+            f"{'; '.join(lines)}; there is no terminal to ask on: give --yes if that is meant"
+        )
+    click.echo("\n".join(lines), err=True)
+    over = sum(one.passed_over for one in changes)
+    if over:
+        more = "at least " if any(one.at_least for one in changes) else ""
+        question = f"{question}, and pass {more}{_messages(over)} over"
+    click.confirm(f"{question}?", abort=True, err=True)
+
+
+def _sentences(change: Change) -> list[str]:
+    group = change.group
+    name = f"{printable(group.consumer)} in {printable(group.category)}"
+    if not change.changes:
+        return [f"{name}: stays at {_positions(group.positions)}"]
+    lines = [f"{name}: from {_positions(group.positions)} to {_positions(change.after)}"]
+    more = "at least " if change.at_least else ""
+    if change.passed_over:
+        lines.append(f"  {more}{_messages(change.passed_over)} passed over")
+    if change.redelivered:
+        lines.append(f"  {more}{_messages(change.redelivered)} redelivered")
+    if change.carried is not None:
+        lines.append("  what was dealt with beyond that is kept, and not read again")
+    return lines
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message{'' if count == 1 else 's'}"
+
+
+def _positions(positions: Sequence[int]) -> str:
+    """Return the positions of a group's partitions, shortly where they are all the same."""
+    many = f" in {len(positions)} partitions" if len(positions) > 1 else ""
+    different = sorted(set(positions))
+    if len(different) == 1:
+        return f"{different[0]:,}{many}"
+    return f"{different[0]:,} to {different[-1]:,}{many}"
+
+
+def _as_json(change: Change, applied: bool) -> dict[str, object]:
+    return {
+        "consumer": change.group.consumer,
+        "category": change.group.category,
+        "before": list(change.group.positions),
+        "after": list(change.after),
+        "carried": None if change.carried is None else list(change.carried),
+        "passedOver": change.passed_over,
+        "redelivered": change.redelivered,
+        "atLeast": change.at_least,
+        "applied": applied,
+    }

@@ -1,0 +1,50 @@
+"""``reservation partitions``: how many processes may share a category."""
+
+import click
+
+from cli.changes import carry_out, check_category
+from cli.errors import debug_option
+from cli.options import app_options, database_option, json_option
+from consumers.resting import find_resting, plan_partitions
+from consumers.stored_positions import categories
+from reservation.app_path import load_component
+from reservation.store.connection import connect
+from reservation.store.install import check_installed
+
+
+@click.command()
+@app_options
+@click.argument("number", metavar="N", type=click.IntRange(1, 1024))
+@click.option("--category", help="Change this category's alone.")
+@database_option
+@json_option
+@debug_option
+def partitions(
+    app: str,
+    app_dir: str,
+    number: int,
+    category: str | None,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Change the number of partitions of what the component APP reads to N.
+
+    So many processes at most can share a category. No message is passed over, and none that was
+    dealt with is read again. Refuses while a consumer of one of the categories runs anywhere, and
+    until every partition has come to where the furthest was when the number was last changed.
+
+    \b
+    Examples:
+      reservation partitions bank:account 32
+      reservation partitions bank:account 4 --category accountTransaction
+    """
+    component = load_component(app, app_dir)
+    if category is not None:
+        check_category(component, category)
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        changes = [
+            plan_partitions(find_resting(connection, component.name, one), number)
+            for one in ([category] if category else categories(component))
+        ]
+        carry_out(connection, changes, None, as_json=as_json)

@@ -1,0 +1,359 @@
+"""Seeing and moving positions by hand, and taking over those of Eventide."""
+
+import json
+import os
+import pty
+import subprocess
+
+import pytest
+
+from bank import account
+from consumers.eventide import position_stream
+from consumers.resting import find_resting, make, plan_move
+from reservation.errors import LockTimeoutError, StoreError
+from reservation.store.connection import connect
+from tests.bank import broken, drain, event_types
+from tests.controls import COMMANDS as STREAM
+from tests.controls import deposit, open_
+from tests.processes import PATIENCE, Started, command_line, run_cli
+
+COMMANDS = "account:command"
+RESERVED = "accountTransaction"
+
+
+@pytest.fixture
+def reservation(database_url):
+    """Give the command line on the test's database; what it prints as JSON, if it does."""
+
+    def run(*arguments, status=0):
+        done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": database_url})
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        return json.loads(done.stdout) if "--json" in arguments and status == 0 else done
+
+    return run
+
+
+@pytest.fixture
+def at_rest(store, connection):
+    """Have an account opened and four deposits made, and leave nobody at work; give the positions.
+
+    The commands are at 1 to 5, the opening at 6, the reserved copies at 7 to 10, and
+    the deposits at 11 to 14.
+    """
+    store.write(open_(), STREAM)
+    store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
+    drain(connection)
+    connection.execute("DELETE FROM reservation.members")
+    assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
+
+
+def stored(connection):
+    """Return the stored positions by category, partition by partition."""
+    rows = connection.execute(
+        "SELECT category, array_agg(position ORDER BY partition) FROM reservation.positions "
+        "GROUP BY category"
+    ).fetchall()
+    return dict(rows)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_positions_are_listed(reservation):
+    """As JSON with all that is stored, and as a table."""
+    listed = reservation("positions", "list", "--json")["positions"]
+    assert [(one["category"], one["position"]) for one in listed] == [(COMMANDS, 5), (RESERVED, 10)]
+    assert listed[0]["holder"] == {"process": None, "gone": True}
+    assert (listed[0]["partition"], listed[0]["partitions"], listed[0]["epoch"]) == (0, 1, 1)
+    table = reservation("positions", "list", "bank:account").stdout
+    assert "0 of 1" in table
+    assert "its process, gone" in table
+
+
+def test_a_component_that_was_never_run_is_at_the_start(reservation):
+    """And a store where nothing ever was says so."""
+    assert "No consumer was ever run" in reservation("positions", "list").stdout
+    (first, _) = reservation("positions", "list", "bank:account", "--json")["positions"]
+    assert (first["position"], first["epoch"], first["updatedAt"]) == (0, 0, None)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_moving_back_redelivers_and_says_how_many(reservation, connection, store):
+    """The messages after it are read again, which harms nothing."""
+    (change,) = reservation("positions", "set", "bank:account", COMMANDS, "2", "--yes", "--json")[
+        "changes"
+    ]
+    assert change == {
+        "consumer": "account",
+        "category": COMMANDS,
+        "before": [5],
+        "after": [2],
+        "carried": None,
+        "passedOver": 0,
+        "redelivered": 3,
+        "atLeast": False,
+        "applied": True,
+    }
+    assert stored(connection)[COMMANDS] == [2]
+    before = event_types(store)
+    again = drain(connection)
+    assert [one.read for one in again] == [3]
+    assert event_types(store) == before
+    assert broken(connection) == {}
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_moving_on_passes_messages_over_and_says_how_many(reservation, connection, store):
+    """They are never handled."""
+    store.write([deposit(f"e{n}", "1") for n in range(3)], STREAM)
+    done = reservation("positions", "set", "bank:account", COMMANDS, "17", "--yes")
+    assert done.stdout.splitlines() == [
+        "account in account:command: from 5 to 17",
+        "  3 messages passed over",
+    ]
+    assert drain(connection) == []
+
+
+def test_a_part_of_a_group_can_be_moved(reservation, connection, store):
+    """And only what is in that partition counts."""
+    store.write([deposit(f"d{n}", "1") for n in range(3)], STREAM)
+    reservation("partitions", "bank:account", "2", "--category", COMMANDS)
+    (where,) = connection.execute("SELECT reservation.partition_of(%s, 2)", [STREAM]).fetchone()
+    arguments = ["positions", "set", "bank:account", COMMANDS, "3", "--yes", "--json"]
+    (other,) = reservation(*arguments, "--partition", str(1 - where))["changes"]
+    assert other["passedOver"] == 0
+    (change,) = reservation(*arguments, "--partition", str(where))["changes"]
+    assert (change["passedOver"], change["after"]) == (3, [3, 3])
+    done = reservation(*arguments, "--partition", "2", status=2)
+    assert "The partitions of account in account:command are 0 to 1" in done.stderr
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_a_reset_has_everything_read_again(reservation, connection):
+    """In one category, or in all that the component reads."""
+    reservation("positions", "reset", "bank:account", RESERVED, "--yes")
+    assert stored(connection) == {COMMANDS: [5], RESERVED: [0]}
+    done = reservation("positions", "reset", "bank:account", "--yes")
+    assert "from 5 to 0\n  5 messages redelivered" in done.stdout
+    assert "accountTransaction: stays at 0" in done.stdout
+    assert stored(connection) == {COMMANDS: [0], RESERVED: [0]}
+    drain(connection)
+    assert broken(connection) == {}
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_without_a_terminal_there_is_no_asking(reservation, connection):
+    """Nothing is moved, and the line says what would have been."""
+    done = reservation("positions", "reset", "bank:account", status=2)
+    assert "from 5 to 0" in done.stderr
+    assert "give --yes if that is meant" in done.stderr
+    assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
+
+
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1)])
+def test_on_a_terminal_it_asks_with_the_number(connection, store, database_url, answer, status):
+    """It does what it is told."""
+    store.write([deposit("e1", "1"), deposit("e2", "1")], STREAM)
+    ours, theirs = pty.openpty()
+    arguments = ["positions", "set", "bank:account", COMMANDS, "16"]
+    with subprocess.Popen(
+        command_line(*arguments, "--app-dir", "examples", "--database-url", database_url),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.write(ours, f"{answer}\n".encode())
+        _, questions = process.communicate(timeout=PATIENCE)
+    os.close(ours)
+    os.close(theirs)
+    assert "Set it, and pass 2 messages over? [y/N]" in questions
+    assert process.returncode == status
+    assert stored(connection)[COMMANDS] == [16 if answer == "y" else 5]
+
+
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            ["set", "bank:account", COMMANDS, "999"],
+            "is at global position 14, and those still to come",
+        ),
+        (["set", "bank:account", "account", "5"], "does not read 'account'; it reads account:comm"),
+        (["reset", "bank:account", "other"], "does not read 'other'"),
+        (["import", "bank:account", "--category", "other"], "does not read 'other'"),
+        (["set", "bank:account", COMMANDS, "-1"], "No such option"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(reservation, connection, arguments, problem):
+    """In one line, and nothing is moved."""
+    assert problem in reservation("positions", *arguments, status=2).stderr
+    assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["positions", "set", "bank:account", COMMANDS, "0", "--yes"],
+        ["positions", "reset", "bank:account", "--yes"],
+        ["partitions", "bank:account", "4"],
+    ],
+)
+def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url, arguments):
+    """By its host and process; once it has stopped, the command goes through."""
+    with Started(database_url, "--only", "commands") as started:
+        started.wait_for("consumer_started")
+        done = reservation(*arguments, status=2)
+        assert f":{started.process.pid}; stop it first" in done.stderr
+        assert started.stop() == 0
+    reservation(*arguments)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_url):
+    """Whoever was asked was told of another state."""
+    group = find_resting(connection, "account", COMMANDS)
+    change = plan_move(connection, group, [0])
+    connection.execute("UPDATE reservation.positions SET position = position + 1")
+    with pytest.raises(StoreError, match="was run in the meantime; nothing is changed"):
+        make(connection, [change])
+    assert stored(connection)[COMMANDS] == [6]
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, monkeypatch):
+    """It may still move the position, which is then another than was planned with."""
+    monkeypatch.setattr("consumers.resting.PATIENCE", "100ms")
+    change = plan_move(connection, find_resting(connection, "account", COMMANDS), [0])
+    with connect(database_url) as paused:
+        paused.execute("UPDATE reservation.positions SET position = position + 1")
+        with pytest.raises(LockTimeoutError):
+            make(connection, [change])
+        paused.commit()
+    assert stored(connection)[COMMANDS] == [6]
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_a_reset_forgets_what_was_carried(reservation, connection):
+    """Else messages that are to be read again would be passed over."""
+    reservation("partitions", "bank:account", "2", "--category", COMMANDS)
+    connection.execute(
+        "UPDATE reservation.positions SET position = 1 WHERE category = %s AND partition = "
+        "1 - reservation.partition_of(%s, 2)",
+        [COMMANDS, STREAM],
+    )
+    changed = reservation("partitions", "bank:account", "3", "--category", COMMANDS, "--json")
+    assert sorted(changed["changes"][0]["carried"]) == [1, 5]
+    done = reservation(
+        "positions", "set", "bank:account", COMMANDS, "0", "--partition", "1", "--yes", status=2
+    )
+    assert "past 5, and then move all of its partitions" in done.stderr
+    (change,) = reservation("positions", "reset", "bank:account", COMMANDS, "--yes", "--json")[
+        "changes"
+    ]
+    assert change["redelivered"] == 5
+    assert sum(one.read for one in drain(connection)) == 5
+
+
+# What Eventide stores.
+
+
+@pytest.mark.parametrize(
+    ("category", "identifier", "stream"),
+    [
+        ("account:command", None, "account:command+position"),
+        ("account:command", "bank", "account:command+position-bank"),
+        ("accountTransaction", None, "accountTransaction:position"),
+        ("accountTransaction", "a-1", "accountTransaction:position-a-1"),
+        ("account:position", None, "account:position"),
+    ],
+)
+def test_eventide_stores_a_position_in_a_stream_of_its_own(category, identifier, stream):
+    """Named for the category and the consumer's identifier."""
+    assert position_stream(category, identifier) == stream
+
+
+def theirs(connection, stream_name, *positions, data='{"position": %s}'):
+    """Store positions as Eventide does."""
+    for position in positions:
+        connection.execute(
+            "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Updated', %s)",
+            [stream_name, data.replace("%s", str(position))],
+        )
+
+
+def test_the_next_message_is_the_one_after_the_last_that_eventide_handled(
+    reservation, connection, store
+):
+    """The last position counts, and no message is passed over that it had not handled."""
+    store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
+    theirs(connection, "account:command+position", 1, 3)
+    dry = reservation("positions", "import", "bank:account", "--dry-run", "--json")
+    (change,) = dry["changes"]
+    assert (change["category"], change["before"], change["after"]) == (COMMANDS, [0], [3])
+    assert (change["passedOver"], change["applied"]) == (3, False)
+    assert stored(connection) == {}
+    done = reservation("positions", "import", "bank:account")
+    assert "account:command+position: 3" in done.stderr
+    assert stored(connection) == {COMMANDS: [3]}
+    read = drain(connection)
+    assert [one.read for one in read if one.part.after < 4] == [1, 1]
+
+
+def test_of_a_group_of_eventide_the_lowest_position_is_taken(reservation, connection, store):
+    """Nobody knows here which member had which stream."""
+    store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
+    theirs(connection, "account:command+position-a", 4)
+    theirs(connection, "account:command+position-b", 2)
+    arguments = ["positions", "import", "bank:account", "--json", "--identifier", "a"]
+    (change,) = reservation(*arguments, "--identifier", "b")["changes"]
+    assert change["after"] == [2]
+    connection.execute("DELETE FROM reservation.groups")
+    connection.execute("DELETE FROM reservation.positions")
+    (change,) = reservation(*arguments, "--identifier", "c")["changes"]
+    assert change["after"] == [0]  # of c nothing is known
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_a_consumer_that_is_on_its_way_keeps_its_position_unless_told_otherwise(
+    reservation, connection
+):
+    """--yes takes Eventide's."""
+    theirs(connection, "account:command+position", 4)
+    done = reservation("positions", "import", "bank:account", status=2)
+    assert "is at 5 already, and account:command+position holds 4; give --yes" in done.stderr
+    assert stored(connection)[COMMANDS] == [5]
+    reservation("positions", "import", "bank:account", "--yes")
+    assert stored(connection) == {COMMANDS: [4], RESERVED: [10]}
+    assert "stays at 4" in reservation("positions", "import", "bank:account").stdout
+
+
+@pytest.mark.parametrize("data", ["{}", '{"position": "x"}', '{"position": -1}', "[1]"])
+def test_what_is_no_position_of_eventide_is_refused(reservation, connection, data):
+    """The stream is named, and its data is not shown."""
+    theirs(connection, "account:command+position", 1, data=data)
+    done = reservation("positions", "import", "bank:account", status=2)
+    assert "account:command+position" in done.stderr
+    assert "holds no position" in done.stderr
+
+
+def test_where_eventide_stored_nothing_the_streams_are_named(reservation):
+    """So that a wrong identifier shows."""
+    done = reservation("positions", "import", "bank:account", "--identifier", "x", status=2)
+    assert "account:command+position-x, accountTransaction:position-x" in done.stderr
+
+
+def test_the_partitions_of_a_component_are_changed_at_once(reservation, connection, store):
+    """All categories, or one; its consumers go on where they were, with no message read twice."""
+    store.write([open_(), deposit()], STREAM)
+    drain(connection)
+    connection.execute("DELETE FROM reservation.members")
+    before = stored(connection)
+    done = reservation("partitions", "bank:account", "3")
+    assert "in account:command: from 2 to 2 in 3 partitions" in done.stdout
+    assert stored(connection) == {name: one * 3 for name, one in before.items()}
+    reservation("partitions", "bank:account", "1", "--category", RESERVED)
+    assert len(stored(connection)[RESERVED]) == 1
+    assert "stays at 2 in 3" in reservation("partitions", "bank:account", "3").stdout
+    assert drain(connection, account) == []
