@@ -3,9 +3,10 @@
 import click
 
 from cli.errors import debug_option
+from cli.extras import require_extras
 from cli.options import app_options, database_option
 from consumers.group import Share
-from consumers.host import Assignment, run
+from consumers.host import Address, Assignment, run
 from consumers.logs import configure_logs
 from reservation.app_path import load_component
 from reservation.component import Component
@@ -67,6 +68,20 @@ SHARED = 16
     show_default=True,
     help="The least severe level to log.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Answer there: /metrics for Prometheus, and /livez and /readyz for probes. 0 takes any "
+    "port that is free. Needs the extra `metrics`.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address to answer at; 0.0.0.0 or :: for those who ask from outside, as in a pod.",
+)
 @debug_option
 def start(
     app: str,
@@ -80,6 +95,8 @@ def start(
     batch_size: int,
     grace: float,
     log_level: str,
+    metrics_port: int | None,
+    metrics_host: str,
 ) -> None:
     """Run the consumers of the component APP, until SIGTERM or SIGINT.
 
@@ -109,6 +126,8 @@ def start(
       reservation start bank:account --workers 4
       reservation start bank:account --member 1 --size 3
     """
+    if metrics_port is not None:
+        require_extras("metrics")
     configure_logs(level=log_level)
     share = _share(workers, partitions, member, size)
     component = load_component(app, app_dir)
@@ -129,7 +148,8 @@ def start(
             )
             for category in _categories(component, only)
             for _ in range(workers)
-        ]
+        ],
+        None if metrics_port is None else Address(metrics_host, metrics_port),
     )
 
 

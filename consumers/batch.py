@@ -6,7 +6,7 @@ anything is written, so the category locks are held for the writes alone.
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,7 @@ class Batch:
         connection: Connection[Any],
         component: Component,
         category: str,
+        moves: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare.
 
@@ -76,11 +77,12 @@ class Batch:
             connection: not in a transaction.
             component: whose handlers decide.
             category: the category to take forward.
+            moves: called before each handler is, as a sign that the process is not stuck.
         """
         self._connection = connection
         self._component = component
         self._category = category
-        self._handling = Handling(connection, component, category)
+        self._handling = Handling(connection, component, category, moves)
         self._portions = Portions(self._handling.alone)
         self._wanted: list[str] = []
         self._rules = server_rules(

@@ -5,6 +5,7 @@ positions again and goes on from there. What another process took over meanwhile
 """
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from consumers.batch import Batch, BatchResult
 from consumers.group import TURN, Membership, Share
 from consumers.session import Session
 from consumers.stopping import Stop
+from consumers.vitals import Vitals
 from reservation.component import Component
 from reservation.errors import (
     LockTimeoutError,
@@ -44,6 +46,7 @@ class Consumer:
         batch_size: int = 1000,
         share: Share = Share(),  # noqa: B008  it is frozen
         notices: Notices | None = None,
+        vitals: Vitals | None = None,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
 
@@ -54,12 +57,15 @@ class Consumer:
             batch_size: how many messages to deal with in one transaction.
             share: which part of its group the consumer is to have.
             notices: what waits for notice of new messages between two looks; left open.
+            vitals: where the consumer says that it lives, and what it did; None if nobody wants to
+                know.
         """
         self._session = session
         self._component = component
         self._category = category
         self._batch_size = batch_size
         self._notices = notices
+        self._vitals = vitals or Vitals()
         self._noticed = False
         self._poll = POLL
         self._singly = 0  # how many messages to deal with one by one
@@ -93,7 +99,7 @@ class Consumer:
         membership = self._membership
         self._patiently(membership.join, connection, stop)
         # A new one for each connection: whether what it remembers was committed is not known.
-        batch = Batch(connection, self._component, self._category)
+        batch = Batch(connection, self._component, self._category, self._vitals.moves)
         look = True
         while not stop.requested:
             if membership.due or not look:
@@ -106,6 +112,7 @@ class Consumer:
 
     def _turn(self, connection: Connection[Any]) -> None:
         self._membership.turn(connection)
+        self._vitals.holds(self._membership.positions.reached, self._membership.head)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
             self._singly = self._batch_size
 
@@ -114,6 +121,7 @@ class Consumer:
     ) -> None:
         """Make a call until it gets the locks it needs, or it is time to stop."""
         while not stop.requested:
+            self._vitals.moves()
             try:
                 call(connection)
             except (LockTimeoutError, SerializationError):
@@ -177,6 +185,8 @@ class Consumer:
         lost = 0
         backoff = Backoff()
         while True:
+            self._vitals.moves()
+            began = time.monotonic()
             try:
                 result = batch.run(self._membership.positions, limit, careful=lost > 0)
                 break
@@ -197,6 +207,9 @@ class Consumer:
                 if stop.wait(delay):
                     return None
         self._tell(result)
+        if result.read:
+            self._vitals.holds(self._membership.positions.reached, self._membership.head)
+            self._vitals.committed(result.counts, time.monotonic() - began)
         return result
 
     def _tell(self, result: BatchResult) -> None:

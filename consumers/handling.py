@@ -6,7 +6,7 @@ says.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,15 +51,23 @@ class _Decoded:
 class Handling:
     """How one consumer of a component deals with the messages of its category."""
 
-    def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
+    def __init__(
+        self,
+        connection: Connection[Any],
+        component: Component,
+        category: str,
+        moves: Callable[[], None] = lambda: None,
+    ) -> None:
         """Prepare to deal with a category.
 
         Args:
             connection: that of the transactions that read and write the batches.
             component: whose handlers decide.
             category: the component's command category, or one of its reservation categories.
+            moves: called before each handler is, as a sign that the process is not stuck.
         """
         self._connection = connection
+        self._moves = moves
         self._component = component
         self._category = category
         self._reserves = category == component.command_category
@@ -190,6 +198,7 @@ class Handling:
 
     def _handle(self, one: _Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
+        self._moves()
         message, component, loaded = one.message, self._component, decisions.entities[stream_name]
         initiation = component.initiations.get(message.type)
         if initiation is not None and loaded.version != NO_STREAM:

@@ -8,8 +8,10 @@ consumer whose host dies stops by itself. One that does not stop in
 time ends itself (`Grace`), and if it can not even do that, its host kills it.
 """
 
+import contextlib
 import multiprocessing
 import signal
+import socket
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -23,9 +25,11 @@ import structlog
 from consumers.consumer import Consumer
 from consumers.grace import Grace
 from consumers.group import Share
+from consumers.health import STUCK_AFTER, Board
 from consumers.logs import configure_logs
 from consumers.session import Session
 from consumers.stopping import STOP_SIGNALS, Stop
+from consumers.vitals import Vitals
 from reservation.app_path import load_component
 from reservation.errors import MessageError, PositionLostError, ReservationError
 from reservation.store.notice import Notices
@@ -81,30 +85,64 @@ class Assignment:
     grace: float
     share: Share = field(default_factory=Share)
 
+    @property
+    def reads(self) -> tuple[str, str]:
+        """The consumer, and the category that it reads."""
+        return self.consumer, self.category
 
-def run(assignments: Sequence[Assignment]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the host answers those who watch over it.
+
+    Attributes:
+        host: the address or name.
+        port: the port; 0 for any that is free.
+    """
+
+    host: str
+    port: int
+
+
+def run(assignments: Sequence[Assignment], answer_at: Address | None = None) -> None:
     """Run consumers until SIGTERM or SIGINT.
 
     A consumer that does not stop within its grace, or until a second signal, is ended; its batch is
     rolled back.
 
+    Args:
+        assignments: a process each, unless there is but one.
+        answer_at: where figures and the state of the consumers are to be had; None for nowhere. Who
+            answers is the host, which is a process of its own then even if there is one consumer.
+
     Raises:
         ReservationError: a consumer can not go on; its position is before what stopped it.
     """
-    if len(assignments) == 1:
+    if answer_at is not None:
+        _answering(assignments, answer_at)
+    elif len(assignments) == 1:
         with Stop() as stop:
-            _consume(assignments[0], stop, impatient=True)
+            _consume(assignments[0], stop, Vitals(), impatient=True)
     else:
         _Host(assignments).run()
 
 
-def _consume(assignment: Assignment, stop: Stop, *, impatient: bool) -> None:
+def _answering(assignments: Sequence[Assignment], address: Address) -> None:
+    from consumers.endpoint import Endpoint  # needs an extra, which only those install who ask
+
+    longest = max(assignment.grace for assignment in assignments)
+    board = Board([one.reads for one in assignments], max(longest, STUCK_AFTER))
+    with contextlib.closing(board), Endpoint(address.host, address.port, board):
+        _Host(assignments, board).run()
+
+
+def _consume(assignment: Assignment, stop: Stop, vitals: Vitals, *, impatient: bool) -> None:
     log = structlog.get_logger().bind(consumer=assignment.consumer, category=assignment.category)
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
         name = f"reservation {component.name} {assignment.category}"
         with (
-            Session(assignment.database_url, name, log) as session,
+            Session(assignment.database_url, name, log, vitals) as session,
             Notices(
                 session.connection, session.address, assignment.category, application_name=name
             ) as notices,
@@ -116,14 +154,16 @@ def _consume(assignment: Assignment, stop: Stop, *, impatient: bool) -> None:
                 batch_size=assignment.batch_size,
                 share=assignment.share,
                 notices=notices,
+                vitals=vitals,
             ).run(stop)
 
 
 class _Host:
     """The consumers' processes, from their start to the end of the last."""
 
-    def __init__(self, assignments: Sequence[Assignment]) -> None:
+    def __init__(self, assignments: Sequence[Assignment], board: Board | None = None) -> None:
         self._assignments = assignments
+        self._board = board
         self._running: dict[SpawnProcess, tuple[Assignment, Connection]] = {}
         self._deaths: defaultdict[Assignment, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_DEATHS)
@@ -142,7 +182,12 @@ class _Host:
             for assignment in self._assignments:
                 self._start(assignment)
             while self._running:
-                ended = wait([process.sentinel for process in self._running])
+                watched = [process.sentinel for process in self._running]
+                if self._board is not None:
+                    watched.append(self._board.fileno())
+                ended = wait(watched)
+                if self._board is not None:
+                    self._board.take_in()
                 for process in [one for one in self._running if one.sentinel in ended]:
                     self._end(process)
         finally:
@@ -158,13 +203,16 @@ class _Host:
     def _start(self, assignment: Assignment) -> None:
         context = multiprocessing.get_context("spawn")
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_process, args=(assignment, sender))
+        report_to = None if self._board is None else self._board.sender
+        process = context.Process(target=_process, args=(assignment, sender, report_to))
         # Both this process and the new one, which inherits that, take no signal until each is
         # ready to act on it.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             process.start()
             self._running[process] = (assignment, receiver)
+            if self._board is not None and process.pid is not None:
+                self._board.started(process.pid, assignment.reads)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         sender.close()
@@ -175,6 +223,8 @@ class _Host:
         """Take note of a process that has ended."""
         process.join()
         assignment, receiver = self._running.pop(process)
+        if self._board is not None and process.pid is not None:
+            self._board.ended(process.pid)
         if process not in self._killed and (process.exitcode != 0 or not self._stopping):
             self._mend(assignment, _reason(receiver), process.exitcode)
         receiver.close()
@@ -231,12 +281,12 @@ class _Host:
                 )
 
 
-def _process(assignment: Assignment, failures: Connection) -> None:
+def _process(assignment: Assignment, failures: Connection, report_to: socket.socket | None) -> None:
     """Run one consumer in a process of its own, telling the host why it fails if it does."""
     with Stop() as stop:
         configure_logs(level=assignment.log_level)
         try:
-            _consume(assignment, stop, impatient=False)  # its host is
+            _consume(assignment, stop, Vitals(report_to), impatient=False)  # its host is
         except (MessageError, PositionLostError) as error:
             failures.send((str(error)[:LONGEST_REASON], False))
             raise SystemExit(1) from None

@@ -76,6 +76,11 @@ class Positions:
         return sorted(self._held)
 
     @property
+    def reached(self) -> dict[int, int]:
+        """The position of each partition that is held."""
+        return {one.partition: one.position for one in self._held.values()}
+
+    @property
     def lowest(self) -> int:
         """The position that everything held was dealt with up to; 0 if nothing is held."""
         return min((one.position for one in self._held.values()), default=0)

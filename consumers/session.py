@@ -17,6 +17,7 @@ from psycopg import errors as pg
 from consumers.backoff import Backoff
 from consumers.logs import Log
 from consumers.stopping import Stop
+from consumers.vitals import Vitals
 from reservation.errors import (
     DatabaseUnavailableError,
     LockTimeoutError,
@@ -53,13 +54,16 @@ class Session:
         application_name: what the server's own views show for the connection.
     """
 
-    def __init__(self, database_url: str, application_name: str, log: Log) -> None:
+    def __init__(
+        self, database_url: str, application_name: str, log: Log, vitals: Vitals | None = None
+    ) -> None:
         """Prepare; nothing is opened yet.
 
         Args:
             database_url: a libpq URL or connection string; empty for libpq's own defaults.
             application_name: what the server's own views show for the connection.
             log: where it is told that the database is away, and that it is back.
+            vitals: where it is told as well; None if nobody wants to know.
 
         Raises:
             DatabaseUnavailableError: the address can not be read.
@@ -68,6 +72,7 @@ class Session:
         self.address = _with(database_url, _KEEPALIVES)
         self.application_name = application_name
         self._log = log
+        self._vitals = vitals or Vitals()
         self._backoff = Backoff()
         self._away = False
         self._connection: Connection[Any] | None = None
@@ -126,6 +131,7 @@ class Session:
             if not passes(error):
                 raise error
             self._away = True
+            self._vitals.lacks_database(error)
             delay = self._backoff.next()
             self._log.warning("database_unavailable", error=str(error), delay=round(delay, 3))
             if stop.wait(delay):
