@@ -303,3 +303,13 @@ def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
             Holder(None, gone=True),
             None,
         ]
+
+
+def test_a_store_of_message_db_is_looked_at_too(make_database, message_db_template):
+    """There the functions for names are its own."""
+    with connect(make_database(message_db_template), autocommit=True) as connection:
+        messages(connection, 1, 200)
+        group(connection, [150, 0], carried=[0, 200, 50])
+        (close, behind) = read_status(connection).partitions
+        assert 0 < close.lag.messages < 50
+        assert 0 < behind.lag.messages < 100
