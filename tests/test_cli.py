@@ -12,7 +12,7 @@ from psycopg import conninfo, sql
 
 from cli.main import main
 from reservation.store.connection import connect
-from reservation.store.install import check_installed
+from reservation.store.install import SCHEMA_VERSION, check_installed
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 
 
@@ -26,7 +26,7 @@ def test_installing_says_what_it_did(empty_database_url):
     first = invoke("store", "install", "--database-url", empty_database_url)
     assert (first.exit_code, first.output) == (
         0,
-        "message_store 1.3.0: installed\nreservation 2: installed\n",
+        f"message_store 1.3.0: installed\nreservation {SCHEMA_VERSION}: installed\n",
     )
     again = invoke("store", "install", "--json", RESERVATION_DATABASE_URL=empty_database_url)
     assert json.loads(again.output) == {
@@ -43,7 +43,7 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
     first = invoke("store", "detach", "--yes", *address)
     assert first.exit_code == 0
     assert first.output.splitlines() == [
-        "reservation 2: removed, with 1 position of the consumer bank",
+        f"reservation {SCHEMA_VERSION}: removed, with 1 position of the consumer bank",
         "view public.lag: removed, it depended on reservation",
         "message_store: left as it is",
     ]
@@ -53,7 +53,8 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
     attached = invoke("store", "attach", *address)
     assert (attached.exit_code, attached.output) == (
         0,
-        "message_store 1.3.0: was there already, left as it is\nreservation 2: installed\n",
+        "message_store 1.3.0: was there already, left as it is\n"
+        f"reservation {SCHEMA_VERSION}: installed\n",
     )
     assert json.loads(invoke("store", "attach", "--json", *address).output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},

@@ -543,8 +543,10 @@ def test_the_command_switches_and_says_which(database_url):
     assert said[4:] == ["notices: switched off\n", "notices: were off\n"]
 
 
-def test_consumers_are_woken_up(given, store, database_url):
+def test_consumers_are_woken_up(given, store, database_url, monkeypatch):
     """Both handle what comes by notice alone, with nobody looking of its own accord."""
+    for name in ("consumer.POLL", "consumer.TURN", "group.TURN"):
+        monkeypatch.setattr(f"consumers.{name}", NEVER)
     stops, threads = [], []
     try:
         for category in ("account:command", "accountTransaction"):
@@ -606,8 +608,6 @@ def _consume(database_url, category, stop, ready):
             account,
             category,
             notices=_Ready(notices, ready),
-            notice_interval=NEVER,
-            poll_interval=NEVER,
         ).run(stop)
 
 

@@ -36,12 +36,12 @@ CONSUMER = {
     "USAGE on schema message_store",
     "USAGE on schema reservation",
     "SELECT on reservation.versions",
-    "SELECT on reservation.positions",
-    "INSERT on reservation.positions",
-    "UPDATE on reservation.positions",
-    "SELECT on reservation.snapshots",
-    "INSERT on reservation.snapshots",
-    "UPDATE on reservation.snapshots",
+    "DELETE on reservation.members",
+    *(
+        f"{privilege} on reservation.{table}"
+        for table in ("groups", "positions", "members", "dead_letters", "snapshots")
+        for privilege in ("SELECT", "INSERT", "UPDATE")
+    ),
 }
 
 

@@ -68,7 +68,8 @@ def test_a_handler_that_takes_longer_than_the_grace_is_not_waited_for(
         assert "Traceback" not in started.log
     assert event_types(store) == ["Opened"]
     with Started(database_url, "--only", "reserved") as again:
-        again.wait_for("batch_committed", handled=2)
+        for _ in range(2):  # one by one, because the process before may have died of either
+            again.wait_for("batch_committed", handled=1)
         assert again.stop() == 0
     assert broken(connection) == {}
 

@@ -25,9 +25,10 @@ GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE ON SEQUENCE message_store.messages_global_position_seq TO {role};
 GRANT SELECT ON reservation.versions TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON
+GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO {role};
+GRANT DELETE ON reservation.members TO {role};
 GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}

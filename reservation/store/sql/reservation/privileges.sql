@@ -7,8 +7,9 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
 
 GRANT USAGE ON SCHEMA reservation TO message_store;
 GRANT SELECT ON reservation.versions TO message_store;
-GRANT SELECT, INSERT, UPDATE, DELETE ON
+GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO message_store;
+GRANT DELETE ON reservation.members TO message_store;
 GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
