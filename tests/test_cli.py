@@ -31,7 +31,7 @@ def test_installing_says_what_it_did(empty_database_url):
     again = invoke("store", "install", "--json", RESERVATION_DATABASE_URL=empty_database_url)
     assert json.loads(again.output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},
-        "reservation": {"fromVersion": 2, "version": 2},
+        "reservation": {"fromVersion": SCHEMA_VERSION, "version": SCHEMA_VERSION},
     }
 
 
@@ -58,10 +58,10 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
     )
     assert json.loads(invoke("store", "attach", "--json", *address).output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},
-        "reservation": {"fromVersion": 2, "version": 2},
+        "reservation": {"fromVersion": SCHEMA_VERSION, "version": SCHEMA_VERSION},
     }
     assert json.loads(invoke("store", "detach", "--yes", "--json", *address).output) == {
-        "reservation": {"removed": True, "version": 2},
+        "reservation": {"removed": True, "version": SCHEMA_VERSION},
         "positions": [],
         "dependents": [],
     }
