@@ -53,8 +53,10 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
     attached = invoke("store", "attach", *address)
     assert (attached.exit_code, attached.output) == (
         0,
-        "message_store 1.3.0: was there already, left as it is\n"
-        f"reservation {SCHEMA_VERSION}: installed\n",
+        (
+            "message_store 1.3.0: was there already, left as it is\n"
+            f"reservation {SCHEMA_VERSION}: installed\n"
+        ),
     )
     assert json.loads(invoke("store", "attach", "--json", *address).output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},
