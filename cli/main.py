@@ -7,6 +7,7 @@ import sys
 import click
 
 from cli.completion import completion
+from cli.dead_letters import dead_letters
 from cli.demo import demo
 from cli.errors import Group, debug_option
 from cli.partitions import partitions
@@ -28,6 +29,7 @@ def main() -> None:
     reservation store install         put the message store into a database
     reservation start bank:account    run a component's consumers
     reservation status                see where they are
+    reservation dead-letters list     see what consumers could not deal with
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
 
@@ -40,5 +42,15 @@ def main() -> None:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # what matters is raised as well
 
 
-for command in (store, start, status, positions, partitions, reconcile, demo, completion):
+for command in (
+    store,
+    start,
+    status,
+    dead_letters,
+    positions,
+    partitions,
+    reconcile,
+    demo,
+    completion,
+):
     main.add_command(command)

@@ -62,6 +62,11 @@ SHARED = 16
     help="How long finishing the batch in hand may take when told to stop.",
 )
 @click.option(
+    "--stop-on-error",
+    is_flag=True,
+    help="Stop at a message that can not be dealt with, with the position before it.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -94,6 +99,7 @@ def start(
     database_url: str,
     batch_size: int,
     grace: float,
+    stop_on_error: bool,
     log_level: str,
     metrics_port: int | None,
     metrics_host: str,
@@ -113,11 +119,12 @@ def start(
 
     A database that goes away while they run is waited for, for as long as it takes.
 
-    A message that can not be dealt with stops its consumer, with the position before it; nothing is
-    passed over.
+    A message that can not be dealt with becomes a dead letter, those of the same entity that come
+    after it are parked behind it, and the others go on: see `reservation dead-letters`. With
+    --stop-on-error it stops its consumer, with the position before it.
 
-    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with, or a consumer
-    died again and again; 2 it could not run.
+    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with and was to stop
+    it, or a consumer died again and again; 2 it could not run.
 
     \b
     Examples:
@@ -145,6 +152,7 @@ def start(
                 log_level,
                 grace,
                 share,
+                stop_on_error,
             )
             for category in _categories(component, only)
             for _ in range(workers)

@@ -6,17 +6,24 @@ positions again and goes on from there. What another process took over meanwhile
 
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import structlog
 from psycopg import Connection
 
 from consumers.backoff import Backoff
 from consumers.batch import Batch, BatchResult
+from consumers.dead_letters import DeadLetters
+from consumers.failure import Failure
 from consumers.group import TURN, Membership, Share
+from consumers.parking import Policy
+from consumers.retrying import Retrying
 from consumers.session import Session
 from consumers.stopping import Stop
+from consumers.telling import tell_batch, tell_conflicts, tell_letters
+from consumers.trials import Trial, Trials
 from consumers.vitals import Vitals
 from reservation.component import Component
 from reservation.errors import (
@@ -33,6 +40,8 @@ from reservation.store.notice import Notices
 # takes twice as long until each look after that, up to a turn of the group.
 POLL = 0.1
 
+R = TypeVar("R")
+
 
 class Consumer:
     """One of a component's consumers: of its commands, or of a reservation category."""
@@ -45,6 +54,7 @@ class Consumer:
         *,
         batch_size: int = 1000,
         share: Share = Share(),  # noqa: B008  it is frozen
+        stop_on_error: bool = False,
         notices: Notices | None = None,
         vitals: Vitals | None = None,
     ) -> None:
@@ -56,6 +66,8 @@ class Consumer:
             category: the category to read.
             batch_size: how many messages to deal with in one transaction.
             share: which part of its group the consumer is to have.
+            stop_on_error: whether a message that can not be dealt with ends the consumer, with the
+                position before it, rather than becoming a dead letter.
             notices: what waits for notice of new messages between two looks; left open.
             vitals: where the consumer says that it lives, and what it did; None if nobody wants to
                 know.
@@ -71,12 +83,19 @@ class Consumer:
         self._singly = 0  # how many messages to deal with one by one
         self._log = structlog.get_logger().bind(consumer=component.name, category=category)
         self._membership = Membership(session, component.name, category, share, self._log)
+        self._stop_on_error = stop_on_error
+        self._dead_letters = DeadLetters(component.name, category)
+        self._blocked: set[str] = set()
+        self._known: object = None  # the claims that `_blocked` is of
+        self._trials = Trials(component.attempts)
+        self._retrying = Retrying(self._dead_letters, self._trials, self._persistently, batch_size)
 
     def run(self, stop: Stop) -> None:
         """Deal with every message, in order, until told to stop.
 
         Raises:
-            MessageError: a message can not be dealt with; the position is before it.
+            MessageError: a message can not be dealt with, and the consumer is to stop at such a
+                one; the position is before it.
             GroupError: the group has another number of partitions than it is to have.
             StoreError: the database refuses, for a reason that does not pass.
         """
@@ -100,12 +119,17 @@ class Consumer:
         self._patiently(membership.join, connection, stop)
         # A new one for each connection: whether what it remembers was committed is not known.
         batch = Batch(connection, self._component, self._category, self._vitals.moves)
-        look = True
+        self._known = None
+        look, retry = True, False
         while not stop.requested:
             if membership.due or not look:
                 self._patiently(self._turn, connection, stop)
                 look = look or membership.behind
+                retry = membership.retry
+            retry = retry and self._retry(batch, connection, stop)
             if look and self._next(batch, connection, stop):
+                continue
+            if retry:
                 continue
             self._session.works()
             look = self._wait(stop)
@@ -115,6 +139,12 @@ class Consumer:
         self._vitals.holds(self._membership.positions.reached, self._membership.head)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
             self._singly = self._batch_size
+        positions = self._membership.positions
+        if self._known != positions.claims:
+            self._blocked = self._dead_letters.blocked(
+                connection, positions.partitions, positions.size
+            )
+            self._known = positions.claims
 
     def _patiently(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
@@ -154,12 +184,14 @@ class Consumer:
 
         Returns whether a position moved, or there is cause to try again.
         """
-        limit = 1 if self._singly else self._batch_size
         try:
             with self._membership.busy:
-                result = self._once(batch, stop, limit)
+                if self._singly:
+                    result = self._alone(batch, connection, stop)
+                else:
+                    result = self._once(batch, stop, self._batch_size)
         except MessageError as error:
-            if limit == 1:
+            if self._singly:
                 raise
             self._log.warning(
                 "batch_failed", position=self._membership.positions.lowest, error=str(error)
@@ -180,16 +212,83 @@ class Consumer:
             self._notices.leave()
         return True
 
-    def _once(self, batch: Batch, stop: Stop, limit: int) -> BatchResult | None:
+    def _alone(self, batch: Batch, connection: Connection[Any], stop: Stop) -> BatchResult | None:
+        """Deal with the next message alone, as often as it is to be tried."""
+        positions = self._membership.positions
+        message = batch.first(positions)
+        if message is None or self._stop_on_error:
+            return self._once(batch, stop, 1)
+
+        def count() -> int | None:
+            return self._persistently(lambda _: positions.attempt(connection, message), stop)
+
+        def attempt() -> BatchResult | None:
+            return self._once(batch, stop, 1)
+
+        def give_up(failure: Failure, attempts: int) -> BatchResult | None:
+            return self._once(batch, stop, 1, {message.global_position: (failure, attempts)})
+
+        trial = Trial(message.global_position, str(message), count, attempt, give_up)
+        return self._trials.run(trial, stop)
+
+    def _once(
+        self,
+        batch: Batch,
+        stop: Stop,
+        limit: int,
+        given_up: Mapping[int, tuple[Failure, int]] = MappingProxyType({}),
+    ) -> BatchResult | None:
         """Run one batch until it is committed; None if it is time to stop."""
+        policy = Policy(self._blocked, given_up, self._stop_on_error)
+        began = 0.0
+
+        def run(careful: bool) -> BatchResult:
+            nonlocal began
+            began = time.monotonic()
+            return batch.run(self._membership.positions, limit, careful=careful, policy=policy)
+
+        result = self._persistently(run, stop)
+        if result is not None:
+            self._blocked.update(result.blocked)
+            tell_batch(self._log, result)
+            if result.read:
+                self._vitals.holds(self._membership.positions.reached, self._membership.head)
+                self._vitals.committed(result.counts, time.monotonic() - began)
+        return result
+
+    def _retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+        """Handle dead letters again, if that was asked for; return whether there may be more."""
+        try:
+            with self._membership.busy:
+                retried = self._retrying.run(
+                    connection,
+                    batch.settling,
+                    self._membership.positions,
+                    stop,
+                    singly=self._singly > 0,
+                )
+        except PositionLostError as error:
+            self._log.warning("partitions_lost", error=str(error))
+            self._patiently(self._turn, connection, stop)
+            return True
+        self._blocked -= retried.freed
+        tell_conflicts(self._log, retried.conflicts)
+        tell_letters(self._log, retried.letters)
+        if retried.handled or retried.dead:
+            self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
+        return retried.more
+
+    def _persistently(self, call: Callable[[bool], R], stop: Stop) -> R | None:
+        """Make a call until no other transaction is in its way; None if it is time to stop.
+
+        It is told whether to take care, because an earlier attempt lost a race.
+        """
         lost = 0
         backoff = Backoff()
         while True:
             self._vitals.moves()
-            began = time.monotonic()
             try:
-                result = batch.run(self._membership.positions, limit, careful=lost > 0)
-                break
+                return call(lost > 0)
             except LockTimeoutError:
                 self._log.info("lock_awaited", position=self._membership.positions.lowest)
                 if stop.requested:
@@ -206,25 +305,3 @@ class Consumer:
                 )
                 if stop.wait(delay):
                     return None
-        self._tell(result)
-        if result.read:
-            self._vitals.holds(self._membership.positions.reached, self._membership.head)
-            self._vitals.committed(result.counts, time.monotonic() - began)
-        return result
-
-    def _tell(self, result: BatchResult) -> None:
-        """Log what became of a batch."""
-        for message, key_stream in result.conflicts:
-            self._log.warning(
-                "command_conflict",
-                type=message.type,
-                stream_name=message.stream_name,
-                global_position=message.global_position,
-                key_stream=key_stream,
-            )
-        if result.read and result.part is not None:
-            partitions = result.part.partitions
-            where = {} if partitions is None else {"partitions": list(partitions)}
-            self._log.info(
-                "batch_committed", position=result.to, read=result.read, **where, **result.counts
-            )

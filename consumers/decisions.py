@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from consumers.failure import Letter, conflict
 from reservation.entity.projection import Loaded
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.strategy import Check, Strategy
@@ -26,6 +27,7 @@ class Decisions:
             redelivered: handled before and now passed.
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: what the strategies of handlers found out about the batch.
+        letters: the messages that are passed without having been dealt with.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -37,12 +39,14 @@ class Decisions:
     counts: Counter[str] = field(default_factory=Counter)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
+    letters: list[Letter] = field(default_factory=list)
 
     def tell(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
         """Count what became of a command whose key was looked at."""
         self.counts[outcome.value] += 1
         if outcome is Outcome.CONFLICT:
             self.conflicts.append((message, stream_name))
+            self.letters.append(Letter(message, None, conflict(message, stream_name), attempts=1))
 
     @property
     def categories(self) -> list[str]:

@@ -57,6 +57,7 @@ class Membership:
         positions: the partitions that it holds, as of the last `turn`.
         head: the global position of the category's last message then.
         unclean: those taken in the last `turn` that their holder had not given back.
+        retry: whether the group had dead letters to handle again then.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Membership:
         self.positions = Positions(consumer, category)
         self.head = 0
         self.unclean: tuple[int, ...] = ()
+        self.retry = False
 
     @property
     def busy(self) -> Heartbeat:
@@ -142,8 +144,8 @@ class Membership:
             self.join(connection)
             rows = self._take_part(connection)
         if not rows:  # at once again: at the next turn
-            rows = [(self.head, None, [], [], [], [])]
-        self.head, carried, partitions, positions, epochs, unclean = rows[0]
+            rows = [(self.head, None, [], [], [], [], False)]
+        self.head, carried, partitions, positions, epochs, unclean, self.retry = rows[0]
         before = self.positions
         held = map(Held, partitions, positions, epochs)
         self.positions = Positions(self._consumer, self._category, self._size, held, carried)

@@ -5,6 +5,7 @@ spot; a reservation category holds the copies, which are handled. Which is which
 says.
 """
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from psycopg import Connection
 
 from consumers.calling import call
 from consumers.decisions import Decisions
+from consumers.parking import ALL_OR_NOTHING, Policy, Triage, blocking
 from reservation.component import Component
 from reservation.context import Context
 from reservation.entity.cache import EntityCache
@@ -22,6 +24,7 @@ from reservation.entity.projection import Loaded
 from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
+    MessageError,
     ReservationError,
     StreamNameError,
     UnknownTypeError,
@@ -32,7 +35,7 @@ from reservation.message import StoredMessage, followed_id, printable
 from reservation.store.client import MessageStore
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
-from reservation.stream_name import MAX_BYTES, check
+from reservation.stream_name import MAX_BYTES, cardinal_id, check
 
 # Characters; however many bytes each takes, the store takes a name of that length.
 SURELY_FITS = MAX_BYTES // 4
@@ -95,6 +98,7 @@ class Handling:
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
         handled: frozenset[str] = frozenset(),
+        policy: Policy = ALL_OR_NOTHING,
     ) -> Decisions:
         """Decide on a batch, in its order.
 
@@ -104,27 +108,35 @@ class Handling:
             key_streams: for each, the stream that its key names, where the server has taken the
                 key; None for a message that is there whole.
             handled: the ids of messages known to have been handled before, which are passed.
+            policy: what becomes of those that can not be dealt with.
 
         Raises:
-            MessageError: one of them can not be dealt with.
+            MessageError: one of them can not be dealt with, and trying again may go better, or the
+                policy is to stop.
         """
         decisions = Decisions()
+        triage = Triage(policy, decisions)
         decoded: list[_Decoded] = []
         for message, key_stream in zip(messages, key_streams, strict=True):
-            if key_stream is None:
-                decoded.extend(self._decode(message, decisions))
-            else:
-                decoded.append(_Decoded(message, key_stream=_fitting(key_stream, message)))
+            if message.id in handled:
+                decisions.counts["redelivered"] += 1
+                continue
+            try:
+                one = self._look(message, key_stream)
+            except MessageError as error:
+                triage.fails(message, self._whose(message), error)
+                continue
+            if one is None:
+                decisions.counts["ignored"] += 1
+            elif not (triage.anything_blocked and triage.takes(message, self._whose(message, one))):
+                decoded.append(one)
         entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
         decisions.entities = self._entities.load(store, entity_streams)
-        self._begin([one for one in decoded if one.message.id not in handled], decisions)
+        self._begin(decoded, decisions)
         for one in decoded:
-            if one.message.id in handled:
-                decisions.counts["redelivered"] += 1
-            elif one.entity_stream is None:
-                key_stream = one.key_stream or self._reservation_stream(one)
-                decisions.reservations.append((one.message, key_stream))
-            else:
+            if one.key_stream is not None:
+                decisions.reservations.append((one.message, one.key_stream))
+            elif one.entity_stream is not None:
                 self._handle(one, one.entity_stream, decisions)
         return decisions
 
@@ -158,17 +170,25 @@ class Handling:
         for message in messages:
             if message.data is None:
                 continue
-            for one in self._decode(message, Decisions()):
-                if one.entity_stream is not None:
-                    event = followed_id(message.id, one.entity_stream, 0)
-                    yield message, event, one.entity_stream
+            try:
+                one = self._look(message, None)
+            except MessageError:
+                continue
+            if one is not None and one.entity_stream is not None:
+                event = followed_id(message.id, one.entity_stream, 0)
+                yield message, event, one.entity_stream
 
-    def _decode(self, message: StoredMessage, decisions: Decisions) -> Iterator[_Decoded]:
-        """Give the command in a message, or nothing if its type is ignored."""
+    def _look(self, message: StoredMessage, key_stream: str | None) -> _Decoded | None:
+        """Return the command in a message and what it is for, or None if its type is ignored.
+
+        Raises:
+            MessageError: that can not be told.
+        """
+        if key_stream is not None:
+            return _Decoded(message, key_stream=_fitting(key_stream, message))
         component = self._component
         if message.type in component.ignored:
-            decisions.counts["ignored"] += 1
-            return
+            return None
         is_reserved = message.type in component.reservations
         is_direct = message.type in component.initiations or message.type in component.handlers
         if not (is_reserved or (is_direct and self._reserves)):
@@ -179,22 +199,37 @@ class Handling:
             )
         command: object = message.decode(component.types[message.type])
         if is_reserved and self._reserves:
-            yield _Decoded(message, command)
-            return
+            return _Decoded(message, command, key_stream=self._key_stream(message, command))
         try:
-            yield _Decoded(message, command, component.entity_stream(command))
+            return _Decoded(message, command, component.entity_stream(command))
         except ReservationError as error:
             raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
 
-    def _reservation_stream(self, one: _Decoded) -> str:
+    def _key_stream(self, message: StoredMessage, command: object) -> str:
         try:
-            return self._component.reservations[one.message.type].stream_name(one.command)
+            return self._component.reservations[message.type].stream_name(command)
         except IdempotenceKeyError as error:
-            raise _no_key(one.message, error) from error
+            raise _no_key(message, error) from error
         except Exception as error:
-            raise HandlerError(
-                f"The key function for {one.message} raised {told(error)}"
-            ) from error
+            raise HandlerError(f"The key function for {message} raised {told(error)}") from error
+
+    def _whose(self, message: StoredMessage, one: _Decoded | None = None) -> str | None:
+        """Return the entity that a message is for: behind it, and behind which, others wait.
+
+        Where there is no command to tell, the name of its stream does, unless that is named by the
+        key alone.
+        """
+        component = self._component
+        if one is not None and one.entity_stream is not None:
+            return blocking(one.entity_stream)
+        if one is not None and one.command is not None:
+            with contextlib.suppress(ReservationError):
+                return blocking(component.entity_stream(one.command))
+        declared = component.reservations.get(message.type)
+        if not self._reserves and declared is not None and declared.entity is None:
+            return None
+        id_ = cardinal_id(message.stream_name)
+        return blocking(f"{component.name}-{id_}") if id_ else None
 
     def _handle(self, one: _Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
@@ -278,10 +313,7 @@ def _fitting(key_stream: str, message: StoredMessage) -> str:
 
 
 def _no_key(message: StoredMessage, error: ReservationError) -> IdempotenceKeyError:
-    return IdempotenceKeyError(
-        f"Cannot reserve {message}: {error}. Correct its sender; the consumer does not pass over "
-        f"a command"
-    )
+    return IdempotenceKeyError(f"Cannot reserve {message}: {error}. Correct its sender")
 
 
 def _no_entity() -> None:

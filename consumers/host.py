@@ -73,6 +73,7 @@ class Assignment:
         log_level: the least severe level that is logged.
         grace: seconds that it may take to stop.
         share: which part of its group the consumer is to have.
+        stop_on_error: whether it ends at a message that can not be dealt with.
     """
 
     app: str
@@ -84,6 +85,7 @@ class Assignment:
     log_level: str
     grace: float
     share: Share = field(default_factory=Share)
+    stop_on_error: bool = False
 
     @property
     def reads(self) -> tuple[str, str]:
@@ -153,6 +155,7 @@ def _consume(assignment: Assignment, stop: Stop, vitals: Vitals, *, impatient: b
                 assignment.category,
                 batch_size=assignment.batch_size,
                 share=assignment.share,
+                stop_on_error=assignment.stop_on_error,
                 notices=notices,
                 vitals=vitals,
             ).run(stop)

@@ -13,6 +13,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.errors import PositionLostError
+from reservation.message import StoredMessage
 from reservation.queries import load_queries
 from reservation.store.errors import translated
 from reservation.store.part import Part
@@ -126,15 +127,73 @@ class Positions:
                 },
             )
         if cursor.rowcount != len(moving):
-            raise PositionLostError(
-                f"Another process has taken over the consumer {self.consumer} of {self.category}, "
-                f"or a part of it; this one committed nothing more of that"
-            )
+            raise self._lost()
 
     def moved(self, part: Part, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""
         for one in self._of(part):
             one.position = to
+
+    def attempt(self, connection: Connection[Any], message: StoredMessage) -> int:
+        """Note, before it begins, that a message is handled on its own.
+
+        A crash of this process does not undo that; one of the server may.
+
+        Args:
+            connection: not in a transaction.
+            message: the next one of its partition.
+
+        Returns:
+            How often that was noted of this message in a row.
+
+        Raises:
+            PositionLostError: another process has taken the partition over.
+        """
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            rows = connection.execute(
+                _QUERIES["attempt"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "stream_name": message.stream_name,
+                    "size": self.size,
+                    "global_position": message.global_position,
+                },
+            ).fetchall()
+            if not rows or not self._is_held(*rows[0][:2]):
+                raise self._lost()
+        return int(rows[0][2])
+
+    def hold(self, connection: Connection[Any], partitions: Iterable[int]) -> None:
+        """Keep partitions from being taken over until the end of the transaction.
+
+        Raises:
+            PositionLostError: another process has taken one over.
+        """
+        wanted = sorted(partitions)
+        with translated():
+            rows = connection.execute(
+                _QUERIES["hold"],
+                {"consumer": self.consumer, "category": self.category, "partitions": wanted},
+            ).fetchall()
+        if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
+            raise self._lost()
+
+    @property
+    def claims(self) -> frozenset[tuple[int, int]]:
+        """What is held, by partition and epoch; another one once anything else is."""
+        return frozenset((one.partition, one.epoch) for one in self._held.values())
+
+    def _is_held(self, partition: int, epoch: int) -> bool:
+        held = self._held.get(partition)
+        return held is not None and held.epoch == epoch
+
+    def _lost(self) -> PositionLostError:
+        return PositionLostError(
+            f"Another process has taken over the consumer {self.consumer} of {self.category}, or "
+            f"a part of it; this one committed nothing more of that"
+        )
 
     def _of(self, part: Part) -> list[Held]:
         if part.partitions is None:

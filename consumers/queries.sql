@@ -5,7 +5,7 @@ FROM reservation.join_group(
   make_interval(secs => %(lease)s), %(former)s)
 
 -- name: take_part
-SELECT head, carried, held, positions, epochs, unclean
+SELECT head, carried, held, positions, epochs, unclean, retry
 FROM reservation.take_part(
   %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s))
 
@@ -22,6 +22,19 @@ SET position = %(position)s, updated_at = now(), attempted = NULL, attempts = 0
 FROM unnest(%(partitions)s::integer[], %(epochs)s::bigint[]) AS h(partition, epoch)
 WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = h.partition
   AND p.epoch = h.epoch AND p.position = %(before)s
+
+-- name: attempt
+UPDATE reservation.positions
+SET attempted = %(global_position)s,
+    attempts = CASE WHEN attempted = %(global_position)s THEN attempts + 1 ELSE 1 END
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND partition = reservation.partition_of(%(stream_name)s, %(size)s)
+RETURNING partition, epoch, attempts
+
+-- name: hold
+SELECT partition, epoch FROM reservation.positions
+WHERE consumer = %(consumer)s AND category = %(category)s AND partition = ANY(%(partitions)s)
+FOR SHARE
 
 -- name: category_head
 SELECT reservation.category_head(%s)

@@ -60,6 +60,7 @@ class Component:
         *,
         entity: type | None = None,
         id: str,  # noqa: A002  the field's word
+        attempts: int = 3,
         snapshot_every: int | None = None,
         snapshot_revision: int = 1,
     ) -> None:
@@ -69,6 +70,8 @@ class Component:
             name: the entity's category, which is also the consumers' name.
             entity: a class that can be made without arguments; None for handlers without state.
             id: the field of each command that holds the entity's id.
+            attempts: how often a message is tried whose handler fails, before it becomes a dead
+                letter; at least 1.
             snapshot_every: how many events there are at least between two snapshots of an entity,
                 which is then a dataclass; None for no snapshots.
             snapshot_revision: to be raised whenever a projector is changed, so that no snapshot is
@@ -76,14 +79,19 @@ class Component:
 
         Raises:
             StreamNameError: the name can not be that of a category.
-            DeclarationError: no snapshot can be kept of the entity.
+            DeclarationError: there is to be no attempt, or no snapshot can be kept of the entity.
         """
+        if attempts < 1:
+            raise DeclarationError(
+                f"{name}: a message is tried at least once, so attempts can not be {attempts}"
+            )
         self.name = stream_name.check_category(name)
         if snapshot_every is not None:
             check_snapshots(name, entity, snapshot_every, snapshot_revision)
         self.command_category = stream_name.command_category(name)
         self.entity = entity
         self.id = id
+        self.attempts = attempts
         self.snapshot_every = snapshot_every
         self.snapshot_revision = snapshot_revision
         self.types = MessageTypes()
@@ -226,7 +234,7 @@ class Component:
     def ignore(self, *types: str) -> None:
         """Declare message types that may be in the component's categories and mean nothing to it.
 
-        Any other type without a handler stops the consumer, so that no command is passed over.
+        A message of any other type without a handler becomes a dead letter.
         """
         self.ignored.update(types)
 

@@ -48,7 +48,7 @@ class StreamNameError(ReservationError):
 
 
 class MessageError(ReservationError):
-    """One message can not be dealt with; the consumer's position stays before it."""
+    """One message can not be dealt with; what a consumer did for it is rolled back."""
 
 
 class DecodeError(MessageError):

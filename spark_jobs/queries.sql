@@ -7,6 +7,11 @@ SELECT min(position) FROM reservation.positions
 WHERE consumer = %s AND category = %s
 HAVING count(*) > 0
 
+-- name: letters
+-- A conflict is told by the commands themselves.
+SELECT global_position FROM reservation.dead_letters
+WHERE consumer = %s AND category = %s AND state <> 'handled' AND reason <> 'conflict'
+
 -- name: bounds
 -- The first and last global position of a category, each one step into the index.
 SELECT (SELECT global_position FROM message_store.messages

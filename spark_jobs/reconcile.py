@@ -4,6 +4,7 @@ Every row of the two categories gets one verdict. Rows of one key are put in ord
 first and then its commands as they came; the content of the first row is what the key stands for.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
@@ -19,7 +20,7 @@ class Reconciled:
 
     Commands are without a key, the first of their key, a duplicate, or a conflict: ``commands =
     keyless + keys + duplicates + conflicts``; and ``keyless + keys = reserved + missing +
-    pending``. (Where a reservation says what none of its commands says, each of them is a
+    pending + dead``. (Where a reservation says what none of its commands says, each of them is a
     conflict, and the first is counted as a key too.)
 
     Attributes:
@@ -33,6 +34,7 @@ class Reconciled:
         reserved: keys that have a reservation.
         missing: keys without one although the consumer has read their command: lost.
         pending: keys without one that the consumer has not read yet.
+        dead: keys without one whose command is a dead letter, or is parked behind one.
         orphans: reservations without a command.
         multiple: reservation streams with more than one message.
         conflicts: commands whose content is not that of their key.
@@ -47,6 +49,7 @@ class Reconciled:
     reserved: int
     missing: int
     pending: int
+    dead: int
     orphans: int
     multiple: int
     conflicts: int
@@ -57,25 +60,29 @@ class Reconciled:
         return not (self.missing or self.orphans or self.multiple or self.conflicts)
 
 
-def judge(commands: DataFrame, reservations: DataFrame, position: int) -> DataFrame:
+def judge(
+    commands: DataFrame, reservations: DataFrame, position: int, letters: Sequence[int] = ()
+) -> DataFrame:
     """Give every command and reservation its verdict.
 
     Args:
         commands: those reserved into one category, with the columns of `spark_jobs.source`.
         reservations: that category, with the same columns.
         position: how far the consumer of the commands has read.
+        letters: the global positions of the commands that it passed without having dealt with them.
 
     Returns:
         The rows of both with ``role`` (command or reservation), ``key_stream``, ``is_key`` (the
-        first command of its key) and ``verdict``: reserved, duplicate, missing, pending, conflict,
-        orphan, multiple, or null for a reservation that is in order.
+        first command of its key) and ``verdict``: reserved, duplicate, missing, pending, dead,
+        conflict, orphan, multiple, or null for a reservation that is in order.
     """
     columns = ["global_position", "position", "stream_name", "type", "id", "key_stream", "content"]
     rows = (
-        commands.select(F.lit("command").alias("role"), *columns)
+        _with_letters(commands, letters)
+        .select(F.lit("command").alias("role"), "is_letter", *columns)
         .unionByName(
             reservations.withColumn("key_stream", F.col("stream_name")).select(
-                F.lit("reservation").alias("role"), *columns
+                F.lit("reservation").alias("role"), F.lit(False).alias("is_letter"), *columns
             )
         )
         .withColumn("says", F.struct("type", "content"))
@@ -108,7 +115,7 @@ def judge(commands: DataFrame, reservations: DataFrame, position: int) -> DataFr
         .withColumn("nth_reservation", count(~is_command).over(so_far))
     )
     read = F.col("global_position") <= position
-    unreserved = F.when(read, "missing").otherwise("pending")
+    unreserved = F.when(F.col("is_letter"), "dead").when(read, "missing").otherwise("pending")
     first_command = is_command & (F.col("nth_command") == 1)
     verdict = (
         F.when(is_command & ~F.col("same"), "conflict")
@@ -133,6 +140,17 @@ def judge(commands: DataFrame, reservations: DataFrame, position: int) -> DataFr
     )
 
 
+def _with_letters(commands: DataFrame, letters: Sequence[int]) -> DataFrame:
+    """Return the commands with ``is_letter``: whether each is one of these global positions."""
+    if not letters:
+        return commands.withColumn("is_letter", F.lit(False))
+    rows = commands.sparkSession.createDataFrame(
+        [(position, True) for position in letters], "global_position bigint, found boolean"
+    )
+    joined = commands.join(F.broadcast(rows), "global_position", "left")
+    return joined.withColumn("is_letter", F.coalesce("found", F.lit(False)))
+
+
 def count_up(judged: DataFrame, command_category: str, reservation_category: str) -> Reconciled:
     """Count the verdicts of one pair of categories."""
     is_command = F.col("role") == "command"
@@ -149,6 +167,7 @@ def count_up(judged: DataFrame, command_category: str, reservation_category: str
         count(F.col("is_key") & F.col("is_reserved")).alias("reserved"),
         count(verdict == "missing").alias("missing"),
         count(verdict == "pending").alias("pending"),
+        count(verdict == "dead").alias("dead"),
         count(verdict == "orphan").alias("orphans"),
         count((F.col("role") == "reservation") & F.col("is_second")).alias("multiple"),
         count(verdict == "conflict").alias("conflicts"),

@@ -15,6 +15,7 @@ _COUNTS = (
     ("reserved", "reserved"),
     ("pending", "pending"),
     ("missing", "missing"),
+    ("dead", "dead letters"),
     ("orphans", "orphans"),
     ("multiple", "more than one message"),
     ("conflicts", "conflicts"),
@@ -40,7 +41,8 @@ def print_report(report: Report, console: Console) -> None:
 def _verdict(report: Report) -> Text:
     if report.in_order:
         return Text.assemble(
-            ("In order: ", "bold green"), "every command is reserved once or still to be read."
+            ("In order: ", "bold green"),
+            "every command is reserved once, still to be read, or a dead letter.",
         )
     return Text.assemble(
         ("Not in order: ", "bold red"),

@@ -113,6 +113,7 @@ def _reconcile(component: Component, reading: _Reading, output: Path | None) -> 
     from spark_jobs import reconcile
 
     position = reading.snapshot.position(component.name, component.command_category)
+    letters = reading.snapshot.letters(component.name, component.command_category)
     commands = reading.category(component.command_category)
     pairs = [
         (name, commands.where(F.col("key_category") == name), reading.category(name))
@@ -125,7 +126,7 @@ def _reconcile(component: Component, reading: _Reading, output: Path | None) -> 
 
     counted, rows = [], []
     for name, some_commands, reservations in pairs:
-        judged = reconcile.judge(some_commands, reservations, position).persist()
+        judged = reconcile.judge(some_commands, reservations, position, letters).persist()
         counted.append(reconcile.count_up(judged, component.command_category, name))
         rows.append(reconcile.findings(judged, component.command_category, name))
     needing_attention = rows[0]

@@ -39,6 +39,12 @@ class Snapshot:
             rows = self._connection.execute(_QUERIES["position"], [consumer, category]).fetchall()
         return int(rows[0][0]) if rows else 0
 
+    def letters(self, consumer: str, category: str) -> list[int]:
+        """Return the global positions of the messages that a consumer did not deal with."""
+        with translated():
+            rows = self._connection.execute(_QUERIES["letters"], [consumer, category]).fetchall()
+        return [int(row[0]) for row in rows]
+
 
 @contextlib.contextmanager
 def exported_snapshot(database_url: str) -> Iterator[Snapshot]:

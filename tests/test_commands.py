@@ -172,7 +172,7 @@ def test_one_bad_message_leaves_nothing_of_its_batch_and_is_gone_up_to(
         assert position(connection) == 0
         assert list(store.read_category(RESERVED)) == list(store.read_category("mixed")) == []
     with session(database_url) as opened, pytest.raises(error, match=problem) as caught:
-        Consumer(opened, mixed, COMMANDS).run(Stop())
+        Consumer(opened, mixed, COMMANDS, stop_on_error=True).run(Stop())
     assert named in str(caught.value)
     copies = list(store.read_category(RESERVED))
     assert [key_of(copy) for copy in copies] == ["a", "b"]
@@ -208,7 +208,7 @@ def test_what_the_key_does_not_tell_shows_when_the_copy_is_handled(
         session(database_url) as opened,
         pytest.raises(DecodeError, match=r"\$\.amount") as caught,
     ):
-        Consumer(opened, mixed, RESERVED).run(Stop())
+        Consumer(opened, mixed, RESERVED, stop_on_error=True).run(Stop())
     bad = list(store.read_category(RESERVED))[1]
     assert f"ByField at {RESERVED}-1+a, global position {bad.global_position}" in str(caught.value)
     assert "secret" not in str(caught.value)

@@ -7,6 +7,16 @@ import pytest
 from tests.bank import broken, drain
 from tests.controls import COMMANDS, close, deposit, open_, withdraw
 
+# A letter of the copy that was handled last, and then its effect is gone.
+LETTER = (
+    "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
+    "stream_name, type, state, reason, process) "
+    "SELECT 'account', 'accountTransaction', global_position, id, stream_name, type, '{state}', "
+    "'handler', 'host:1' FROM message_store.messages WHERE stream_name = "
+    "'accountTransaction-123+w2'; "
+)
+DAMAGED = "DELETE FROM message_store.messages WHERE type = 'WithdrawalRejected'"
+
 DAMAGE = {
     "a command was lost": (
         (
@@ -76,7 +86,19 @@ DAMAGE = {
         "DELETE FROM message_store.messages WHERE type = 'WithdrawalRejected'",
         {"I2", "I8"},
     ),
+    "a letter says that it was handled and it was not": (
+        LETTER.format(state="handled") + DAMAGED,
+        {"I2", "I8"},
+    ),
 }
+
+
+def test_a_dead_letter_accounts_for_what_was_not_handled(connection, store):
+    """In every state but handled, for which there is an effect."""
+    store.write([open_(), withdraw("w2", "999")], COMMANDS)
+    drain(connection)
+    connection.execute(LETTER.format(state="parked") + DAMAGED)
+    assert broken(connection) == {}
 
 
 @pytest.mark.parametrize("name", DAMAGE)

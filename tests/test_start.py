@@ -106,7 +106,7 @@ def test_the_same_consumer_started_twice_stands_by_and_takes_over(store, databas
 
 
 @pytest.mark.parametrize("only", [[], ["--only", "commands"]])
-def test_a_message_that_can_not_be_dealt_with_stops_with_one_line(
+def test_a_message_that_can_not_be_dealt_with_stops_with_one_line_if_it_is_to(
     connection, store, database_url, only
 ):
     """What was before it is done, and its position is not passed."""
@@ -116,7 +116,7 @@ def test_a_message_that_can_not_be_dealt_with_stops_with_one_line(
         [COMMANDS],
     )
     store.write(deposit("d2"), COMMANDS)
-    with Started(database_url, *only) as started:
+    with Started(database_url, *only, "--stop-on-error") as started:
         assert started.process.wait(PATIENCE) == 1
         error = [line for line in started.log.splitlines() if line.startswith("Error: ")]
     assert len(error) == 1
@@ -234,7 +234,7 @@ def test_a_long_reason_reaches_the_host(connection, database_url):
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, '{}')",
         [COMMANDS, "T" * 200_000],
     )
-    with Started(database_url) as started:
+    with Started(database_url, "--stop-on-error") as started:
         assert started.process.wait(PATIENCE) == 1
         assert "Nothing handles TTTT" in started.log
         assert len(started.log) < 10_000

@@ -7,13 +7,18 @@ LEFT JOIN message_store.messages m
 GROUP BY a.id HAVING count(m.id) <> 1
 
 -- name: i2_one_effect
--- Every idempotence key has exactly one effect.
+-- Every idempotence key has exactly one effect, or none if its command or copy is a dead letter.
 WITH asked AS (
-  SELECT DISTINCT data->>'accountId' AS account,
-         CASE type WHEN 'Open' THEN 'open' WHEN 'Close' THEN 'close'
-                   ELSE coalesce(data->>'depositId', data->>'withdrawalId') END AS key
-  FROM message_store.messages
-  WHERE message_store.category(stream_name) = 'account:command'
+  SELECT m.data->>'accountId' AS account,
+         CASE m.type WHEN 'Open' THEN 'open' WHEN 'Close' THEN 'close'
+                     ELSE coalesce(m.data->>'depositId', m.data->>'withdrawalId') END AS key,
+         count(l.state) AS letters
+  FROM message_store.messages m
+  LEFT JOIN reservation.dead_letters l
+    ON l.consumer = 'account' AND l.global_position = m.global_position
+    AND l.state <> 'handled' AND l.reason <> 'conflict'
+  WHERE message_store.category(m.stream_name) IN ('account:command', 'accountTransaction')
+  GROUP BY 1, 2
 ), effects AS (
   SELECT data->>'accountId' AS account,
          CASE type WHEN 'Opened' THEN 'open' WHEN 'Closed' THEN 'close'
@@ -25,7 +30,7 @@ WITH asked AS (
 )
 SELECT asked.account || ' ' || asked.key || ': ' || coalesce(effects.times, 0) || ' effects' AS what
 FROM asked LEFT JOIN effects USING (account, key)
-WHERE coalesce(effects.times, 0) <> 1
+WHERE coalesce(effects.times, 0) <> 1 AND (effects.times > 1 OR asked.letters = 0)
 
 -- name: i3_no_effect_without_command
 -- Every event follows a command, directly or through the command's reservation.
@@ -53,14 +58,15 @@ GROUP BY stream_name
 HAVING min(position) <> 0 OR max(position) <> count(*) - 1
 
 -- name: i5_in_order
--- The consumers saw every message of their categories, in order: reservations stand in the order
--- of the commands they follow, and an account's transactions in that of their reservations.
+-- The consumers saw every message of their categories, in order: an account's reservations stand in
+-- the order of the commands they follow, and an account's transactions in that of their reservations.
 SELECT stream_name AS what
 FROM (
   SELECT stream_name, global_position,
          (metadata->>'causationMessageGlobalPosition')::bigint AS cause,
          lag((metadata->>'causationMessageGlobalPosition')::bigint)
-           OVER (ORDER BY global_position) AS cause_before
+           OVER (PARTITION BY split_part(stream_name, '+', 1) ORDER BY global_position)
+           AS cause_before
   FROM message_store.messages
   WHERE message_store.category(stream_name) = 'accountTransaction'
 ) AS reservations
@@ -113,7 +119,7 @@ WHERE coalesce(p.position, 0) <> c.head
 
 -- name: i8_accounted_for
 -- Every command brought something about, or stands beside an equal or conflicting one that did;
--- every reserved copy was handled.
+-- every reserved copy was handled; or there is a dead letter that tells why not.
 WITH causes AS (
   SELECT (metadata->>'causationMessageGlobalPosition')::bigint AS global_position, data
   FROM message_store.messages
@@ -128,6 +134,10 @@ WITH causes AS (
 SELECT m.type || ' at ' || m.stream_name || ' position ' || m.position AS what
 FROM messages m
 WHERE NOT m.has_effect
+  AND NOT EXISTS (
+    SELECT FROM reservation.dead_letters l
+    WHERE l.consumer = 'account' AND l.global_position = m.global_position
+      AND l.state <> 'handled')
   AND (message_store.category(m.stream_name) = 'accountTransaction'
        OR NOT EXISTS (
          SELECT FROM messages earlier

@@ -108,6 +108,25 @@ def test_every_row_is_counted_once_under_its_verdict(spark, name):
     assert counted.in_order == (not violations)
 
 
+def test_a_dead_letter_is_neither_missing_nor_pending(spark):
+    """Nor is it one any more once its key is reserved, by itself or by a reissue."""
+    commands = [
+        command(1),
+        command(2, key="t-1+x"),
+        command(3, key=None),
+        command(101, key="t-2+x"),
+    ]
+    judged = judge(
+        spark.createDataFrame(commands, COLUMNS),
+        spark.createDataFrame([reservation(4)], COLUMNS),
+        POSITION,
+        [1, 3, 101],
+    )
+    counted = count_up(judged, "a:command", "t")
+    assert (counted.reserved, counted.dead, counted.missing, counted.pending) == (1, 2, 1, 0)
+    assert findings(judged, "a:command", "t").count() == 1
+
+
 def test_the_findings_name_the_messages(spark):
     """Each with its stream, position and id, to be looked up."""
     judged = judge(

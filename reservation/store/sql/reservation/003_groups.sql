@@ -65,3 +65,6 @@ DROP FUNCTION IF EXISTS reservation.read_commands(text, bigint, bigint, jsonb);
 
 CREATE INDEX dead_letters_open ON reservation.dead_letters (consumer, category, entity, global_position)
   WHERE state IN ('dead', 'parked', 'retry');
+
+CREATE INDEX dead_letters_due ON reservation.dead_letters (consumer, category, entity, global_position)
+  WHERE state = 'retry';

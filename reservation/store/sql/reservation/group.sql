@@ -85,7 +85,7 @@ CREATE OR REPLACE FUNCTION reservation.take_part(
   consumer text, category text, member bigint, lease interval
 ) RETURNS TABLE (
   head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
-  unclean integer[]
+  unclean integer[], retry boolean
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -174,6 +174,9 @@ BEGIN
   SELECT g.carried INTO carried FROM reservation.groups g
   WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);
   head := reservation.category_head(take_part.category);
+  retry := EXISTS (
+    SELECT FROM reservation.dead_letters l
+    WHERE (l.consumer, l.category, l.state) = (take_part.consumer, take_part.category, 'retry'));
   RETURN NEXT;
 END
 $$;

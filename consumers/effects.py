@@ -1,0 +1,222 @@
+"""What messages bring about: decided by the handlers, and written in the transaction at hand."""
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from psycopg import Connection, Rollback
+
+from consumers.decisions import Decisions
+from consumers.handling import Handling
+from consumers.parking import Policy
+from reservation.component import Component
+from reservation.errors import (
+    ExpectedVersionError,
+    HandlerError,
+    MessageError,
+    MessageIdConflictError,
+    StoreError,
+)
+from reservation.idempotence.reserve import compare_initiations, reserve
+from reservation.message import StoredMessage
+from reservation.store.client import MessageStore
+from reservation.store.writing import Write
+
+
+class Effects:
+    """The effects of the messages of one category, for a batch of it or for letters."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        component: Component,
+        category: str,
+        moves: Callable[[], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            connection: that of the transactions.
+            component: whose handlers decide.
+            category: whose messages they are.
+            moves: called before each handler is, as a sign that the process is not stuck.
+        """
+        self._connection = connection
+        self._component = component
+        self._handling = Handling(connection, component, category, moves)
+        self._wanted: list[str] = []
+
+    @property
+    def alone(self) -> Collection[str]:
+        """The types of messages whose handlers have a transaction of their own."""
+        return self._handling.alone
+
+    def forget(self) -> None:
+        """Forget what was decided, because it was not committed."""
+        self._handling.forget()
+
+    def store(self, careful: bool) -> MessageStore:
+        """Return the store, other writers held off if care is to be taken."""
+        store = MessageStore(self._connection)
+        if careful:
+            component = self._component
+            store.lock_categories(
+                [component.name, *component.reservation_categories, *self._wanted]
+            )
+        return store
+
+    def decide(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        careful: bool,
+        policy: Policy,
+    ) -> Decisions:
+        """Decide on messages; with care, pass what was handled before.
+
+        Args:
+            store: as `store` returned it.
+            messages: in their order.
+            key_streams: for each, the stream that its key names, if the server has taken that.
+            careful: whether to look for those that were handled before.
+            policy: what becomes of those that can not be dealt with.
+
+        Raises:
+            MessageError: one of them can not be dealt with.
+        """
+        if careful:
+            decisions = self._decide_carefully(store, messages, key_streams, policy)
+        else:
+            decisions = self._handling.decide(store, messages, key_streams, policy=policy)
+        self._wanted = decisions.categories
+        return decisions
+
+    def _decide_carefully(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        policy: Policy,
+    ) -> Decisions:
+        """Decide, and pass what was handled before.
+
+        A message that brought about no event shows that only by what its handler writes, once it
+        is alone: what the handler did is taken back then.
+        """
+        decide, redelivered = self._handling.decide, False
+        handled = self._handled_before(store, messages)
+        with self._connection.transaction() as attempt:
+            decisions = decide(store, messages, key_streams, handled, policy)
+            if len(messages) == 1 and any(self._further_before(store, decisions)):
+                redelivered = True
+                raise Rollback(attempt)
+        if redelivered:
+            self._handling.forget()
+            return decide(store, messages, key_streams, frozenset([messages[0].id]), policy)
+        return decisions
+
+    def carry_out(
+        self,
+        store: MessageStore,
+        decisions: Decisions,
+        messages: Sequence[StoredMessage],
+        careful: bool,
+    ) -> None:
+        """Write what was decided, under the locks of its categories.
+
+        Raises:
+            MessageError: it can not be written.
+            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
+                was handled before; run the transaction again, carefully.
+        """
+        try:
+            self._write(store, decisions, messages)
+        except (ExpectedVersionError, MessageIdConflictError) as error:
+            if careful:
+                _blame(error, decisions, messages)
+            raise
+        self._handling.written(decisions)
+
+    def _write(
+        self, store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
+    ) -> None:
+        connection, component = self._connection, self._component
+        try:
+            for write_id in self._further_before(store, decisions):
+                raise MessageIdConflictError(f"The message {write_id} was written before")
+            _refuse_redelivery(decisions.writes, store.write_batch(decisions.writes))
+            outcomes = reserve(
+                connection,
+                [(command.global_position, name) for command, name in decisions.reservations],
+                component.volatile("reserve"),
+            )
+            reissued = compare_initiations(
+                connection,
+                [(command.global_position, name) for command, name in decisions.reissued],
+                component.volatile("initiate"),
+            )
+        except StoreError as error:
+            if type(error) is not StoreError:
+                raise
+            raise MessageError(  # which names the message once it is alone in its batch
+                f"Cannot write what {messages[0]} brings about: {error}"
+            ) from error
+        for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
+            decisions.tell(command, name, outcome)
+        for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
+            decisions.tell(command, name, outcome)
+
+    def _further_before(self, store: MessageStore, decisions: Decisions) -> Iterator[uuid.UUID]:
+        """Give the ids of the further messages that are stored already, where they belong."""
+        if decisions.further:
+            stored = store.stored_ids([write.id for write in decisions.further if write.id])
+            for write in decisions.further:
+                if write.id is not None and stored.get(write.id) == write.stream_name:
+                    yield write.id
+
+    def _handled_before(
+        self, store: MessageStore, messages: Sequence[StoredMessage]
+    ) -> frozenset[str]:
+        """Return the ids of those messages whose first event is stored already."""
+        first_events = list(self._handling.first_events(messages))
+        stored = store.stored_ids([event for _, event, _ in first_events])
+        # In another stream it is no event of ours but a message that took the id, which the store
+        # will then say.
+        return frozenset(
+            message.id for message, event, stream in first_events if stored.get(event) == stream
+        )
+
+
+def _blame(
+    error: ExpectedVersionError | MessageIdConflictError,
+    decisions: Decisions,
+    messages: Sequence[StoredMessage],
+) -> None:
+    """Raise an error that no further attempt mends as one of the message, once that is alone.
+
+    Under the locks nobody else can have been first. That an entity's stream is not where it was
+    read is no fault of a handler all the same: there are writers that take no locks.
+    """
+    of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
+    if isinstance(error, MessageIdConflictError):
+        raise MessageError(
+            f"Cannot write what the handling of {of} brings about: {error}"
+        ) from error
+    if decisions.conditional:
+        raise HandlerError(
+            f"The handler of {of} wrote with an expected version that is not met: {error}"
+        ) from error
+
+
+def _refuse_redelivery(writes: Sequence[Write], positions: Sequence[int]) -> None:
+    """Make sure that every event is where the decisions took it to be.
+
+    An event that was stored before is passed over by the store; what was decided after it was
+    decided on an entity that had it twice.
+    """
+    for write, position in zip(writes, positions, strict=True):
+        if write.expected_version is not None and position != write.expected_version + 1:
+            raise MessageIdConflictError(
+                f"The event {write.id} in {write.stream_name} was written before, at {position}"
+            )

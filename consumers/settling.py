@@ -1,0 +1,131 @@
+"""Handling letters again: one transaction for what they bring about and for their states."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.dead_letters import DeadLetters, Due
+from consumers.effects import Effects
+from consumers.failure import Failure, Letter
+from consumers.parking import ALL_OR_NOTHING
+from consumers.position import Positions
+from reservation.errors import DecodeError
+from reservation.message import StoredMessage
+from reservation.store.errors import translated
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of letters that were handled again.
+
+    Attributes:
+        handled: how many of them are handled now.
+        died: whether one is dead again.
+        conflicts: the commands found in conflict, and the stream of their key.
+        letters: those that are dead again, and whose message is known.
+        freed: the entities that nothing waits for any more.
+    """
+
+    handled: int = 0
+    died: bool = False
+    conflicts: Sequence[tuple[StoredMessage, str]] = ()
+    letters: Sequence[Letter] = ()
+    freed: Collection[str] = ()
+
+
+class Settling:
+    """How one consumer handles letters of its category again."""
+
+    def __init__(
+        self, connection: Connection[Any], effects: Effects, dead_letters: DeadLetters
+    ) -> None:
+        """Prepare.
+
+        Args:
+            connection: not in a transaction.
+            effects: what the letters' messages bring about.
+            dead_letters: where the letters are.
+        """
+        self._connection = connection
+        self._effects = effects
+        self._dead_letters = dead_letters
+
+    @property
+    def alone(self) -> Collection[str]:
+        """The types of messages whose handlers have a transaction of their own."""
+        return self._effects.alone
+
+    def settle(
+        self, positions: Positions, letters: Sequence[Due], *, careful: bool = False
+    ) -> Settled:
+        """Handle letters again, all of them or none.
+
+        Args:
+            positions: what is held of the category, and of it the letters' partitions.
+            letters: of each entity the first of its line, in order.
+            careful: as for `run`.
+
+        Raises:
+            LettersChanged: some of them are not to be retried any more; nothing is written.
+            MessageError: a message can not be dealt with; nothing is written.
+            ExpectedVersionError, MessageIdConflictError: as for `run`.
+            PositionLostError: another process has taken over; nothing is written.
+        """
+        try:
+            return self._settle(positions, letters, careful)
+        except BaseException:
+            self._effects.forget()
+            raise
+
+    def bury_again(
+        self, positions: Positions, letter: Due, failure: Failure, attempts: int
+    ) -> Settled:
+        """Have a letter dead again, which failed again.
+
+        Raises:
+            LettersChanged: it is not to be retried any more; nothing is written.
+            PositionLostError: another process has taken over; nothing is written.
+        """
+        with translated(), self._connection.transaction():
+            positions.hold(self._connection, {letter.partition})
+            self._dead_letters.bury_again(
+                self._connection, letter, failure, entity=letter.entity, attempts=attempts
+            )
+        message = letter.message
+        known = [] if message is None else [Letter(message, letter.entity, failure, attempts)]
+        return Settled(died=True, letters=known)
+
+    def _settle(self, positions: Positions, letters: Sequence[Due], careful: bool) -> Settled:
+        connection, dead_letters = self._connection, self._dead_letters
+        messages = [_stored(letter) for letter in letters]
+        with translated(), connection.transaction():
+            store = self._effects.store(careful)
+            decisions = self._effects.decide(
+                store, messages, [None] * len(messages), careful, ALL_OR_NOTHING
+            )
+            store.lock_categories(decisions.categories)
+            positions.hold(connection, {letter.partition for letter in letters})
+            dead_letters.settle(connection, letters)
+            self._effects.carry_out(store, decisions, messages, careful)
+            conflicts = {one.message.global_position: one for one in decisions.letters}
+            for letter in letters:
+                found = conflicts.get(letter.global_position)
+                if found is not None:
+                    dead_letters.bury_again(
+                        connection, letter, found.failure, entity=None, attempts=1
+                    )
+            entities = {letter.entity for letter in letters if letter.entity is not None}
+            blocked = dead_letters.call_next(connection, entities)
+        return Settled(
+            handled=len(letters) - len(conflicts),
+            conflicts=decisions.conflicts,
+            freed=entities - blocked,
+        )
+
+
+def _stored(letter: Due) -> StoredMessage:
+    if letter.message is None:
+        raise DecodeError(f"{letter.told} is in the store no more; discard its dead letter")
+    return letter.message

@@ -1,0 +1,253 @@
+"""Messages that can not be dealt with, met by real processes, and what becomes of the others."""
+
+import json
+import signal
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from bank.invariants import progress
+from tests.bank import READS, RESERVED, broken, event_types
+from tests.controls import COMMANDS, deposit, open_
+from tests.poison import APP, Poison
+from tests.processes import PATIENCE, Started, run_cli
+
+pytestmark = pytest.mark.faults
+
+OTHER = "account:command-456"
+
+
+def letters(connection):
+    """Return the letters as (deposit or type, state, reason, attempts), in order."""
+    return connection.execute(
+        "SELECT coalesce(m.data->>'depositId', l.type), l.state, l.reason, l.attempts "
+        "FROM reservation.dead_letters l "
+        "LEFT JOIN message_store.messages m USING (global_position) ORDER BY l.global_position"
+    ).fetchall()
+
+
+def drained(connection, started):
+    """Wait until the consumers have passed everything."""
+    for category in READS:
+        while progress(connection)[category][0]:
+            started.wait_for("batch_committed", category=category)
+
+
+def start(database_url, poison, *arguments):
+    return Started(database_url, "--app-dir", str(poison.folder), *arguments, app=APP)
+
+
+def retry(database_url, *arguments):
+    done = run_cli("dead-letters", *arguments, "--database-url", database_url)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_two_accounts(store):
+    """Write three deposits to one account, the second to be poisoned, and one to another."""
+    store.write([open_(), deposit("d1"), deposit("bad"), deposit("d3")], COMMANDS)
+    store.write([open_("456"), deposit("e1", account="456")], OTHER)
+
+
+def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
+    connection, store, database_url, tmp_path
+):
+    """After three attempts; once it is mended, the dead letter and the parked one are handled."""
+    poison = Poison(tmp_path, bad="raise")
+    write_two_accounts(store)
+    with start(database_url, poison) as started:
+        dead = started.wait_for("message_dead", reason="handler")
+        started.wait_for("message_parked", count=1, entities=1)
+        drained(connection, started)
+        assert (dead["attempts"], dead["type"]) == (3, "Deposit")
+        assert "raised ValueError in poisoned (poisoned.py:" in dead["error"]
+        assert event_types(store) == ["Opened", "Deposited"]
+        assert event_types(store, "456") == ["Opened", "Deposited"]
+        assert letters(connection) == [("bad", "dead", "handler", 3), ("d3", "parked", "parked", 0)]
+        assert broken(connection) == {}
+        store.write(deposit("d4"), COMMANDS)
+        started.wait_for("message_parked", count=1)
+        poison.set()
+        retry(database_url, "retry", str(dead["global_position"]))
+        started.wait_for("dead_letters_retried", handled=3, dead=0)
+        store.write(deposit("d5"), COMMANDS)
+        started.wait_for("batch_committed", category=RESERVED, handled=1)
+        drained(connection, started)
+        assert started.stop() == 0
+        assert "secret" not in started.log
+    deposited = [json.loads(one.data).get("depositId") for one in store.read_stream("account-123")]
+    assert deposited == [None, "d1", "bad", "d3", "d4", "d5"]
+    assert {state for _, state, *_ in letters(connection)} == {"handled"}
+    assert broken(connection) == {}
+
+
+def test_a_handler_that_fails_twice_is_tried_a_third_time(
+    connection, store, database_url, tmp_path
+):
+    """Nothing is dead then."""
+    poison = Poison(tmp_path, bad="twice")
+    write_two_accounts(store)
+    with start(database_url, poison, "--only", "commands") as started:
+        drained_commands(connection, started)
+        assert started.stop() == 0
+    with start(database_url, poison, "--only", "reserved") as started:
+        drained(connection, started)
+        assert started.stop() == 0
+    assert poison.calls("bad") == 3
+    assert letters(connection) == []
+    assert broken(connection) == {}
+
+
+def drained_commands(connection, started):
+    while progress(connection)[READS[0]][0]:
+        started.wait_for("batch_committed", category=READS[0])
+
+
+@pytest.mark.parametrize("fault", ["exit", "kill", "segfault"])
+def test_a_handler_that_kills_its_process_is_counted_whichever_process_tries(
+    connection, store, database_url, tmp_path, fault
+):
+    """The host starts the consumer again; the first death is the batch's, three are its own."""
+    poison = Poison(tmp_path, bad=fault)
+    write_two_accounts(store)
+    with start(database_url, poison) as started:
+        dead = started.wait_for("message_dead")
+        drained(connection, started)
+        assert started.stop() == 0
+    assert (dead["reason"], dead["attempts"]) == ("process_died", 3)
+    assert poison.calls("bad") == 4
+    assert letters(connection) == [
+        ("bad", "dead", "process_died", 3),
+        ("d3", "parked", "parked", 0),
+    ]
+    assert event_types(store, "456") == ["Opened", "Deposited"]
+    assert broken(connection) == {}
+
+
+def test_the_count_goes_on_in_another_process(connection, store, database_url, tmp_path):
+    """A consumer that runs alone dies with its handler, and somebody starts the next."""
+    poison = Poison(tmp_path, bad="kill")
+    write_two_accounts(store)
+    with start(database_url, poison, "--only", "commands") as started:
+        drained_commands(connection, started)
+        assert started.stop() == 0
+    for _ in range(4):
+        with start(database_url, poison, "--only", "reserved") as started:
+            assert started.process.wait(PATIENCE) == -signal.SIGKILL
+    with start(database_url, poison, "--only", "reserved") as started:
+        started.wait_for("message_dead", reason="process_died", attempts=3)
+        drained(connection, started)
+        assert started.stop() == 0
+    assert poison.calls("bad") == 4
+    assert broken(connection) == {}
+
+
+def test_a_process_that_dies_in_a_retry_is_counted_too(connection, store, database_url, tmp_path):
+    """The line goes on where it was, and what is behind it stays in order."""
+    poison = Poison(tmp_path, bad="raise")
+    write_two_accounts(store)
+    with start(database_url, poison) as started:
+        started.wait_for("message_dead", reason="handler")
+        drained(connection, started)
+        poison.set(d3="kill")
+        retry(database_url, "retry", "--all")
+        started.wait_for("message_dead", reason="process_died", attempts=3)
+        assert [one[:3] for one in letters(connection)] == [
+            ("bad", "handled", "handler"),
+            ("d3", "dead", "process_died"),
+        ]
+        poison.set()
+        retry(database_url, "retry", "--entity", "account-123")
+        started.wait_for("dead_letters_retried", handled=1)
+        assert started.stop() == 0
+    assert event_types(store) == ["Opened", *["Deposited"] * 3]
+    assert broken(connection) == {}
+
+
+BAD = [
+    ("Deposit", None, "undecodable"),
+    ("Deposit", [1], "undecodable"),
+    ("Rename", {}, "unknown_type"),
+    (
+        "Close",
+        {"accountId": "", "time": "2026-01-01T00:00:00Z"},
+        "key",
+    ),
+]
+
+
+@pytest.mark.parametrize(("type_", "data", "reason"), BAD)
+def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
+    connection, store, database_url, tmp_path, type_, data, reason
+):
+    """The batch is not gone through one by one for it, and other accounts do not wait."""
+    store.write([open_(), deposit("d1")], COMMANDS)
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s)",
+        [COMMANDS, type_, None if data is None else Jsonb(data)],
+    )
+    store.write([open_("456"), deposit("e1", account="456")], OTHER)
+    store.write(deposit("d3"), COMMANDS)
+    with start(database_url, Poison(tmp_path)) as started:
+        dead = started.wait_for("message_dead", category=READS[0])
+        committed = started.wait_for("batch_committed", category=READS[0])
+        drained(connection, started)
+        assert started.stop() == 0
+        assert "batch_failed" not in started.log
+    assert (dead["reason"], dead["attempts"]) == (reason, 1)
+    assert (committed["dead"], committed["parked"]) == (1, 1)
+    assert event_types(store) == ["Opened", "Deposited"]
+    assert event_types(store, "456") == ["Opened", "Deposited"]
+    assert broken(connection) == {}
+
+
+def test_what_is_parked_stays_so_over_a_restart(connection, store, database_url, tmp_path):
+    """Which entities are blocked is read when a partition is taken."""
+    poison = Poison(tmp_path, bad="raise")
+    write_two_accounts(store)
+    with start(database_url, poison) as started:
+        started.wait_for("message_dead")
+        drained(connection, started)
+        assert started.stop() == 0
+    poison.set()
+    store.write(deposit("d4"), COMMANDS)
+    store.write(deposit("e2", account="456"), OTHER)
+    with start(database_url, poison) as started:
+        started.wait_for("batch_committed", parked=1, handled=1)
+        assert started.stop() == 0
+    assert event_types(store) == ["Opened", "Deposited"]
+    assert event_types(store, "456") == ["Opened", *["Deposited"] * 2]
+    assert broken(connection) == {}
+
+
+def test_the_others_of_a_group_retry_what_its_dead_member_held(
+    connection, store, database_url, tmp_path
+):
+    """A letter belongs to the partition, not to the process that wrote it."""
+    poison = Poison(tmp_path, bad="raise")
+    write_two_accounts(store)
+    with start(database_url, poison, "--only", "commands") as commands:
+        drained_commands(connection, commands)
+        assert commands.stop() == 0
+    with start(database_url, poison, "--only", "reserved", "--partitions", "4") as first:
+        first.wait_for("message_dead")
+        drained(connection, first)
+        with start(database_url, poison, "--only", "reserved") as second:
+            second.wait_for("consumer_started")
+            poison.set()
+            first.process.kill()
+            retry(database_url, "retry", "--all")
+            second.wait_for("dead_letters_retried", handled=2, dead=0)
+            assert second.stop() == 0
+    assert event_types(store) == ["Opened", *["Deposited"] * 3]
+
+
+def test_a_consumer_can_be_told_to_stop_at_a_message(connection, store, database_url, tmp_path):
+    """As before the first attempt: nothing is passed, and the exit status says so."""
+    poison = Poison(tmp_path, bad="raise")
+    write_two_accounts(store)
+    with start(database_url, poison, "--stop-on-error") as started:
+        assert started.process.wait(PATIENCE) == 1
+        assert "raised ValueError in poisoned" in started.log
+    assert letters(connection) == []
+    assert event_types(store) == ["Opened", "Deposited"]
