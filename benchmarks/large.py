@@ -2,20 +2,14 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
-
-from psycopg import Connection
 
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark, rate
 from reservation import MessageStore
-from reservation.queries import load_queries
 from reservation.store.connection import connect
 
 STORED = 5_000_000
 COUNT, KEYS, LONG, SAMPLE = 50_000, 45_000, 200_000, 3_000
-
-_QUERIES = load_queries("benchmarks")
 
 
 # Each is given the address of the store, and a number to tell its categories from another run's.
@@ -63,7 +57,7 @@ def large_store(bench: Bench) -> Iterator[Result]:
     """Do all of it on an empty store and on one of 5,000,000 messages."""
     with bench.database() as empty, bench.database() as large:
         with connect(large, autocommit=True) as connection:
-            fill(connection, STORED)
+            workload.fill(connection, "fill", STORED)
         best: dict[tuple[str, str], float] = {}
         # In turn, so that what else the machine does falls on both.
         for run, (name, work), url in itertools.product(range(2), WORK.items(), (empty, large)):
@@ -78,12 +72,3 @@ def large_store(bench: Bench) -> Iterator[Result]:
             best[name, empty],
             0.8,
         )
-
-
-def fill(connection: Connection[Any], count: int) -> None:
-    """Store messages of many categories and streams, and let the planner know of them.
-
-    The indexes are made afterwards, which is how long it takes that matters.
-    """
-    for name in ("drop_indexes", "fill", "make_indexes", "analyze"):
-        connection.execute(_QUERIES[name], {"count": count} if name == "fill" else None)

@@ -23,6 +23,16 @@ SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 
          'causationMessagePosition', n / 50000, 'causationMessageGlobalPosition', n) END
 FROM generate_series(1, %(count)s) AS n
 
+-- name: fill_commands
+-- A backlog: deposits to 10,000 accounts, as a sender writes them, that nobody has dealt with.
+INSERT INTO message_store.messages (id, stream_name, position, type, data)
+SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+         || substr(md5(n::text), 4, 15))::uuid,
+       'account:command-' || n %% 10000, n / 10000, 'Deposit',
+       jsonb_build_object('depositId', 'd' || n, 'accountId', (n %% 10000)::text,
+                          'amount', 10.5, 'time', '2026-01-01T00:00:00Z')
+FROM generate_series(0, %(count)s - 1) AS n
+
 -- name: make_indexes
 DO $$
 BEGIN
@@ -36,3 +46,11 @@ $$
 
 -- name: analyze
 VACUUM (ANALYZE) message_store.messages
+
+-- name: count
+SELECT count(*) FROM message_store.messages
+WHERE message_store.category(stream_name) = %(category)s
+
+-- name: transactions
+SELECT xact_commit + xact_rollback FROM pg_catalog.pg_stat_database
+WHERE datname = current_database()

@@ -88,6 +88,10 @@ class Running:
         with self._changed:
             return self._read[category]
 
+    def check(self) -> None:
+        """Make sure that it still runs."""
+        assert self.process.poll() is None, f"the consumers ended: {self._last}"
+
     def _wait(self, done: Callable[[], bool]) -> None:
         with self._changed:
             came = self._changed.wait_for(lambda: done() or self._ended, PATIENCE)

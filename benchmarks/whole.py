@@ -1,4 +1,4 @@
-"""The whole pattern on the bank: its consumers as real processes, from the log to the last event."""
+"""The whole pattern on the bank: its consumers as real processes, from command to event."""
 
 from collections.abc import Iterator
 
@@ -39,8 +39,7 @@ def _through(bench: Bench, count: int, *arguments: str) -> float:
         with Running(url, *arguments) as running:
             start = running.started()
             running.reached(COMMANDS, len(acknowledged))  # a retry with the same id is no message
-            copies = len(workload.stored_rows(connection, RESERVED))
-            end = running.reached(RESERVED, copies)
+            end = running.reached(RESERVED, workload.stored(connection, RESERVED))
         broken = [one.name for one in check_invariants(connection, acknowledged) if not one.holds]
         assert not broken, broken
     return len(acknowledged) / (end - start).total_seconds()

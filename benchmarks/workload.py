@@ -17,12 +17,15 @@ from consumers.group import Membership, Share
 from consumers.session import Session
 from reservation import Component, MessageStore, Write, codec, follow
 from reservation.idempotence.key import KeyFunction
+from reservation.queries import load_queries
 from reservation.uuid7 import uuid7
 
 ACCOUNTS = 500
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 BATCH = 500  # of what is written
 CONSUMED = 1_000  # of what is consumed: the default of a consumer
+
+_QUERIES = load_queries("benchmarks")
 
 
 def deposits(count: int, category: str, *, keys: int | None = None) -> list[Write]:
@@ -95,12 +98,7 @@ def reserve(
     declared = component(name, key)
     write_batches(MessageStore(connection), deposits(count, declared.command_category, keys=keys))
     reached = consume(connection, declared, declared.command_category, count)
-    row = connection.execute(
-        "SELECT count(*) FROM message_store.messages "
-        "WHERE message_store.category(stream_name) = %s",
-        [f"{name}Transaction"],
-    ).fetchone()
-    assert row == (keys,)
+    assert stored(connection, f"{name}Transaction") == keys
     return reached
 
 
@@ -184,6 +182,21 @@ def reserve_with_peer(client: MessageDB, name: str, count: int) -> float:
                     raise
 
     return rate(count, run)
+
+
+def stored(connection: Connection[Any], category: str) -> int:
+    """Return how many messages a category has."""
+    rows = connection.execute(_QUERIES["count"], {"category": category}).fetchall()
+    return int(rows[0][0])
+
+
+def fill(connection: Connection[Any], query: str, count: int) -> None:
+    """Store so many messages that the server makes up, and let the planner know of them.
+
+    The indexes are made afterwards, which is how long it takes that matters.
+    """
+    for name in ("drop_indexes", query, "make_indexes", "analyze"):
+        connection.execute(_QUERIES[name], {"count": count} if name == query else None)
 
 
 def settle(connection: Connection[Any]) -> None:

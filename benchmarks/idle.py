@@ -1,0 +1,90 @@
+"""Consumers that wait: how soon they act on a message, and what they ask while there is none."""
+
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from psycopg import Connection
+
+from bank.messages import Deposit
+from benchmarks.harness import Bench, Result, benchmark
+from benchmarks.running import Running
+from benchmarks.workload import TIME
+from reservation import MessageStore, Write
+from reservation.queries import load_queries
+from reservation.store.connection import connect
+from reservation.store.notice import Notices, set_notices
+
+MESSAGES, WARM_UP = 300, 20
+LONGEST_PAUSE = 0.1  # seconds between two messages, each of its own length
+LATENCY = {50: 10.0, 99: 50.0}  # milliseconds that the percentiles may take
+CONSUMERS = 2
+WATCHED = 30.0  # seconds
+SETTLED = 11.0  # seconds: a session that waits tells what it did after 10 at the latest
+ASKED = 1.0  # transactions a second of each consumer
+
+_QUERIES = load_queries("benchmarks")
+
+
+@benchmark
+def idle_latency(bench: Bench) -> Iterator[Result]:
+    """Send one deposit at a time to consumers that wait, and see its event; then send nothing.
+
+    The event is seen by who waits for notice of it, which takes a part of a millisecond more than
+    the handler's commit.
+    """
+    print(
+        f"idle_latency: notices on; {MESSAGES} deposits, each from the sender's commit to its "
+        f"event being seen, with pauses of up to {LONGEST_PAUSE} seconds"
+    )
+    with bench.database() as url, connect(url, autocommit=True) as connection:
+        set_notices(connection, on=True)
+        with Running(url) as running:
+            running.started(CONSUMERS)
+            delays = _delays(url, connection)
+            asked = _asked_while_idle(connection) / CONSUMERS
+    points = statistics.quantiles(delays[WARM_UP:], n=100)
+    for at, limit in LATENCY.items():
+        yield _result(f"idle_latency, p{at}", points[at - 1] * 1000, "ms", limit)
+    yield _result("idle_queries", asked, "transactions/s of each consumer", ASKED)
+
+
+def _delays(url: str, connection: Connection[Any]) -> list[float]:
+    """Return for each message how many seconds it took from its commit to its event."""
+    delays = []
+    chance = random.Random(1)
+    with connect(url) as sender, Notices(connection, url, "account") as notices:
+        for n in range(WARM_UP + MESSAGES):
+            time.sleep(chance.uniform(0, LONGEST_PAUSE))
+            while notices.wait(0):
+                pass
+            command = Deposit(f"d{n}", f"{n}", Decimal("10.50"), TIME)
+            MessageStore(sender).write_batch([Write(command, f"account:command-{n}")])
+            sender.commit()
+            start = time.perf_counter()
+            while MessageStore(connection).stream_version(f"account-{n}") < 0:
+                notices.wait(1)
+            delays.append(time.perf_counter() - start)
+    return delays
+
+
+def _asked_while_idle(connection: Connection[Any]) -> float:
+    """Return how many transactions a second the database has while nobody sends anything."""
+    time.sleep(SETTLED)
+    before, start = _transactions(connection), time.perf_counter()
+    time.sleep(WATCHED)
+    after, end = _transactions(connection), time.perf_counter()
+    return (after - before) / (end - start)
+
+
+def _transactions(connection: Connection[Any]) -> int:
+    return int(connection.execute(_QUERIES["transactions"]).fetchall()[0][0])
+
+
+def _result(name: str, figure: float, unit: str, limit: float) -> Result:
+    ratio = figure / limit
+    against = f"the limit of {limit:g}"
+    return Result(name, round(figure, 2), unit, against, round(ratio, 2), 1.0, ratio <= 1)
