@@ -1,17 +1,20 @@
 """Running the example's consumers within a test, batch by batch."""
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from psycopg import Connection
 
 from bank import account
-from bank.invariants import check_invariants
+from bank.invariants import check_invariants, progress
 from consumers.batch import Batch, BatchResult
 from consumers.group import Membership, Share
 from consumers.position import Positions
 from consumers.session import Session
 from reservation import Component, MessageStore
+from tests.processes import PATIENCE
 
 RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]
@@ -63,6 +66,21 @@ def drain(connection: Connection[Any], component: Component = account) -> list[B
 def event_types(store: MessageStore, account_id: str = "123") -> list[str]:
     """Return the types of an account's events, in order."""
     return [message.type for message in store.read_stream(f"account-{account_id}")]
+
+
+def wait_until_drained(
+    connection: Connection[Any], *running: Any, categories: Sequence[str] = READS
+) -> None:
+    """Wait until the consumers have dealt with everything, and see to it that they run.
+
+    Who commits it does not matter, so it is the stored positions that are asked.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while any(progress(connection)[category][0] for category in categories):
+        for one in running:
+            assert one.process.poll() is None, one.log
+        assert time.monotonic() < deadline, progress(connection)
+        time.sleep(0.02)
 
 
 def broken(connection: Connection[Any], acknowledged: Any = ()) -> dict[str, list[str]]:

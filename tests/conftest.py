@@ -12,6 +12,7 @@ from psycopg import Connection, conninfo, sql
 
 from reservation import MessageStore, install
 from reservation.store.connection import connect
+from tests import chance
 from tests.message_db import imitate
 from tests.servers import server
 
@@ -38,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run PostgreSQL embedded or in a container, unless RESERVATION_TEST_DATABASE_URL "
         "names one",
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say with which seeds the run can be repeated, however quiet it is."""
+    terminalreporter.write_line(f"Seeds are counted from RESERVATION_TEST_SEED={chance.FIRST}.")
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """The command line as processes of their own, and waiting for what they log."""
 
 import json
+import multiprocessing
 import os
 import queue
 import signal
@@ -9,6 +10,9 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any, Self
+
+from consumers.group import Share
+from consumers.host import Assignment, run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PATIENCE = 60.0
@@ -32,6 +36,57 @@ def run_cli(
         timeout=180,
         check=False,
     )
+
+
+class Forked:
+    """One consumer in a process of its own that does not have to import anything first.
+
+    It runs what ``reservation start --only`` runs, and starts within a few milliseconds.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        category: str,
+        *,
+        batch_size: int,
+        share: Share = Share(),  # noqa: B008  it is frozen
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["pytest", "bank", "consumers.host"])
+        assignment = Assignment(
+            app="bank:account",
+            app_dir=str(EXAMPLES),
+            consumer="account",
+            category=category,
+            database_url=database_url,
+            batch_size=batch_size,
+            log_level="info",
+            grace=30,
+            share=share,
+        )
+        self._process = context.Process(target=run, args=([assignment],))
+        self._process.start()
+
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self._process.pid or 0, number)
+
+    def stop(self) -> int:
+        """Ask it to stop; return the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> bool:
+        """End it with SIGKILL; return whether it ran until then."""
+        return self._end(signal.SIGKILL) == -signal.SIGKILL
+
+    def _end(self, number: int) -> int:
+        self.send(number)
+        self._process.join(PATIENCE)
+        status = self._process.exitcode
+        assert status is not None, "it does not end"
+        self._process.close()
+        return status
 
 
 class Started:

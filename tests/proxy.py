@@ -1,4 +1,4 @@
-"""A proxy between client and server that cuts the connection at a chosen moment.
+"""A proxy between client and server that cuts or holds the connection at a chosen moment.
 
 The client connects to it over TCP without encryption, so that it can look for the statement that
 it is to wait for. One thread moves the bytes; all waiting is for sockets.
@@ -40,7 +40,7 @@ class Proxy:
 
     Attributes:
         address: what clients connect to.
-        happened: set when the connection was cut.
+        happened: set when the connection was cut, or held.
     """
 
     def __init__(self, address: str) -> None:
@@ -52,6 +52,8 @@ class Proxy:
         )
         self.happened = threading.Event()
         self._cut: tuple[Cut, bytes] | None = None
+        self._requests_left: int | None = None
+        self._held = False
         self._orders: list[tuple[str, threading.Event]] = []
         self._links: dict[socket.socket, _Link] = {}
         self._wake, self._woken = socket.socketpair()
@@ -75,6 +77,14 @@ class Proxy:
         self.happened.clear()
         self._cut = (when, statement.encode())
 
+    def hold(self, requests: int) -> None:
+        """Let so many more requests through, of all clients, then nothing either way until `drop`.
+
+        What is held never reaches the server, so a client that is killed then has come just so far.
+        """
+        self.happened.clear()
+        self._requests_left = requests
+
     def drop(self) -> None:
         """Cut every connection there is now, as a server does that is restarted."""
         self._order("drop")
@@ -93,13 +103,27 @@ class Proxy:
                     what, done = self._orders.pop(0)
                     for link in set(self._links.values()):
                         self._close(link)
+                    self._release()
                     done.set()
                     if what == "stop":
                         return
+                elif self._held:
+                    break
                 elif key.fileobj is self._listener:
                     self._accept()
                 elif link := self._links.get(key.fileobj):
                     self._move(link, key.fileobj)
+
+    def _hold(self) -> None:
+        self._requests_left, self._held = None, True
+        for source in (self._listener, *self._links):
+            self._selector.unregister(source)
+        self.happened.set()
+
+    def _release(self) -> None:
+        if self._held:
+            self._held = False
+            self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -129,6 +153,11 @@ class Proxy:
             self._close(link)
 
     def _to_server(self, link: _Link, data: bytes) -> None:
+        if self._requests_left is not None:
+            if self._requests_left == 0:
+                self._hold()
+                return
+            self._requests_left -= 1
         if self._cut is not None and self._cut[1] in data:
             (link.cut, _), self._cut = self._cut, None  # no other connection is cut
             if link.cut is Cut.BEFORE:
@@ -153,7 +182,7 @@ class Proxy:
 
     def _close(self, link: _Link) -> None:
         for end in (link.client, link.server):
-            if self._links.pop(end, None):
+            if self._links.pop(end, None) and not self._held:
                 self._selector.unregister(end)
             with contextlib.suppress(OSError):
                 end.close()

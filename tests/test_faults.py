@@ -1,67 +1,85 @@
-"""Killing the consumers with SIGKILL at random moments, and what must hold after that."""
+"""Killing processes with SIGKILL, at random moments and at each step, and what must hold then."""
 
+import itertools
 import random
 import threading
 
+import psutil
 import pytest
 
 from bank.invariants import progress
-from bank.traffic import in_batches, make_traffic
-from reservation import MessageStore
-from tests.bank import READS, broken
-from tests.processes import Started
+from bank.traffic import make_traffic
+from tests.bank import READS, RESERVED, broken, wait_until_drained
+from tests.chance import seeds
+from tests.processes import PATIENCE, Forked, Started
+from tests.proxy import Proxy
+from tests.sending import Sender
 
 pytestmark = pytest.mark.faults
 
-KILLS = 20
+VICTIMS = ["host", "commands", "reserved"]
 
 
-def wait_until_drained(connection, consumers):
-    """Wait until each consumer has committed the end of its category, commands first."""
-    for which, category in zip(("commands", "reserved"), READS, strict=True):
-        while progress(connection)[category][0]:
-            consumers[which].wait_for("batch_committed")
+def consumers(started, workers=1):
+    """Return the processes of each category's consumers, in the order they were started in."""
+    # The first child is multiprocessing's own tracker.
+    children = psutil.Process(started.process.pid).children()[1:]
+    assert len(children) == 2 * workers
+    return {"commands": children[:workers], "reserved": children[workers:]}
 
 
-@pytest.mark.parametrize("seed", range(KILLS))
-def test_a_killed_consumer_leaves_nothing_lost_and_nothing_twice(
-    connection, store, database_url, seed
+@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
+    connection, database_url, workers, victim, seed
 ):
-    """Whichever consumer, whichever moment: after a restart I1 to I8 hold."""
-    print(f"seed {seed}")  # noqa: T201  repeats the run
-    chance = random.Random(seed)
-    victim = chance.choice(["commands", "reserved"])
+    """Whichever process, whichever moment: I1 to I8 hold, whoever went on with its work."""
+    chance = random.Random(f"{workers} {victim} {seed}")
+    arguments = (database_url, "--batch-size", "20", "--workers", str(workers))
     traffic = make_traffic(accounts=10, sends=600, seed=seed)
-    acknowledged = set()
-
-    def send():
-        with MessageStore.open(database_url) as sender:
-            for batch in in_batches(traffic, traffic.accounts, 5):
-                sender.write_batch(batch)
-                acknowledged.update(write.id for write in batch)
-
-    def start(which):
-        return Started(database_url, "--only", which, "--batch-size", "20")
-
-    consumers = {which: start(which) for which in ("commands", "reserved")}
-    sending = threading.Thread(target=send)
-    try:
-        sending.start()
+    with Sender(database_url, traffic) as sender, Started(*arguments) as started:
+        for _ in range(2 * workers):
+            started.wait_for("consumer_started")
         for _ in range(chance.randrange(1, 12)):
-            consumers[victim].wait_for("batch_committed")
+            started.wait_for("batch_committed")
         threading.Event().wait(chance.uniform(0, 0.02))  # somewhere within the next batches
-        consumers[victim].process.kill()
-        consumers[victim].process.wait()
-        consumers[victim].__exit__()
-        consumers[victim] = start(victim)
-        sending.join()
-        wait_until_drained(connection, consumers)
-        for write in traffic.late:
-            store.write_batch([write])
-            acknowledged.add(write.id)
-        wait_until_drained(connection, consumers)
-        assert [one.stop() for one in consumers.values()] == [0, 0]
-    finally:
-        for one in consumers.values():
-            one.__exit__()
-    assert broken(connection, acknowledged) == {}
+        if victim == "host":
+            started.process.kill()
+        else:
+            chance.choice(consumers(started, workers)[victim]).kill()
+            started.wait_for("consumer_died", how="by signal 9")
+        with Started(*arguments) if victim == "host" else started as running:
+            sender.finish()
+            wait_until_drained(connection, running)
+            sender.send_late()
+            wait_until_drained(connection, running)
+            assert running.stop() == 0
+    assert broken(connection, sender.acknowledged) == {}
+
+
+@pytest.mark.parametrize("category", READS)
+def test_a_consumer_may_be_killed_at_each_of_its_requests(connection, database_url, category):
+    """From its first word to the server to the end of some batches: what is done is done once."""
+    traffic = make_traffic(accounts=5, sends=300, seed=1)
+    with Sender(database_url, traffic, 50) as sender, Proxy(database_url) as proxy:
+        sender.finish()
+        if category == RESERVED:
+            with Started(database_url, "--only", "commands") as commands:
+                wait_until_drained(connection, commands, categories=["account:command"])
+                assert commands.stop() == 0
+        for requests in itertools.count():
+            before = progress(connection)[category][0]
+            proxy.hold(requests)
+            consumer = Forked(proxy.address, category, batch_size=2)
+            assert proxy.happened.wait(PATIENCE)
+            assert consumer.kill()
+            proxy.drop()
+            # What was killed at its work is taken up one by one at first.
+            if before - progress(connection)[category][0] > 2:
+                break
+        assert requests > 10
+        with Started(database_url) as started:
+            wait_until_drained(connection, started)
+            assert started.stop() == 0
+    assert broken(connection, sender.acknowledged) == {}

@@ -1,0 +1,192 @@
+"""Faults of processes that share a category: others go on with the work, and it is done once."""
+
+import random
+import signal
+
+import psutil
+import pytest
+
+from bank.traffic import make_traffic
+from consumers.group import Share
+from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
+from tests.chance import seeds
+from tests.controls import COMMANDS, deposit, open_
+from tests.holding import HELD, holding
+from tests.processes import PATIENCE, Forked, Started
+from tests.proxy import Cut, Proxy
+from tests.sending import Sender
+
+pytestmark = pytest.mark.faults
+
+COMMIT = "COMMIT\0"  # the whole statement, not BEGIN ISOLATION LEVEL READ COMMITTED
+
+
+def stop(*running):
+    """Stop what runs and return the exit statuses."""
+    return [one.stop() for one in running]
+
+
+def test_a_paused_process_finds_that_another_has_done_its_work(
+    connection, store, database_url, tmp_path, monkeypatch
+):
+    """Its late commit fails; it goes on as a member, and takes over when the other one leaves."""
+    app = holding(tmp_path, monkeypatch)
+    store.write([open_(), deposit(), deposit(HELD), deposit("d3")], COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        wait_until_drained(connection, commands, categories=["account:command"])
+        only = ("--only", "reserved", "--app-dir", str(tmp_path))
+        with Started(database_url, *only, app="held:account") as paused:
+            app.wait()
+            with Started(database_url, "--only", "reserved") as other:
+                other.wait_for("standing_by")
+                paused.process.send_signal(signal.SIGSTOP)
+                other.wait_for("consumer_started", position=0, epoch=2)
+                wait_until_drained(connection, other)
+                paused.process.send_signal(signal.SIGCONT)
+                app.let_go()
+                paused.wait_for("partitions_lost")
+                assert other.stop() == 0
+            store.write(deposit("d4"), COMMANDS)
+            paused.wait_for("batch_committed", handled=1, read=1)
+            assert stop(commands, paused) == [0, 0]
+            assert '"handled": 3' not in paused.log
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 4
+    assert broken(connection) == {}
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
+    """Past its lease, and under load: the other one does all that there is to do meanwhile."""
+    chance = random.Random(seed)
+    arguments = (database_url, "--batch-size", "20", "--partitions", "4")
+    with (
+        Sender(database_url, make_traffic(accounts=20, sends=600, seed=seed)) as sender,
+        Started(database_url, "--only", "commands") as commands,
+        Started(*arguments, "--only", "reserved") as paused,
+        Started(*arguments, "--only", "reserved") as other,
+    ):
+        for one in (paused, other):
+            one.wait_for("consumer_started")
+        for _ in range(chance.randrange(1, 8)):
+            paused.wait_for("batch_committed")
+        sender.pause(chance.uniform(0, 0.02))
+        paused.process.send_signal(signal.SIGSTOP)
+        try:
+            sender.finish()
+            wait_until_drained(connection, commands, other)
+        finally:
+            paused.process.send_signal(signal.SIGCONT)
+        sender.send_late()
+        wait_until_drained(connection, commands, other, paused)
+        assert stop(commands, other, paused) == [0, 0, 0]
+    assert broken(connection, sender.acknowledged) == {}
+
+
+@pytest.mark.parametrize("when", list(Cut))
+def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, database_url, when):
+    """Whose answer is lost reads its own positions again, and keeps its part of the category."""
+    traffic = make_traffic(accounts=20, sends=400, seed=1)
+    with (
+        Proxy(database_url) as proxy,
+        Started(proxy.address, "--batch-size", "5", "--workers", "2") as started,
+        Sender(database_url, traffic) as sender,
+    ):
+        for _ in range(4):
+            started.wait_for("batch_committed")
+            proxy.cut(when, COMMIT)
+            assert proxy.happened.wait(PATIENCE)
+            away = started.wait_for("database_unavailable")
+            started.wait_for("database_available", category=away["category"])
+        sender.finish()
+        sender.send_late()
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+        assert "partitions_lost" not in started.log
+    assert broken(connection, sender.acknowledged) == {}
+
+
+def test_hosts_may_be_killed_and_stopped_while_others_go_on(connection, database_url):
+    """Two of two workers each, one of which is replaced, and a worker of the other one dies."""
+    arguments = (database_url, "--workers", "2", "--batch-size", "10")
+    traffic = make_traffic(accounts=20, sends=1000, seed=1)
+    with Sender(database_url, traffic) as sender, Started(*arguments) as lasting:
+        for ending in (signal.SIGKILL, signal.SIGTERM):
+            with Started(*arguments) as passing:
+                for one in (lasting, passing):
+                    one.wait_for("batch_committed", category=RESERVED)
+                passing.process.send_signal(ending)
+                assert passing.process.wait(PATIENCE) == (-ending if ending == 9 else 0)
+            lasting.wait_for("partitions_taken", category=RESERVED)
+        psutil.Process(lasting.process.pid).children()[-1].kill()
+        lasting.wait_for("consumer_died", category=RESERVED)
+        sender.finish()
+        sender.send_late()
+        wait_until_drained(connection, lasting)
+        assert lasting.stop() == 0
+    assert broken(connection, sender.acknowledged) == {}
+
+
+class Members:
+    """The processes that share both categories, which come and go as chance has it."""
+
+    def __init__(self, database_url, chance):
+        self._database_url = database_url
+        self._chance = chance
+        self._running = {category: [] for category in READS}
+        self._paused = []
+
+    def __enter__(self):
+        for category in READS:
+            for _ in range(2):
+                self.join(category)
+        return self
+
+    def __exit__(self, *_):
+        self.resume()
+        for members in self._running.values():
+            for one in members:
+                one.kill()
+
+    def change(self):
+        """Let one join, leave, die, or pause; one that was paused before goes on."""
+        self.resume()
+        category = self._chance.choice(READS)
+        members = self._running[category]
+        what = self._chance.choice(["join", "leave", "die", "pause"])
+        if what == "join" and len(members) < 4:
+            self.join(category)
+        elif what == "pause":
+            self._paused.append(self._chance.choice(members))
+            self._paused[-1].send(signal.SIGSTOP)
+        else:
+            one = members.pop(self._chance.randrange(len(members)))
+            assert one.stop() == 0 if what == "leave" else one.kill()
+            self.join(category)
+
+    def join(self, category):
+        """Start one more."""
+        self._running[category].append(
+            Forked(self._database_url, category, batch_size=10, share=Share(partitions=8))
+        )
+
+    def resume(self):
+        """Let the one that was paused go on."""
+        while self._paused:
+            self._paused.pop().send(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_members_may_come_and_go_under_load(connection, database_url, seed):
+    """Each message is handled exactly once, and those of an account in order."""
+    chance = random.Random(seed)
+    traffic = make_traffic(accounts=20, sends=1500, seed=seed)
+    with Sender(database_url, traffic) as sender, Members(database_url, chance) as members:
+        for _ in range(12):
+            sender.pause(chance.uniform(0, 0.5))
+            members.change()
+        sender.finish()
+        members.resume()
+        wait_until_drained(connection)
+        sender.send_late()
+        wait_until_drained(connection)
+    assert broken(connection, sender.acknowledged) == {}
