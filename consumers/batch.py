@@ -150,8 +150,8 @@ class Batch:
                 messages, key_streams = messages[:end], key_streams[:end]
                 to = messages[-1].global_position
             decisions = self._effects.decide(store, messages, key_streams, careful, policy)
-            store.lock_categories(decisions.categories)
             positions.advance(connection, part, to)
+            store.lock_categories(decisions.categories)
             self._effects.carry_out(store, decisions, messages, careful)
             if decisions.letters:
                 blocked = self._dead_letters.record(connection, decisions.letters)

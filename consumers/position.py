@@ -20,6 +20,10 @@ from reservation.store.part import Part
 
 _QUERIES = load_queries("consumers")
 
+# Between two statements of a transaction that has moved a position: a process that is paused then
+# would keep the locks of its categories from everybody who writes there.
+LONGEST_PAUSE = "5s"
+
 
 @dataclass(slots=True)
 class Held:
@@ -108,6 +112,9 @@ class Positions:
     def advance(self, connection: Connection[Any], part: Part, to: int) -> None:
         """Move the stored positions of a part, in the transaction that the connection is in.
 
+        The server ends that transaction if it has to wait for too long then. Locks that others
+        need are best taken after that.
+
         Call `moved` once that transaction is committed.
 
         Raises:
@@ -124,6 +131,7 @@ class Positions:
                     "epochs": [one.epoch for one in moving],
                     "before": part.after,
                     "position": to,
+                    "longest_pause": LONGEST_PAUSE,
                 },
             )
         if cursor.rowcount != len(moving):

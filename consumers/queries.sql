@@ -17,9 +17,14 @@ WHERE member = %(member)s
 SELECT reservation.leave_group(%(member)s)
 
 -- name: advance
+-- From here on the transaction holds locks that others need, so that the server ends it if its client
+-- pauses.
+WITH limited AS (
+  SELECT set_config('idle_in_transaction_session_timeout', %(longest_pause)s, true)
+)
 UPDATE reservation.positions AS p
 SET position = %(position)s, updated_at = now(), attempted = NULL, attempts = 0
-FROM unnest(%(partitions)s::integer[], %(epochs)s::bigint[]) AS h(partition, epoch)
+FROM limited, unnest(%(partitions)s::integer[], %(epochs)s::bigint[]) AS h(partition, epoch)
 WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = h.partition
   AND p.epoch = h.epoch AND p.position = %(before)s
 

@@ -26,6 +26,16 @@ def stop(*running):
     return [one.stop() for one in running]
 
 
+def holder(connection):
+    """Return the process that holds the first part of the reservations."""
+    rows = connection.execute(
+        "SELECT process FROM reservation.positions p JOIN reservation.members m "
+        "ON m.member = p.holder WHERE p.category = %s AND p.partition = 0",
+        [RESERVED],
+    ).fetchall()
+    return int(rows[0][0].rpartition(":")[2])
+
+
 def test_a_paused_process_finds_that_another_has_done_its_work(
     connection, store, database_url, tmp_path, monkeypatch
 ):
@@ -51,6 +61,39 @@ def test_a_paused_process_finds_that_another_has_done_its_work(
             assert stop(commands, paused) == [0, 0]
             assert '"handled": 3' not in paused.log
     assert event_types(store) == ["Opened"] + ["Deposited"] * 4
+    assert broken(connection) == {}
+
+
+def test_a_process_that_is_paused_while_it_writes_does_not_keep_its_locks(
+    connection, store, admin, database_url
+):
+    """Neither that of its category nor those of its positions; others need them to go on."""
+    store.write([open_(), deposit(), deposit("d2")], COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        wait_until_drained(connection, commands, categories=["account:command"])
+        assert commands.stop() == 0
+    connection.execute(
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF pg_try_advisory_lock(1) THEN PERFORM pg_sleep(0.5); END IF; RETURN NULL; END $$"
+    )
+    connection.execute(
+        "CREATE TRIGGER dawdle BEFORE INSERT ON message_store.messages "
+        "FOR EACH STATEMENT EXECUTE FUNCTION dawdle()"
+    )
+    only = (database_url, "--only", "reserved")
+    with Started(*only) as paused, Started(*only) as other:
+        while not admin.execute(
+            "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        ).fetchall():
+            assert paused.process.poll() is None
+        if other.process.pid == holder(connection):
+            paused, other = other, paused
+        paused.process.send_signal(signal.SIGSTOP)
+        other.wait_for("batch_committed", handled=1)
+        wait_until_drained(connection, other)
+        paused.process.send_signal(signal.SIGCONT)
+        paused.wait_for("database_available")
+        assert stop(paused, other) == [0, 0]
     assert broken(connection) == {}
 
 
@@ -160,7 +203,8 @@ class Members:
             self._paused[-1].send(signal.SIGSTOP)
         else:
             one = members.pop(self._chance.randrange(len(members)))
-            assert one.stop() == 0 if what == "leave" else one.kill()
+            # One that was about to start ends as every process does.
+            assert one.stop() in (0, -signal.SIGTERM) if what == "leave" else one.kill()
             self.join(category)
 
     def join(self, category):
