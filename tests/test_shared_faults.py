@@ -151,12 +151,14 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, da
 def test_hosts_may_be_killed_and_stopped_while_others_go_on(connection, database_url):
     """Two of two workers each, one of which is replaced, and a worker of the other one dies."""
     arguments = (database_url, "--workers", "2", "--batch-size", "10")
-    traffic = make_traffic(accounts=20, sends=1000, seed=1)
-    with Sender(database_url, traffic) as sender, Started(*arguments) as lasting:
+    traffic = make_traffic(accounts=20, sends=2000, seed=1)
+    with Sender(database_url, traffic, 1) as sender, Started(*arguments) as lasting:
+        for _ in range(2):
+            lasting.wait_for("consumer_started", category=RESERVED)
         for ending in (signal.SIGKILL, signal.SIGTERM):
             with Started(*arguments) as passing:
-                for one in (lasting, passing):
-                    one.wait_for("batch_committed", category=RESERVED)
+                for _ in range(2):
+                    passing.wait_for("consumer_started", category=RESERVED)
                 passing.process.send_signal(ending)
                 assert passing.process.wait(PATIENCE) == (-ending if ending == 9 else 0)
             lasting.wait_for("partitions_taken", category=RESERVED)
