@@ -2,11 +2,16 @@
 
 import os
 import signal
+import socket
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Self
+
+import psycopg
 
 DEFAULT_IMAGE = "postgres:17"
 
@@ -77,3 +82,97 @@ class OwnServer:
     def close(self) -> None:
         """Stop it for good."""
         self._server.cleanup()
+
+
+class Missing(Exception):
+    """There is no Docker engine, or no image, to run a container with."""
+
+
+class OwnContainer:
+    """A PostgreSQL in a container of one test's own, on a network of its own.
+
+    Attributes:
+        address: where it is, whenever it can be reached.
+    """
+
+    def __init__(self) -> None:
+        """Start it; return when it lets clients in.
+
+        Raises:
+            Missing: there is nothing to run it with.
+        """
+        import docker
+
+        image = os.environ.get("RESERVATION_TEST_IMAGE", DEFAULT_IMAGE)
+        try:
+            self._docker: Any = docker.from_env()  # Any: the package tells no types
+            self._docker.images.get(image)
+        except docker.errors.ImageNotFound:
+            raise Missing(
+                f"the image {image} is not there; RESERVATION_TEST_IMAGE names another"
+            ) from None
+        except docker.errors.DockerException as error:
+            raise Missing(f"no Docker engine answers: {error}") from error
+        # Always the same port, so that the address holds after a restart.
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.address = f"postgresql://postgres:a-secret@127.0.0.1:{port}/postgres"
+        self._network = self._docker.networks.create(f"reservation-test-{port}", driver="bridge")
+        try:
+            self._container = self._docker.containers.run(
+                image,
+                detach=True,
+                environment={"POSTGRES_PASSWORD": "a-secret"},
+                network=self._network.name,
+                ports={"5432/tcp": ("127.0.0.1", port)},
+            )
+        except BaseException:
+            self._network.remove()
+            raise
+
+    def __enter__(self) -> Self:
+        self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._container.remove(force=True, v=True)
+        self._network.remove()
+        self._docker.close()
+
+    def pause(self) -> None:
+        """Let none of its processes run."""
+        self._container.pause()
+
+    def unpause(self) -> None:
+        """Let them go on."""
+        self._container.unpause()
+
+    def kill(self) -> None:
+        """End it as a machine does that loses its power."""
+        self._container.kill()
+
+    def start(self) -> None:
+        """Start it again; return when it lets clients in."""
+        self._container.start()
+        self._wait()
+
+    def disconnect(self) -> None:
+        """Take its network away; it goes on, and hears of nothing."""
+        self._network.disconnect(self._container)
+
+    def connect(self) -> None:
+        """Give its network back; return when it can be reached."""
+        self._network.connect(self._container)
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.address, connect_timeout=2).close()
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return

@@ -1,0 +1,162 @@
+"""Outages of the server under load: in the middle of a commit, crashed, paused, off the network."""
+
+import time
+
+import pytest
+
+from bank.traffic import make_traffic
+from consumers.group import LEASE
+from reservation import MessageStore, install
+from reservation.store.connection import connect
+from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
+from tests.controls import COMMANDS, deposit, open_
+from tests.processes import PATIENCE, Started
+from tests.sending import Sender
+from tests.servers import Missing, OwnContainer, OwnServer
+
+pytestmark = pytest.mark.faults
+
+CONSUMERS = "application_name LIKE 'reservation account %%'"
+WORKERS = ("--workers", "2", "--batch-size", "10")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Give an embedded server of this test's own, with the store installed."""
+    own = OwnServer(tmp_path / "postgres")
+    with connect(own.address, autocommit=True) as connection:
+        install(connection)
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def container(request):
+    """Give a server in a container of this test's own, with the store installed."""
+    try:
+        own = OwnContainer()
+    except Missing as reason:
+        if request.config.getoption("--database") == "container":
+            raise
+        pytest.skip(str(reason))
+    with own:
+        with connect(own.address, autocommit=True) as connection:
+            install(connection)
+        yield own
+
+
+def terminate(connection, waiting_for):
+    """Wait until consumers wait in the server for something, and end them there."""
+    deadline = time.monotonic() + PATIENCE
+    while not connection.execute(
+        f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+        f"WHERE {CONSUMERS} AND wait_event = %s",
+        [waiting_for],
+    ).fetchall():
+        assert time.monotonic() < deadline
+
+
+def test_a_consumer_whose_session_is_ended_just_before_its_commit(connection, store, database_url):
+    """What is checked last fails then; nothing is committed, and the batch is read again."""
+    connection.execute(
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(3600); RETURN NULL; END $$"
+    )
+    connection.execute(
+        "CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON message_store.messages "
+        "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "WHEN (NEW.type = 'Deposited') EXECUTE FUNCTION dawdle()"
+    )
+    store.write([open_(), deposit(), deposit("d2")], COMMANDS)
+    with Started(database_url) as started:
+        for _ in range(2):
+            terminate(connection, "PgSleep")
+            started.wait_for("database_unavailable", category=RESERVED)
+            assert event_types(store) == ["Opened"]
+        # Whoever comes next waits in the trigger, which can not be dropped as long.
+        connection.execute(
+            "CREATE OR REPLACE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RETURN NULL; END $$"
+        )
+        terminate(connection, "PgSleep")
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 2
+    assert broken(connection) == {}
+
+
+def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
+    """It waits for a standby that never answers, and never hears that it has committed."""
+    with connect(server.address, autocommit=True) as connection:
+        connection.execute("SET synchronous_commit = local")
+        store = MessageStore(connection)
+        store.write([open_(), deposit(), deposit("d2")], COMMANDS)
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        connection.execute("SELECT pg_reload_conf()")
+        with Started(server.address) as started:
+            for types in (["Opened"], ["Opened", "Deposited", "Deposited"]):
+                terminate(connection, "SyncRep")
+                started.wait_for("database_unavailable")
+                assert event_types(store) == types
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            connection.execute("SELECT pg_reload_conf()")
+            wait_until_drained(connection, started)
+            assert started.stop() == 0
+        assert broken(connection) == {}
+
+
+def test_a_group_outlives_a_crash_of_the_server_under_load(server):
+    """Its members come back one after another, and nobody takes what another still holds."""
+    traffic = make_traffic(accounts=20, sends=1500, seed=1)
+    with Started(server.address, *WORKERS) as started, Sender(server.address, traffic, 1) as sender:
+        all_started(started)
+        for _ in range(2):
+            for _ in range(4):
+                started.wait_for("batch_committed")
+            server.crash()
+            started.wait_for("database_unavailable", category=RESERVED)
+            server.start()
+        finish(server, sender, started)
+        assert sender.failures > 0
+
+
+def all_started(started):
+    """Wait until every worker has its part of its category."""
+    for category in (*READS, *READS):
+        started.wait_for("consumer_started", category=category)
+
+
+def finish(server, sender, *running):
+    """Let everything be sent and handled, and hold it to the invariants."""
+    sender.finish()
+    with connect(server.address, autocommit=True) as connection:
+        wait_until_drained(connection, *running)
+        sender.send_late()
+        wait_until_drained(connection, *running)
+        assert [one.stop() for one in running] == [0] * len(running)
+        assert broken(connection, sender.acknowledged) == {}
+
+
+@pytest.mark.parametrize("outage", ["paused", "killed", "off the network"])
+def test_a_group_outlives_an_outage_of_its_container(container, outage):
+    """For longer than a lease, which ends for nobody when the server's own time stands still."""
+    # A server that is off the network hears of no end of its clients', nor they of its; they find
+    # out for themselves, as they do everywhere, but sooner.
+    address = f"{container.address}?keepalives_idle=1&keepalives_interval=1&tcp_user_timeout=3000"
+    traffic = make_traffic(accounts=20, sends=1500, seed=1)
+    with Started(address, *WORKERS) as started, Sender(address, traffic, 1) as sender:
+        all_started(started)
+        if outage == "paused":
+            container.pause()
+            time.sleep(LEASE + 2)
+            container.unpause()
+        elif outage == "killed":
+            container.kill()
+            started.wait_for("database_unavailable", category=RESERVED)
+            container.start()
+        else:
+            container.disconnect()
+            started.wait_for("database_unavailable", category=RESERVED)
+            time.sleep(LEASE + 2)
+            container.connect()
+        finish(container, sender, started)
