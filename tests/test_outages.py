@@ -45,15 +45,17 @@ def container(request):
         yield own
 
 
-def terminate(connection, waiting_for):
-    """Wait until consumers wait in the server for something, and end them there."""
+def wait_until_waiting(connection, event):
+    """Wait until a consumer waits in the server for something; return what to end it with."""
     deadline = time.monotonic() + PATIENCE
-    while not connection.execute(
-        f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
-        f"WHERE {CONSUMERS} AND wait_event = %s",
-        [waiting_for],
-    ).fetchall():
+    while not (
+        rows := connection.execute(
+            f"SELECT pid FROM pg_stat_activity WHERE {CONSUMERS} AND wait_event = %s", [event]
+        ).fetchall()
+    ):
         assert time.monotonic() < deadline
+    (pid,) = rows[0]
+    return lambda: connection.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
 
 
 def test_a_consumer_whose_session_is_ended_just_before_its_commit(connection, store, database_url):
@@ -69,16 +71,13 @@ def test_a_consumer_whose_session_is_ended_just_before_its_commit(connection, st
     )
     store.write([open_(), deposit(), deposit("d2")], COMMANDS)
     with Started(database_url) as started:
-        for _ in range(2):
-            terminate(connection, "PgSleep")
-            started.wait_for("database_unavailable", category=RESERVED)
-            assert event_types(store) == ["Opened"]
-        # Whoever comes next waits in the trigger, which can not be dropped as long.
+        terminate = wait_until_waiting(connection, "PgSleep")
         connection.execute(
             "CREATE OR REPLACE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RETURN NULL; END $$"
         )
-        terminate(connection, "PgSleep")
+        terminate()
+        started.wait_for("database_unavailable", category=RESERVED)
         wait_until_drained(connection, started)
         assert started.stop() == 0
     assert event_types(store) == ["Opened"] + ["Deposited"] * 2
@@ -95,7 +94,7 @@ def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
         connection.execute("SELECT pg_reload_conf()")
         with Started(server.address) as started:
             for types in (["Opened"], ["Opened", "Deposited", "Deposited"]):
-                terminate(connection, "SyncRep")
+                wait_until_waiting(connection, "SyncRep")()  # no turn of the group waits there
                 started.wait_for("database_unavailable")
                 assert event_types(store) == types
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")

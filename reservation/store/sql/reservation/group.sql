@@ -4,7 +4,8 @@
 -- epoch, and a batch commits only with the newest: a member that was taken for dead does no harm.
 --
 -- What is written here is not waited for to be on the disk. A commit that counts on it comes later,
--- and is not on the disk before it either.
+-- and is not on the disk before it either. That is a setting of the transaction: one of the function
+-- would be over by the time of the commit.
 
 -- Whether a member is gone, for those who only look: its time is over, or its session has ended.
 CREATE OR REPLACE FUNCTION reservation.is_gone(member bigint, expires_at timestamptz)
@@ -28,10 +29,11 @@ CREATE OR REPLACE FUNCTION reservation.join_group(
 ) RETURNS TABLE (member bigint, partitions_there integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET synchronous_commit = off
 AS $$
 #variable_conflict use_column
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+
   INSERT INTO reservation.groups (consumer, category, partitions)
   VALUES (join_group.consumer, join_group.category, join_group.partitions)
   ON CONFLICT DO NOTHING;
@@ -70,8 +72,8 @@ $$;
 CREATE OR REPLACE FUNCTION reservation.leave_group(member bigint) RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET synchronous_commit = off
 AS $$
+  SELECT set_config('synchronous_commit', 'off', true);
   UPDATE reservation.positions p SET holder = NULL
   FROM reservation.members m
   WHERE m.member = leave_group.member
@@ -89,7 +91,6 @@ CREATE OR REPLACE FUNCTION reservation.take_part(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
-SET synchronous_commit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -97,6 +98,8 @@ DECLARE
   fixed integer[];  -- those that members with a fixed part have
   share integer;    -- how many the member is to have
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+
   UPDATE reservation.members m SET expires_at = clock_timestamp() + lease
   WHERE m.member = take_part.member
   RETURNING m.partition INTO own;
