@@ -54,3 +54,16 @@ WHERE message_store.category(stream_name) = %(category)s
 -- name: transactions
 SELECT xact_commit + xact_rollback FROM pg_catalog.pg_stat_database
 WHERE datname = current_database()
+
+-- name: shares
+SELECT count(*) FROM reservation.positions
+WHERE category = 'accountTransaction'
+GROUP BY holder
+
+-- name: account_of
+SELECT n FROM generate_series(%(first)s::integer, %(first)s + 999) AS n
+WHERE reservation.partition_of('accountTransaction-' || n, %(partitions)s) IN (
+  SELECT p.partition
+  FROM reservation.positions p JOIN reservation.members m ON m.member = p.holder
+  WHERE p.category = 'accountTransaction' AND split_part(m.process, ':', 2) = %(process)s)
+LIMIT 1

@@ -28,13 +28,15 @@ CONSUMED = 1_000  # of what is consumed: the default of a consumer
 _QUERIES = load_queries("benchmarks")
 
 
-def deposits(count: int, category: str, *, keys: int | None = None) -> list[Write]:
+def deposits(
+    count: int, category: str, *, keys: int | None = None, accounts: int = ACCOUNTS
+) -> list[Write]:
     """Return deposits for many accounts; fewer keys than deposits make reissues at the end."""
     keys = keys or count
     return [
         Write(
-            Deposit(f"d{n % keys}", str(n % keys % ACCOUNTS), Decimal("10.50"), TIME),
-            f"{category}-{n % keys % ACCOUNTS}",
+            Deposit(f"d{n % keys}", str(n % keys % accounts), Decimal("10.50"), TIME),
+            f"{category}-{n % keys % accounts}",
         )
         for n in range(count)
     ]

@@ -1,0 +1,108 @@
+"""Processes that share a category: how much more they do, how soon one stands in for another."""
+
+import statistics
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from psycopg import Connection
+
+from bank.component import account
+from bank.messages import Deposit
+from benchmarks import workload
+from benchmarks.harness import Bench, Result, benchmark
+from benchmarks.running import ROOT, Running
+from reservation import MessageStore
+from reservation.queries import load_queries
+from reservation.store.connection import connect
+from reservation.store.notice import set_notices
+
+COMMANDS, RESERVED = "account:command", "accountTransaction"
+WORKERS, PARTITIONS = 4, 16
+COUNT, SAMPLE = 16_000, 4_000
+ROUNDS = 2
+KILLS = 5
+LIMIT = 5.0  # seconds until another member has handled something of what the killed one held
+
+_QUERIES = load_queries("benchmarks")
+
+
+@benchmark
+def workers(bench: Bench) -> Iterator[Result]:
+    """Handle deposits that wait 2 ms each for something outside, with one process and with four."""
+    print(
+        f"workers: {COUNT:,} copies, each to an account of its own, with {WORKERS} workers, and "
+        f"{SAMPLE:,} with one; the handler of each waits 2 ms; {PARTITIONS} partitions; notices on; the best of {ROUNDS}"
+    )
+    # In turn, so that what else the machine does falls on both.
+    pairs = [(_handle(bench, SAMPLE, 1), _handle(bench, COUNT, WORKERS)) for _ in range(ROUNDS)]
+    one, many = max(one for one, _ in pairs), max(many for _, many in pairs)
+    yield Result.rate(f"workers, {WORKERS}", many, "one worker", one, 3.5)
+
+
+def _handle(bench: Bench, count: int, workers: int) -> float:
+    """Reserve so many deposits for workers that are there and wait; return copies a second."""
+    with bench.database() as url, connect(url, autocommit=True) as connection:
+        sent = workload.deposits(count, COMMANDS, accounts=count)
+        workload.write_batches(MessageStore(connection), sent)
+        set_notices(connection, on=True)
+        with Running(
+            url,
+            *("--only", "reserved", "--workers", str(workers)),
+            *("--partitions", str(PARTITIONS)),
+            app="benchmarks.waiting:account",
+            app_dir=ROOT,
+        ) as running:
+            running.started(workers)
+            _wait_until_shared(connection, workers)
+            start = time.time()
+            workload.consume(connection, account, COMMANDS, count)
+            end = running.reached(RESERVED, count).timestamp()
+    return count / (end - start)
+
+
+@benchmark
+def takeover(bench: Bench) -> Iterator[Result]:
+    """Kill one of two members, and wait for an event of an account that was the killed one's."""
+    print(f"takeover: SIGKILL of one of two idle members that poll, {KILLS} times; the longest")
+    seconds = []
+    with bench.database() as url, connect(url, autocommit=True) as connection:
+        arguments = ("--only", "reserved", "--partitions", str(PARTITIONS))
+        with Running(url, "--only", "commands"), Running(url, *arguments) as lasting:
+            lasting.started()
+            for number in range(KILLS):
+                with Running(url, *arguments) as killed:
+                    killed.started()
+                    _wait_until_shared(connection, 2)
+                    its_own = _account_of(connection, killed.process.pid, number)
+                    killed.process.kill()
+                    start = time.perf_counter()
+                    command = Deposit("d1", f"{its_own}", Decimal("10.50"), workload.TIME)
+                    MessageStore(connection).write(command, f"{COMMANDS}-{its_own}")
+                    while MessageStore(connection).stream_version(f"account-{its_own}") < 0:
+                        time.sleep(0.002)
+                    seconds.append(time.perf_counter() - start)
+    longest = max(seconds)
+    yield Result(
+        "takeover",
+        round(longest, 2),
+        f"s, median {statistics.median(seconds):.2f}",
+        f"the limit of {LIMIT:g} s",
+        round(longest / LIMIT, 2),
+        1.0,
+        longest <= LIMIT,
+    )
+
+
+def _wait_until_shared(connection: Connection[Any], members: int) -> None:
+    """Wait until every partition is held, by so many members with equal shares."""
+    share = PARTITIONS // members
+    while [n for (n,) in connection.execute(_QUERIES["shares"]).fetchall()] != [share] * members:
+        time.sleep(0.02)
+
+
+def _account_of(connection: Connection[Any], process: int, number: int) -> int:
+    """Return an account, another one for each number, whose copies the process has to handle."""
+    parameters = {"process": str(process), "partitions": PARTITIONS, "first": number * 1000}
+    return int(connection.execute(_QUERIES["account_of"], parameters).fetchall()[0][0])

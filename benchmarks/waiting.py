@@ -1,0 +1,18 @@
+"""An app whose handler waits for something outside, as one that asks another service does."""
+
+import time
+from typing import Any
+
+from bank import account
+
+WAIT = 0.002  # seconds
+
+_deposit = account.handlers["Deposit"]
+
+
+def _wait_and_deposit(command: Any, entity: Any, context: Any) -> Any:
+    time.sleep(WAIT)
+    return _deposit(command, entity, context)
+
+
+account.handlers["Deposit"] = _wait_and_deposit
