@@ -33,7 +33,8 @@ def workers(bench: Bench) -> Iterator[Result]:
     """Handle deposits that wait 2 ms each for something outside, with one process and with four."""
     print(
         f"workers: {COUNT:,} copies, each to an account of its own, with {WORKERS} workers, and "
-        f"{SAMPLE:,} with one; the handler of each waits 2 ms; {PARTITIONS} partitions; notices on; the best of {ROUNDS}"
+        f"{SAMPLE:,} with one; each handler waits 2 ms; {PARTITIONS} partitions, notices on; "
+        f"the best of {ROUNDS}"
     )
     # In turn, so that what else the machine does falls on both.
     pairs = [(_handle(bench, SAMPLE, 1), _handle(bench, COUNT, WORKERS)) for _ in range(ROUNDS)]

@@ -22,7 +22,7 @@ _QUERIES = load_queries("consumers")
 
 # Between two statements of a transaction that has moved a position: a process that is paused then
 # would keep the locks of its categories from everybody who writes there.
-LONGEST_PAUSE = "5s"
+LONGEST_PAUSE = "3s"
 
 
 @dataclass(slots=True)
