@@ -72,8 +72,10 @@ class OwnServer:
         import psutil
 
         process = psutil.Process(self._server.get_pid())
+        every = [process, *process.children(recursive=True)]
         process.send_signal(signal.SIGQUIT)  # which is PostgreSQL's immediate shutdown
-        process.wait(60)
+        # One that is left over would keep the next from starting.
+        assert not psutil.wait_procs(every, 60)[1]
 
     def start(self) -> None:
         """Start it again; return when it lets clients in."""

@@ -102,25 +102,26 @@ def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
     """Past its lease, and under load: the other one does all that there is to do meanwhile."""
     chance = random.Random(seed)
     arguments = (database_url, "--batch-size", "20", "--partitions", "4")
+    traffic = make_traffic(accounts=20, sends=1000, seed=seed)
     with (
-        Sender(database_url, make_traffic(accounts=20, sends=600, seed=seed)) as sender,
         Started(database_url, "--only", "commands") as commands,
         Started(*arguments, "--only", "reserved") as paused,
         Started(*arguments, "--only", "reserved") as other,
     ):
-        for one in (paused, other):
+        for one in (commands, paused, other):
             one.wait_for("consumer_started")
-        for _ in range(chance.randrange(1, 8)):
-            paused.wait_for("batch_committed")
-        sender.pause(chance.uniform(0, 0.02))
-        paused.process.send_signal(signal.SIGSTOP)
-        try:
-            sender.finish()
-            wait_until_drained(connection, commands, other)
-        finally:
-            paused.process.send_signal(signal.SIGCONT)
-        sender.send_late()
-        wait_until_drained(connection, commands, other, paused)
+        with Sender(database_url, traffic, 1) as sender:
+            for _ in range(chance.randrange(1, 4)):
+                paused.wait_for("batch_committed")
+            sender.pause(chance.uniform(0, 0.02))
+            paused.process.send_signal(signal.SIGSTOP)
+            try:
+                sender.finish()
+                wait_until_drained(connection, commands, other)
+            finally:
+                paused.process.send_signal(signal.SIGCONT)
+            sender.send_late()
+            wait_until_drained(connection, commands, other, paused)
         assert stop(commands, other, paused) == [0, 0, 0]
     assert broken(connection, sender.acknowledged) == {}
 
@@ -128,21 +129,22 @@ def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
 @pytest.mark.parametrize("when", list(Cut))
 def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, database_url, when):
     """Whose answer is lost reads its own positions again, and keeps its part of the category."""
-    traffic = make_traffic(accounts=20, sends=400, seed=1)
+    traffic = make_traffic(accounts=20, sends=1000, seed=1)
     with (
         Proxy(database_url) as proxy,
         Started(proxy.address, "--batch-size", "5", "--workers", "2") as started,
-        Sender(database_url, traffic) as sender,
     ):
-        for _ in range(4):
-            started.wait_for("batch_committed")
-            proxy.cut(when, COMMIT)
-            assert proxy.happened.wait(PATIENCE)
-            away = started.wait_for("database_unavailable")
-            started.wait_for("database_available", category=away["category"])
-        sender.finish()
-        sender.send_late()
-        wait_until_drained(connection, started)
+        for category in (*READS, *READS):
+            started.wait_for("consumer_started", category=category)
+        with Sender(database_url, traffic, 1) as sender:
+            for _ in range(4):
+                proxy.cut(when, COMMIT)
+                assert proxy.happened.wait(PATIENCE)
+                away = started.wait_for("database_unavailable")
+                started.wait_for("database_available", category=away["category"])
+            sender.finish()
+            sender.send_late()
+            wait_until_drained(connection, started)
         assert started.stop() == 0
         assert "partitions_lost" not in started.log
     assert broken(connection, sender.acknowledged) == {}
