@@ -92,7 +92,7 @@ def run_to_the_end(database_url, component, until):
     """Run a consumer of the component's commands until it fails, or for a number of messages."""
     stop = Stop()
     with session(database_url) as opened:
-        consumer = Consumer(opened, component, component.command_category)
+        consumer = Consumer(opened, component, component.command_category, stop_on_error=True)
 
         def watch(logger, method, event):
             if event["event"] == "batch_committed" and event["position"] >= until:

@@ -333,12 +333,12 @@ def test_a_batch_that_loses_race_after_race_is_run_until_it_wins(
     stop, tries = Stop(), []
     run = Batch.run
 
-    def lose(self, positions, limit, *, careful=False):
+    def lose(self, positions, limit, *, careful=False, policy):
         tries.append(careful)
         if len(tries) <= 20:
             raise SerializationError("lost")
         stop.request()
-        return run(self, positions, limit, careful=careful)
+        return run(self, positions, limit, careful=careful, policy=policy)
 
     monkeypatch.setattr(Batch, "run", lose)
     with session(database_url) as opened, structlog.testing.capture_logs() as logs:
