@@ -30,10 +30,10 @@ from reservation.errors import (
     UnknownTypeError,
     told,
 )
+from reservation.idempotence.pseudo_event import PSEUDO_EVENT, PseudoEvent
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.message import StoredMessage, followed_id, printable
 from reservation.store.client import MessageStore
-from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
 from reservation.stream_name import MAX_BYTES, cardinal_id, check
 
@@ -187,7 +187,7 @@ class Handling:
         if key_stream is not None:
             return _Decoded(message, key_stream=_fitting(key_stream, message))
         component = self._component
-        if message.type in component.ignored:
+        if message.type in component.ignored or message.type == PSEUDO_EVENT:
             return None
         is_reserved = message.type in component.reservations
         is_direct = message.type in component.initiations or message.type in component.handlers
@@ -236,7 +236,7 @@ class Handling:
         self._moves()
         message, component, loaded = one.message, self._component, decisions.entities[stream_name]
         initiation = component.initiations.get(message.type)
-        if initiation is not None and loaded.version != NO_STREAM:
+        if initiation is not None and loaded.started:
             decisions.reissued.append((message, stream_name))
             return
         incoming = Incoming(message, one.command, stream_name)
@@ -300,6 +300,7 @@ class Handling:
                 f"The projector of what {message} brings about raised {told(error)}"
             ) from error
         loaded.version += 1
+        loaded.started = loaded.started or not isinstance(write.message, PseudoEvent)
 
 
 def _fitting(key_stream: str, message: StoredMessage) -> str:

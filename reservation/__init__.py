@@ -4,7 +4,10 @@ from reservation import stream_name
 from reservation.component import Component
 from reservation.context import Context
 from reservation.errors import ReservationError
+from reservation.idempotence.message_id import MessageIdInEvents
+from reservation.idempotence.pseudo_event import PseudoEvent
 from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.sequence import Sequence
 from reservation.message import StoredMessage, follow
 from reservation.metadata import Metadata
 from reservation.store.async_client import AsyncMessageStore
@@ -18,10 +21,13 @@ __all__ = [
     "AsyncMessageStore",
     "Component",
     "Context",
+    "MessageIdInEvents",
     "MessageStore",
     "Metadata",
     "Outcome",
+    "PseudoEvent",
     "ReservationError",
+    "Sequence",
     "StoredMessage",
     "Write",
     "follow",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.idempotence.pseudo_event import PSEUDO_EVENT
+
 # What needs a person's attention.
 VIOLATIONS = ("missing", "orphan", "multiple", "conflict")
 
@@ -194,7 +196,8 @@ def initiated(commands: DataFrame, streams: DataFrame) -> DataFrame:
     """Return the first messages of entities' streams as reservations of what they follow.
 
     A stream that a command initiated says what that command says, so its content is taken from
-    there. A stream without a command that initiates stands for nothing here and is left out.
+    there. A stream without a command that initiates stands for nothing here and is left out, and so
+    do pseudo events, which start no stream.
 
     Args:
         commands: those that initiate, with the columns of `spark_jobs.source`.
@@ -207,7 +210,10 @@ def initiated(commands: DataFrame, streams: DataFrame) -> DataFrame:
     )
     asked_for = commands.select("key_stream").distinct()
     return (
-        streams.where(F.col("position") == 0)
+        streams.where(F.col("type") != PSEUDO_EVENT)
+        .groupBy("stream_name")
+        .agg(F.min_by(F.struct("*"), "position").alias("first"))
+        .select("first.*")
         .join(asked_for, F.col("stream_name") == asked_for["key_stream"], "left_semi")
         .join(cause, "causation", "left")
         .withColumn("type", F.col("cause_type"))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
+from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.store.client import MessageStore
 
 
@@ -45,6 +46,7 @@ class EntityCache:
             loaded = wanted[message.stream_name]
             self._projection.apply_stored(loaded.entity, message)
             loaded.version = message.position
+            loaded.started = loaded.started or message.type != PSEUDO_EVENT
         self._loaded.update(wanted)
         while len(self._loaded) > self._capacity:
             self._loaded.popitem(last=False)

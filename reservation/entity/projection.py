@@ -21,11 +21,13 @@ class Loaded:
         entity: the projected state.
         version: the position of the last event in it, -1 if there is none.
         snapshot: the version at which a snapshot of it was last taken, -1 if none was.
+        started: whether the stream holds anything but pseudo events.
     """
 
     entity: object
     version: int = NO_STREAM
     snapshot: int = NO_STREAM
+    started: bool = False
 
 
 class Projection:

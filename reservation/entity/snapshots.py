@@ -56,7 +56,7 @@ class Snapshots:
                 entity = codec.decode(self.entity, data)
             except Exception:  # noqa: BLE001, S112  a class may check itself as it likes
                 continue
-            found[name] = Loaded(entity, position, position)
+            found[name] = Loaded(entity, position, position, started=True)
         return found
 
     def write(self, loaded: Mapping[str, Loaded]) -> list[str]:
@@ -86,7 +86,7 @@ class Snapshots:
             return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
 
     def _is_due(self, loaded: Loaded) -> bool:
-        return loaded.version - loaded.snapshot >= self.every
+        return loaded.started and loaded.version - loaded.snapshot >= self.every
 
     def _encode(self, entity: object) -> str | None:
         """Return an entity as JSON, or None if it would not be the same when it is read again."""

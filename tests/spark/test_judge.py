@@ -149,6 +149,13 @@ def test_the_findings_name_the_messages(spark):
     }
 
 
+def count_initiated(spark, opens, streams):
+    """Return what became of commands that initiate."""
+    commands = spark.createDataFrame(opens, COLUMNS)
+    firsts = initiated(commands, spark.createDataFrame(streams, COLUMNS))
+    return count_up(judge(commands, firsts, POSITION), "a:command", "a")
+
+
 def test_a_stream_that_a_command_initiated_says_what_that_command_says(spark):
     """Opened does not look like Open, but follows it."""
     opens = [
@@ -164,14 +171,23 @@ def test_a_stream_that_a_command_initiated_says_what_that_command_says(spark):
         (8, 0, "a-2", "Deposited", "id8", 51, None, None, "deposited"),
         (9, 0, "a-9", "Deposited", "id9", 52, None, None, "deposited"),
     ]
-    commands = spark.createDataFrame(opens, COLUMNS)
-    counted = count_up(
-        judge(commands, initiated(commands, spark.createDataFrame(streams, COLUMNS)), POSITION),
-        "a:command",
-        "a",
-    )
+    counted = count_initiated(spark, opens, streams)
     # a-1 was opened once; a-2 was started by something else, so its Open had no effect; a-3 is
     # lost; a-9 was never to be opened.
     assert (counted.commands, counted.keys, counted.duplicates) == (5, 3, 1)
     assert (counted.reserved, counted.missing, counted.conflicts) == (2, 1, 2)
     assert (counted.orphans, counted.multiple) == (0, 0)
+
+
+def test_pseudo_events_start_no_stream(spark):
+    """What follows them did; and a stream of nothing else waits for its command."""
+    opens = [command(3, key="a-1", type_="Open"), command(90, key="a-2", type_="Open")]
+    streams = [
+        (2, 0, "a-1", "PseudoEvent", "id2", 1, None, None, "{}"),
+        (4, 1, "a-1", "Opened", "id4", 3, None, None, "opened"),
+        (5, 2, "a-1", "PseudoEvent", "id5", 1, None, None, "{}"),
+        (6, 0, "a-2", "PseudoEvent", "id6", 1, None, None, "{}"),
+    ]
+    counted = count_initiated(spark, opens, streams)
+    assert (counted.reserved, counted.missing, counted.multiple) == (1, 1, 0)
+    assert (counted.conflicts, counted.orphans) == (0, 0)

@@ -140,7 +140,7 @@ END
 $$;
 
 -- Tells for commands whose entity's stream is started already whether they say the same as the one
--- that its first message follows.
+-- that its first message follows. Pseudo events start no stream.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
   commands bigint[], stream_names text[], volatile jsonb
 ) RETURNS TABLE (ordinal bigint, outcome text)
@@ -166,8 +166,13 @@ BEGIN
               THEN 'duplicate' ELSE 'conflict' END
   FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
-  LEFT JOIN message_store.messages initial
-    ON initial.stream_name = i.stream_name AND initial.position = 0
+  LEFT JOIN LATERAL (
+    SELECT m.metadata
+    FROM message_store.messages m
+    WHERE m.stream_name = i.stream_name AND m.type <> 'PseudoEvent'
+    ORDER BY m.position
+    LIMIT 1
+  ) AS initial ON true
   LEFT JOIN message_store.messages cause
     ON cause.global_position = reservation.causation(initial.metadata)
   LEFT JOIN volatile v ON v.type = c.type

@@ -1,0 +1,72 @@
+"""A purse whose handlers are idempotent in a way that the test chooses."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from psycopg import Connection
+
+from bank.messages import Deposit, Deposited, Withdraw, Withdrawn
+from consumers.batch import BatchResult
+from reservation import Component, MessageStore
+from tests.bank import drain
+
+PURSE = "purse:command-123"
+
+
+@dataclass
+class Purse:
+    balance: Decimal = Decimal(0)
+
+
+def purse(once: Any = None, name: str = "purse", **options: Any) -> Component:
+    """Return a component that adds and takes, and does nothing where there is not enough."""
+    component = Component(name, entity=Purse, id="account_id", **options)
+
+    @component.handle(Deposit, once=once)
+    def deposit(command, entity, context):
+        return context.follow(
+            command, Deposited, processed_time=context.time, sequence=context.sequence
+        )
+
+    @component.handle(Withdraw, once=once)
+    def withdraw(command, entity, context):
+        if command.amount > entity.balance:
+            return None
+        return context.follow(
+            command, Withdrawn, processed_time=context.time, sequence=context.sequence
+        )
+
+    @component.project(Deposited)
+    def deposited(entity, event):
+        entity.balance += event.amount
+
+    @component.project(Withdrawn)
+    def withdrawn(entity, event):
+        entity.balance -= event.amount
+
+    return component
+
+
+def redeliver(connection: Connection[Any], to: int = 0) -> None:
+    """Set every position back, so that what is stored is read again."""
+    connection.execute("UPDATE reservation.positions SET position = least(position, %s)", [to])
+
+
+def counts(results: list[BatchResult]) -> dict[str, int]:
+    """Return what became of the messages of some batches."""
+    total: dict[str, int] = {}
+    for result in results:
+        for what, number in result.counts.items():
+            total[what] = total.get(what, 0) + number
+    return total
+
+
+def drained(connection: Connection[Any], component: Component) -> dict[str, int]:
+    """Take a component's categories to their ends and return what became of the messages."""
+    return counts(drain(connection, component))
+
+
+def effects(store: MessageStore, stream_name: str = "purse-123") -> list[str]:
+    """Return the types of an entity's events, without those that have no effect."""
+    return [one.type for one in store.read_stream(stream_name) if one.type != "PseudoEvent"]
