@@ -178,7 +178,7 @@ def _categories(component: Component, only: str | None) -> list[str]:
     commands, reserved = [component.command_category], component.reservation_categories
     if only == "reserved" and not reserved:
         raise DeclarationError(
-            f"The component {component.name!r} reserves no command, so there is no consumer of "
-            f"reserved ones; leave out --only reserved"
+            f"The component {component.name!r} has no reservation category, so there is no "
+            f"consumer of one; leave out --only reserved"
         )
     return {"commands": commands, "reserved": reserved}.get(only or "", commands + reserved)

@@ -60,9 +60,10 @@ class Effects:
         store = MessageStore(self._connection)
         if careful:
             component = self._component
-            store.lock_categories(
-                [component.name, *component.reservation_categories, *self._wanted]
-            )
+            written = [component.name, *component.reservation_categories]
+            if component.reserves_within:
+                written.append(component.command_category)
+            store.lock_categories([*written, *self._wanted])
         return store
 
     def decide(

@@ -2,7 +2,7 @@
 
 A command category holds commands that are reserved, that initiate, or that are handled on the
 spot; a reservation category holds the copies, which are handled. Which is which, the component
-says.
+says; where the copies are in the command category too, they say it themselves.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ class Handling:
     def alone(self) -> frozenset[str]:
         """The types of messages whose handlers have a transaction of their own."""
         component = self._component
-        copied = component.reservations if self._reserves else ()
+        copied = set(component.reservations) - component.reserves_within if self._reserves else ()
         return frozenset(component.alone.difference(component.ignored, copied))
 
     def forget(self) -> None:
@@ -198,16 +198,21 @@ class Handling:
                 f"{component.name}.ignore({printable(message.type)!r})"
             )
         command: object = message.decode(component.types[message.type])
-        if is_reserved and self._reserves:
+        if is_reserved and self._reserves and not self._is_copy(message):
             return _Decoded(message, command, key_stream=self._key_stream(message, command))
         try:
             return _Decoded(message, command, component.entity_stream(command))
         except ReservationError as error:
             raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
 
+    def _is_copy(self, message: StoredMessage) -> bool:
+        """Tell whether a message of the command category is a reserved copy."""
+        return self._component.reservations[message.type].is_copy(message)
+
     def _key_stream(self, message: StoredMessage, command: object) -> str:
         try:
-            return self._component.reservations[message.type].stream_name(command)
+            declared = self._component.reservations[message.type]
+            return declared.stream_name(command, message.stream_name)
         except IdempotenceKeyError as error:
             raise _no_key(message, error) from error
         except Exception as error:

@@ -142,8 +142,8 @@ class Component:
     def reserve(
         self,
         *commands: type,
-        into: str,
         key: str | Iterable[str] | KeyFunction,
+        into: str | None = None,
         entity: str | None = None,
         volatile: str | Iterable[str] = (),
     ) -> None:
@@ -151,25 +151,34 @@ class Component:
 
         The stream is named ``<into>-<key>``, or ``<into>-<entity>+<key>`` if ``entity`` names the
         field to lead with, which keeps the commands of an entity in order in a consumer group.
+        Without ``into`` there is one category and one consumer: the copy is in the command
+        category, under the name of the command's own stream and ``+<key>``.
 
         Args:
             commands: the commands' dataclasses.
-            into: the reservation category.
             key: the field, or fields, that hold the idempotence key; or a function of the
                 command that returns it.
-            entity: the field whose value leads the stream's id.
+            into: the reservation category; None for the command category itself.
+            entity: the field whose value leads the stream's id, in a reservation category.
             volatile: fields in which a reissue may differ from the first issue, such as the time
                 of sending.
 
         Raises:
-            DeclarationError: a field does not exist, or a command is declared twice.
+            DeclarationError: a field does not exist, a command is declared twice, or the category
+                is in use.
         """
+        if into is None and entity is not None:
+            raise DeclarationError(
+                f"{self.name}: entity={entity!r} leads the streams of a reservation category; name "
+                f"that with into=, or leave both out and send commands to a stream for each entity"
+            )
         if into in (self.name, self.command_category):
             raise DeclarationError(
                 f"{self.name}: the reservation category {into!r} is in use for the component's "
-                f"commands or events; name another"
+                f"commands or events; name another, or leave it out"
             )
-        stream_name.check_category(into)
+        if into is not None:
+            stream_name.check_category(into)
         for command in commands:
             keys = key if callable(key) else self._fields(command, key)
             if not keys:
@@ -240,8 +249,13 @@ class Component:
 
     @property
     def reservation_categories(self) -> list[str]:
-        """The categories that the component reserves into, sorted."""
-        return sorted({reservation.into for reservation in self.reservations.values()})
+        """The categories that the component reserves into, beside that of its commands, sorted."""
+        return sorted({one.into for one in self.reservations.values() if one.into is not None})
+
+    @property
+    def reserves_within(self) -> frozenset[str]:
+        """The types of commands whose copies are in the command category itself."""
+        return frozenset(name for name, one in self.reservations.items() if one.into is None)
 
     def snapshots(self, connection: Connection[Any]) -> Snapshots | None:
         """Return the snapshots of the component's entities, None if it has none.

@@ -119,6 +119,10 @@ def _reconcile(component: Component, reading: _Reading, output: Path | None) -> 
         (name, commands.where(F.col("key_category") == name), reading.category(name))
         for name in component.reservation_categories
     ]
+    if component.reserves_within:
+        name = component.command_category
+        sent = commands.where(F.col("key_category") == name)
+        pairs.append((name, sent.where(~F.col("is_copy")), sent.where(F.col("is_copy"))))
     if component.initiations:
         openings = commands.where(F.col("key_category") == component.name)
         streams = reconcile.initiated(openings, reading.category(component.name))

@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
         ("causation", pa.int64()),
         ("key_category", pa.string()),
         ("key_stream", pa.string()),
+        ("is_copy", pa.bool_()),
         ("content", pa.string()),
     ]
 )
@@ -73,7 +74,7 @@ class MessageStoreSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns, in Spark's words."""
-        types = {pa.int64(): "bigint", pa.string(): "string"}
+        types = {pa.int64(): "bigint", pa.string(): "string", pa.bool_(): "boolean"}
         return ", ".join(f"{field.name} {types[field.type]}" for field in SCHEMA)
 
     def reader(self, schema: StructType) -> "MessageStoreReader":
@@ -172,6 +173,7 @@ def _declared(component: "Component | None") -> dict[str, list[Any]]:
         "fields": [],
         "volatile": [],
         "by_function": [],
+        "within": [],
     }
     if component is None:
         return declared
@@ -179,7 +181,8 @@ def _declared(component: "Component | None") -> dict[str, list[Any]]:
         leading = [] if reservation.entity is None else [reservation.entity]
         fields = [] if callable(reservation.key) else [*leading, *reservation.key]
         declared["types"].append(type_)
-        declared["categories"].append(reservation.into)
+        declared["categories"].append(reservation.into or component.command_category)
+        declared["within"].append(reservation.into is None)
         declared["fields"].append(json.dumps([camel_case(field) for field in fields]))
         declared["volatile"].append(json.dumps(component.volatile("reserve")[type_]))
         declared["by_function"].append(
@@ -188,6 +191,7 @@ def _declared(component: "Component | None") -> dict[str, list[Any]]:
     for type_, initiation in component.initiations.items():
         declared["types"].append(type_)
         declared["categories"].append(component.name)
+        declared["within"].append(False)
         declared["fields"].append(json.dumps([camel_case(component.id)]))
         declared["volatile"].append(json.dumps(component.volatile("initiate")[type_]))
         declared["by_function"].append(_has_default(initiation.command, [component.id]))
@@ -207,18 +211,18 @@ def _add_function_keys(columns: dict[str, list[Any]], component: "Component") ->
     """Compute the keys that are a function of the command, with the component's own code."""
     for n, data in enumerate(columns["function_data"]):
         if data is not None:
-            type_ = columns["type"][n]
-            columns["key_stream"][n] = _function_key(component, type_, data)
+            type_, sent_to = columns["type"][n], columns["stream_name"][n]
+            columns["key_stream"][n] = _function_key(component, type_, sent_to, data)
 
 
-def _function_key(component: "Component", type_: str, data: str) -> str | None:
+def _function_key(component: "Component", type_: str, sent_to: str, data: str) -> str | None:
     """Return the stream that a command's key names; None where it has no usable key."""
     from reservation import codec
 
     try:
         command: object = codec.decode(component.types[type_], data)
         if type_ in component.reservations:
-            return component.reservations[type_].stream_name(command)
+            return component.reservations[type_].stream_name(command, sent_to)
         return component.entity_stream(command)
     except Exception:  # noqa: BLE001  the key function is the user's, and its failure is a finding
         return None

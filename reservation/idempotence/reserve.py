@@ -4,6 +4,10 @@ Each command is copied to a stream named by its idempotence key, written with ex
 the stream must not exist yet. The first copy wins. A reissue finds the stream there and is
 discarded; a second consumer handles the copy. Nothing is forgotten and there is no time window.
 (Source: the reservation pattern of Eventide.)
+
+Where no other category is named, the copy goes to the command category, under the ids of the
+command's stream and the key, and carries a local property by which the same consumer knows to
+handle it. (Source: the idempotence reservation of Hubbado, for Eventide.)
 """
 
 import json
@@ -14,10 +18,16 @@ from typing import Any
 
 from psycopg import Connection
 
+from reservation import stream_name
+from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
+from reservation.message import StoredMessage
 from reservation.queries import load_queries
 from reservation.store.arrays import IntArray, TextArray, register_arrays
 from reservation.store.errors import translated
+
+# What tells a copy in the command category from a command, among its local properties.
+RESERVED = "reserved"
 
 
 class Outcome(StrEnum):
@@ -34,7 +44,7 @@ class Reservation:
 
     Attributes:
         command: the command's dataclass.
-        into: the reservation category.
+        into: the reservation category; None for the category of the commands themselves.
         key: the fields that hold the idempotence key, or a function of the command.
         entity: the field whose value leads the stream's id, so that a consumer group keeps the
             commands of an entity in order; None for streams named by the key alone.
@@ -43,22 +53,33 @@ class Reservation:
     """
 
     command: type
-    into: str
+    into: str | None
     key: tuple[str, ...] | KeyFunction
     entity: str | None = None
     volatile: tuple[str, ...] = ()
 
-    def stream_name(self, command: object) -> str:
+    def stream_name(self, command: object, sent_to: str = "") -> str:
         """Return the reservation stream of a command.
+
+        Args:
+            command: the command, decoded.
+            sent_to: the stream that the command is in, which leads the name where the copy goes to
+                the same category.
 
         Raises:
             IdempotenceKeyError: the command has no key, or one that can not name a stream.
         """
         parts = key_parts(command, self.key)
+        if self.into is None:
+            return _beneath(sent_to, parts)
         if self.entity is not None:
             entity = key_part(getattr(command, self.entity), f"field {self.entity}")
             parts = [entity, *parts]
         return key_stream_name(self.into, parts)
+
+    def is_copy(self, message: StoredMessage) -> bool:
+        """Tell whether a message of the command category is a copy, to be handled there."""
+        return self.into is None and message.metadata.local_properties.get(RESERVED) is True
 
 
 _QUERIES = load_queries("reservation.idempotence")
@@ -106,6 +127,26 @@ def compare_initiations(
     if not commands:
         return []
     return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+
+
+def _beneath(sent_to: str, parts: Sequence[str]) -> str:
+    """Return the name of a command's stream with the key added to its ids.
+
+    Raises:
+        IdempotenceKeyError: the parts can not be told from the ids, or make no name.
+    """
+    for part in parts:
+        if stream_name.COMPOUND_SEPARATOR in part:
+            raise IdempotenceKeyError(
+                f"The key {part!r} holds a '+', which separates it from the ids of the command's "
+                f"stream; reserve into another category with into=, or send a key without one"
+            )
+    of_category = stream_name.is_category(sent_to)
+    separator = stream_name.ID_SEPARATOR if of_category else stream_name.COMPOUND_SEPARATOR
+    try:
+        return stream_name.check(sent_to + separator + stream_name.COMPOUND_SEPARATOR.join(parts))
+    except StreamNameError as error:
+        raise IdempotenceKeyError(str(error)) from error
 
 
 def _outcomes(

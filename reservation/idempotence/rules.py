@@ -26,6 +26,9 @@ _QUERIES = load_queries("reservation.idempotence")
 # How many fields, the entity's among them, the server joins.
 MOST_FIELDS = 4
 
+# What the ids of a stream may hold.
+_ANY = "[^\\u0001-\\u001f\\u007f-\\u009f]*"
+
 # What the server takes a part of a key from, by the field's type: the kind of JSON value and the
 # pattern of its text. Each pattern is narrower than what may be part of a key.
 _KINDS = {
@@ -57,7 +60,9 @@ def server_rules(reservations: Mapping[str, Reservation]) -> str:
             rule[f"field{n}"] = camel_case(field)
             rule[f"kind{n}"] = kind
             patterns.append(pattern)
-        rules.append(rule | {"pattern": "^[^-]+-" + r"\+".join(patterns) + "$"})
+        # Of the stream that a command is in, anything that can name one leads the key.
+        leading = "" if declared.into else rf"(?:{_ANY}\+)?"
+        rules.append(rule | {"pattern": f"^[^-]+-{leading}" + r"\+".join(patterns) + "$"})
     return json.dumps(rules, ensure_ascii=False)
 
 

@@ -6,9 +6,11 @@ import stat
 import pyarrow.parquet as pq
 import pytest
 
-from reservation import Write
+from bank.messages import Deposit, Withdraw
+from reservation import Metadata, Write
 from tests.bank import batch, drain
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.idempotence import PURSE, drained, purse
 from tests.processes import run_cli
 
 pytestmark = pytest.mark.spark
@@ -142,3 +144,57 @@ def test_java_that_is_missing_or_too_old_is_named(database_url, tmp_path, versio
     (line,) = done.stderr.splitlines()
     assert problem in line
     assert "openjdk-17-jre-headless" in line
+
+
+WITHIN = """
+from bank.messages import Deposit, Withdraw
+from tests.idempotence import purse
+
+component = purse()
+component.reserve(Deposit, key="deposit_id", volatile="time")
+component.reserve(Withdraw, key=lambda command: command.withdrawal_id)
+"""
+
+
+def test_copies_in_the_command_category_are_told_from_the_commands(
+    connection, store, database_url, tmp_path
+):
+    """Every finding is what it is with a category of their own, whoever takes the keys."""
+    component = purse()
+    component.reserve(Deposit, key="deposit_id", volatile="time")
+    component.reserve(Withdraw, key="withdrawal_id")
+    store.write([deposit("d1"), deposit("d1", time=LATER), deposit("d1", "99")], PURSE)
+    store.write([withdraw("w1"), withdraw("w1"), deposit("lost")], PURSE)
+    drained(connection, component)
+    connection.execute(
+        "DELETE FROM message_store.messages WHERE stream_name = %s", [f"{PURSE}+lost"]
+    )
+    store.write(withdraw("p1"), PURSE)
+    copied = Metadata(local_properties={"reserved": True})
+    store.write(deposit("orphan"), f"{PURSE}+orphan", metadata=copied)
+    (tmp_path / "within.py").write_text(WITHIN)
+    done = run_cli(
+        "reconcile",
+        "within:component",
+        "--json",
+        "--app-dir",
+        str(tmp_path),
+        env={"RESERVATION_DATABASE_URL": database_url},
+    )
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["categories"] == [
+        {
+            "commandCategory": "purse:command",
+            "reservationCategory": "purse:command",
+            "commands": 7,
+            "keys": 4,
+            "keyless": 0,
+            "duplicates": 2,
+            "reserved": 2,
+            "missing": 1,
+            "pending": 1,
+            "orphans": 1,
+            "multiple": 0,
+            "conflicts": 1,
+        }
+    ]

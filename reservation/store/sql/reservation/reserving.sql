@@ -6,8 +6,9 @@
 
 -- Reads a batch of commands for reserving, of the part of a category that a consumer has. `rules` says for each type whose key is made of named
 -- fields how: the reservation category, up to four fields with the kind of JSON value that each must
--- be, and the pattern that the stream's name must have. A command that fits comes with the stream
--- that its key names, and without its data; any other comes whole, for the reader to decide.
+-- be, and the pattern that the stream's name must have. Without a reservation category, the key joins
+-- the ids of the command's own stream. A command that fits comes with the stream that its key names,
+-- and without its data; any other comes whole, for the reader to decide, and so does a copy.
 CREATE OR REPLACE FUNCTION reservation.read_commands(
   category text, first bigint, last bigint, batch_size bigint,
   partitions integer[], size integer, carried bigint[], rules jsonb
@@ -39,7 +40,14 @@ BEGIN
                    AND (r.field2 IS NULL OR jsonb_typeof(m.data->r.field2) = r.kind2)
                    AND (r.field3 IS NULL OR jsonb_typeof(m.data->r.field3) = r.kind3)
                    AND (r.field4 IS NULL OR jsonb_typeof(m.data->r.field4) = r.kind4)
-                  THEN r.into || '-' || concat_ws('+', m.data->>r.field1, m.data->>r.field2,
+                  THEN CASE WHEN r.into IS NOT NULL THEN r.into || '-'
+                            WHEN m.metadata->'localProperties'->'reserved' = 'true' THEN NULL
+                            WHEN strpos(concat(m.data->>r.field1, m.data->>r.field2,
+                                               m.data->>r.field3, m.data->>r.field4), '+') > 0
+                            THEN NULL  -- for the reader to refuse
+                            WHEN strpos(m.stream_name, '-') = 0 THEN m.stream_name || '-'
+                            ELSE m.stream_name || '+'
+                       END || concat_ws('+', m.data->>r.field1, m.data->>r.field2,
                                                   m.data->>r.field3, m.data->>r.field4)
              END AS name
       FROM message_store.messages m
@@ -63,7 +71,8 @@ $$;
 
 -- Copies each command to the stream that its idempotence key names, if that stream does not exist
 -- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
--- issue. Tells, by their ordinal, which of the commands were not reserved: duplicates and conflicts.
+-- issue. A copy that stays in the category of its command says that it is one. Tells, by their
+-- ordinal, which of the commands were not reserved: duplicates and conflicts.
 CREATE OR REPLACE FUNCTION reservation.reserve(
   commands bigint[], stream_names text[], volatile jsonb
 ) RETURNS TABLE (ordinal bigint, outcome text)
@@ -113,6 +122,8 @@ BEGIN
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
   SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type, c.data,
          reservation.followed_metadata(c.stream_name, c.position, c.global_position, c.metadata)
+         || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
+                 THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
   FROM unnest(new_commands, new_names) WITH ORDINALITY AS i(command, stream_name, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   ORDER BY i.n;

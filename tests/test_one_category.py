@@ -1,0 +1,279 @@
+"""Reservation within the command category: the copies are there too, for the same consumer."""
+
+from collections import Counter
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+
+from bank.messages import Deposit, Withdraw
+from consumers.batch import Batch
+from consumers.position import Held, Positions
+from reservation import Component, MessageIdInEvents, MessageStore, Metadata, Sequence
+from reservation.errors import (
+    DeclarationError,
+    IdempotenceKeyError,
+    LockTimeoutError,
+    MessageIdConflictError,
+)
+from reservation.idempotence.rules import server_rules
+from reservation.store.connection import connect
+from tests.bank import batch, drain
+from tests.controls import LATER, deposit, withdraw
+from tests.idempotence import PURSE, drained, effects, purse, redeliver
+
+CATEGORY = "purse:command"
+
+
+def by_field(once=None, **options):
+    """Return a purse whose keys the server takes."""
+    component = purse(once, **options)
+    component.reserve(Deposit, key="deposit_id", volatile="time")
+    component.reserve(Withdraw, key="withdrawal_id")
+    return component
+
+
+def by_function(once=None, **options):
+    """Return one whose commands are read whole."""
+    component = purse(once, **options)
+    component.reserve(Deposit, key=lambda command: command.deposit_id, volatile="time")
+    component.reserve(Withdraw, key=lambda command: command.withdrawal_id)
+    return component
+
+
+KINDS = pytest.mark.parametrize("make", [by_field, by_function])
+
+
+def test_the_server_takes_the_keys_of_fields():
+    """Else the two kinds of the tests below would be one."""
+    assert '"into": null' in server_rules(by_field().reservations)
+    assert server_rules(by_function().reservations) == "[]"
+    assert by_field().reservation_categories == []
+
+
+@KINDS
+def test_the_copy_is_beside_the_command_and_handled_by_the_same_consumer(connection, store, make):
+    """Under the ids of the command's stream and the key, with what says that it is one."""
+    metadata = Metadata(correlation_stream_name="order-1", local_properties={"mine": 1})
+    store.write(deposit(), PURSE, metadata=metadata)
+    assert drained(connection, make()) == {"reserved": 1, "handled": 1}
+    (copy,) = store.read_stream(f"{PURSE}+d1")
+    (command,) = store.read_stream(PURSE)
+    assert (copy.type, copy.decode(Deposit)) == ("Deposit", deposit())
+    assert copy.metadata.local_properties == {"reserved": True}
+    assert copy.metadata.causation_message_global_position == command.global_position
+    assert copy.metadata.correlation_stream_name == "order-1"
+    (event,) = store.read_stream("purse-123")
+    assert event.metadata.causation_message_stream_name == copy.stream_name
+    assert event.metadata.local_properties == {}
+
+
+@KINDS
+def test_a_reissue_is_a_duplicate_and_other_content_a_conflict(connection, store, make):
+    """In the same batch, and in a later one."""
+    sent = [deposit("d1"), deposit("d1", time=LATER), deposit("d1", "99"), deposit("d2")]
+    for wanted in (
+        {"reserved": 2, "duplicate": 1, "conflict": 1, "handled": 2},
+        {"duplicate": 3, "conflict": 1},
+    ):
+        store.write(sent, PURSE)
+        assert drained(connection, make()) == wanted
+    assert effects(store) == ["Deposited", "Deposited"]
+
+
+@KINDS
+def test_a_redelivery_takes_no_effect_again(connection, store, make):
+    """The command is a duplicate of its copy; the copy is told by the strategy of its handler."""
+    store.write([deposit("d1"), withdraw("w1", "999")], PURSE)
+    component = make(MessageIdInEvents())
+    drained(connection, component)
+    redeliver(connection)
+    assert drained(connection, component) == {"duplicate": 4}
+    assert effects(store) == ["Deposited"]
+
+
+@KINDS
+def test_without_a_strategy_the_ids_of_the_events_are_the_second_guard(connection, store, make):
+    """As with a reservation category of its own: run with care, the batch passes the copies."""
+    store.write([deposit("d1"), deposit("d2")], PURSE)
+    drained(connection, make())
+    redeliver(connection)
+    one = batch(connection, CATEGORY, make())
+    with pytest.raises(MessageIdConflictError):
+        one.run(100)
+    assert one.run(100, careful=True).counts == Counter(duplicate=2, redelivered=2)
+
+
+@KINDS
+def test_a_batch_that_is_run_with_care_holds_its_own_category(
+    database_url, connection, store, make
+):
+    """It writes there, so no sender may come between from the first message on."""
+    outcomes = []
+    component = make()
+    store.write(deposit(), PURSE)
+    one = batch(connection, CATEGORY, component)
+    one.run(10)
+    with connect(database_url, autocommit=True) as other:
+        other.execute("SET lock_timeout = '50ms'")
+
+        def handle(command, entity, context):
+            with pytest.raises(LockTimeoutError):
+                MessageStore(other).write(deposit("d2"), PURSE)
+            outcomes.append("held off")
+
+        component.handlers["Deposit"] = handle
+        # A new one, which has not written there yet.
+        again = batch(connection, CATEGORY, component)
+        assert again.run(10, careful=True).counts == Counter(handled=1)
+    assert outcomes == ["held off"]
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("sent_to", "stream"),
+    [(CATEGORY, "-d1"), (f"{CATEGORY}-1-2", "-1-2+d1"), (f"{CATEGORY}-1+2", "-1+2+d1")],
+)
+def test_the_name_is_that_of_the_commands_stream_and_the_key(
+    connection, store, make, sent_to, stream
+):
+    """However many ids it has; whoever takes the key."""
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::text, %s, 'Deposit', %s)",
+        [
+            sent_to,
+            '{"depositId": "d1", "accountId": "123", "amount": 1, "time": "2026-01-01T00:00:00Z"}',
+        ],
+    )
+    assert drained(connection, make()) == {"reserved": 1, "handled": 1}
+    assert store.stream_version(f"{CATEGORY}{stream}") == 0
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [("a+b", r"holds a '\+'"), ("", "empty"), ("a\n", "control"), ("x" * 2600, "bytes long")],
+)
+def test_a_key_that_can_not_be_told_from_the_ids_is_refused(connection, store, make, key, problem):
+    """Two commands with different keys must not share a stream."""
+    store.write(deposit(key), PURSE)
+    with pytest.raises(IdempotenceKeyError, match=problem):
+        drained(connection, make())
+
+
+@KINDS
+@pytest.mark.parametrize("value", [False, "true", 1, None, {"reserved": True}])
+def test_only_what_says_so_is_a_copy(connection, store, make, value):
+    """Anything else in the local property is a command's."""
+    store.write(deposit(), PURSE, metadata=Metadata(local_properties={"reserved": value}))
+    assert drained(connection, make()) == {"reserved": 1, "handled": 1}
+
+
+def test_the_property_means_nothing_where_copies_have_a_category_of_their_own(connection, store):
+    """A sender can not get round the reservation with it."""
+    component = purse()
+    component.reserve(Deposit, into="purseTransaction", key="deposit_id")
+    component.reserve(Withdraw, into="purseTransaction", key=lambda command: command.withdrawal_id)
+    metadata = Metadata(local_properties={"reserved": True})
+    store.write([deposit(), withdraw()], PURSE, metadata=metadata)
+    assert batch(connection, CATEGORY, component).run(10).counts == Counter(reserved=2)
+    assert [one.metadata.local_properties for one in store.read_category("purseTransaction")] == [
+        {},
+        {},
+    ]
+
+
+@KINDS
+def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
+    """So that the commands of an entity stay in order in a group."""
+    component = make()
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
+        " SELECT 'purse', %s, n, 1 FROM generate_series(0, 2) AS n",
+        [CATEGORY],
+    )
+    for n in range(30):
+        store.write(
+            [deposit(f"d{n}", account=str(n)), deposit(f"d{n}", account=str(n))], f"{CATEGORY}-{n}"
+        )
+    total = Counter()
+    for partition in range(3):  # each alone to its end: what it reserves, it handles
+        one, positions = (
+            Batch(connection, component, CATEGORY),
+            Positions("purse", CATEGORY, 3, [Held(partition, 0, 1)]),
+        )
+        counts = Counter()
+        while (result := one.run(positions, 7)).moved:
+            counts += result.counts
+        assert counts["reserved"] == counts["handled"] == counts["duplicate"] > 0
+        total += counts
+    assert total == Counter(reserved=30, handled=30, duplicate=30)
+
+
+@dataclass(frozen=True)
+class Rename:
+    account_id: str
+
+
+def test_it_goes_with_the_other_ways_in_one_category(connection, store):
+    """With what is handled on the spot, in order, and with a category of its own for some."""
+    component = purse()
+    component.reserve(Deposit, key="deposit_id")
+    component.reserve(Withdraw, into="purseTransaction", key="withdrawal_id", entity="account_id")
+    component.handle(Rename)(lambda *_: None)
+    store.write([deposit(amount="10"), Rename("123"), withdraw(amount="10")], PURSE)
+    assert drained(connection, component) == {"reserved": 2, "handled": 3}
+    assert effects(store) == ["Deposited", "Withdrawn"]
+
+
+def test_a_transaction_for_each_message(connection, store):
+    """Copies have it as they ask for."""
+    component = Component("purse", id="account_id")
+    component.reserve(Deposit, key="deposit_id")
+    calls = []
+    component.handle(Deposit, transaction="message")(lambda *_: calls.append(1))
+    store.write([deposit("d1"), deposit("d2")], PURSE)
+    results = drain(connection, component)
+    assert len(calls) == 2
+    assert max(result.counts["handled"] for result in results) == 1
+
+
+@KINDS
+def test_with_a_sequence_in_the_events(connection, store, make):
+    """Copies and commands share the category, and so its order."""
+    component = make(Sequence(pseudo_events=True))
+    store.write([deposit("d1"), withdraw("w1", "999"), deposit("d2")], PURSE)
+    drained(connection, component)
+    redeliver(connection)
+    assert drained(connection, component) == {"duplicate": 6}
+    assert effects(store) == ["Deposited", "Deposited"]
+
+
+def test_a_field_to_lead_with_needs_a_category():
+    """Where the copy stays, the command's own stream leads."""
+    component = purse()
+    with pytest.raises(DeclarationError, match="entity='account_id' leads the streams of a"):
+        component.reserve(Deposit, key="deposit_id", entity="account_id")
+    with pytest.raises(DeclarationError, match="or leave it out"):
+        component.reserve(Deposit, into="purse:command", key="deposit_id")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    account_id: str
+    first: str
+    second: int
+    amount: Decimal = Decimal(0)
+
+
+@pytest.mark.parametrize(
+    "key", [("first", "second"), lambda command: [command.first, command.second]]
+)
+def test_a_key_of_several_parts(connection, store, key):
+    """Joined as in a reservation category."""
+    component = Component("purse", id="account_id")
+    component.reserve(Transfer, key=key)
+    component.handle(Transfer)(lambda *_: None)
+    store.write([Transfer("123", "a", 1), Transfer("123", "a", 2), Transfer("123", "a", 1)], PURSE)
+    assert drained(connection, component) == {"reserved": 2, "duplicate": 1, "handled": 2}
+    assert store.stream_version(f"{PURSE}+a+2") == 0
