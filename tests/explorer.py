@@ -1,0 +1,342 @@
+"""Every order in which two consumers can send their statements, and every place to kill them at.
+
+Each consumer runs the real code in a thread with a real connection, and stops before each statement
+that it sends. Whoever explores lets one of them go on by a statement, or kills it there: its
+connection is closed, the server rolls back, and it starts anew. A consumer that waits for a lock
+that another holds can not go on; the server says so.
+
+What a consumer will do depends only on what it has seen, and that on what was committed when each
+of its statements ran. So of the schedules that lead to the same in these respects one is gone on
+with:
+
+- the committed messages and positions, and how many rows there are in every other table;
+- for each consumer, what was committed at each of its statements since it started;
+- how many kills are left.
+
+(The idea is that of model checkers that run the program itself, as VeriSoft and CHESS do.)
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+from psycopg.pq import TransactionStatus
+
+PATIENCE = 30.0  # seconds until a consumer that neither stops nor waits for a lock is a failure
+_GLANCE = 0.003  # seconds until the server is asked whether a statement waits for a lock
+
+# A consumer's whole work, on a connection of its own.
+Program = Callable[[Connection[Any]], None]
+
+
+class _Ended(BaseException):
+    """The consumer is killed, or the schedule is not gone on with."""
+
+
+class Stepping(psycopg.Connection[Any]):
+    """A connection that asks before it sends a statement."""
+
+    ask: Callable[[], None] | None = None
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Send a statement and wait for its answer."""
+        # Nothing is seen or done by a BEGIN, so a stop before it is as good as one after it.
+        if self.ask is not None and args[0].__name__ != "_enter_gen":
+            self.ask()
+        return super().wait(*args, **kwargs)
+
+
+class _Consumer:
+    """One consumer in its thread."""
+
+    def __init__(self, program: Program, connection: Stepping) -> None:
+        self.program = program
+        self.connection = connection
+        self.pid = connection.info.backend_pid
+        self.seen: tuple[int, ...] = ()
+        self.blocked = False
+        self.done = False
+        self.failure: BaseException | None = None
+        self.arrived = threading.Event()
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        connection.ask = self._pause
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.program(self.connection)
+        except _Ended:
+            pass
+        except BaseException as error:  # noqa: BLE001  which the explorer raises
+            self.failure = error
+        self.done = True
+        self.arrived.set()
+
+    def _pause(self) -> None:
+        self.arrived.set()
+        if not self._orders.get():
+            self.connection.ask = None
+            raise _Ended
+
+    def go_on(self) -> None:
+        self.arrived.clear()
+        self._orders.put(True)
+
+    def end(self) -> None:
+        """End it where it is stopped; what it has not committed is rolled back."""
+        if not self.done:
+            self._orders.put(False)
+        self._thread.join(PATIENCE)
+        self.connection.ask = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is done next: a consumer goes on by a statement, or is killed."""
+
+    consumer: int
+    kill: bool = False
+
+    def __str__(self) -> str:
+        return f"{'kill ' if self.kill else ''}{self.consumer + 1}"
+
+
+@dataclass(slots=True)
+class Explored:
+    """What was looked at.
+
+    Attributes:
+        states: how many different states were met.
+        schedules: how many were run to their end.
+        runs: how many were begun.
+        complete: whether every state was gone on from.
+    """
+
+    states: int = 0
+    schedules: int = 0
+    runs: int = 0
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class Violation(AssertionError):
+    """A schedule that ends where it must not.
+
+    Attributes:
+        schedule: the consumers in the order of their statements, from 1.
+        reason: what is wrong at the end.
+    """
+
+    schedule: list[str]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; after {', '.join(self.schedule)}"
+
+
+@dataclass
+class Explorer:
+    """Explores the schedules of some consumers on one database.
+
+    Attributes:
+        address: of the database, which is emptied before each schedule.
+        programs: what each consumer does.
+        prepare: writes what there is at the beginning.
+        check: raises AssertionError where the end is not as it must be.
+        kills: how many kills there are in a schedule at most.
+    """
+
+    address: str
+    programs: Sequence[Program]
+    prepare: Callable[[Connection[Any]], None]
+    check: Callable[[Connection[Any]], None]
+    kills: int = 1
+    _seen: set[object] = field(default_factory=set)
+    _free: list[Stepping] = field(default_factory=list)
+
+    def explore(self, most_runs: int | None = None) -> Explored:
+        """Go on from every state there is once.
+
+        Args:
+            most_runs: how many schedules to begin at most; None for all there are.
+
+        Raises:
+            Violation: a schedule ends where it must not, or does not end.
+        """
+        found, todo = Explored(), [()]
+        with psycopg.connect(self.address, autocommit=True) as control:
+            self._control = control
+            tables = control.execute(_TABLES).fetchall()
+            self._empty = ";".join(f"DELETE FROM {table}" for (table,) in tables)
+            self._counts = "+".join(f"(SELECT count(*) FROM {table})::text" for (table,) in tables)
+            self._counts = self._counts.replace("+", "||','||")
+            try:
+                while todo and (most_runs is None or found.runs < most_runs):
+                    prefix: tuple[Choice, ...] = todo.pop()
+                    found.runs += 1
+                    todo.extend(self._run(prefix, found))
+            finally:
+                for connection in self._free:
+                    connection.close()
+        found.states, found.complete = len(self._seen), not todo
+        return found
+
+    def _run(self, prefix: tuple[Choice, ...], found: Explored) -> Iterator[tuple[Choice, ...]]:
+        """Run one schedule to its end, or to a state that was met; give those to run later."""
+        self._control.execute(f"{self._empty};SELECT setval({_NUMBERS}, 1, false)")
+        self.prepare(self._control)
+        self._kills, self._version = 0, self._committed()
+        self._consumers = [_Consumer(program, self._connection()) for program in self.programs]
+        taken: list[Choice] = []
+        later: list[tuple[Choice, ...]] = []
+        try:
+            for consumer in self._consumers:
+                self._settle(consumer)
+            for choice in prefix:
+                self._take(choice, taken)
+            while self._state() not in self._seen:
+                self._seen.add(self._state())
+                choices = [one for one in self._choices() if self._after(one) not in self._seen]
+                if all(one.done for one in self._consumers):
+                    found.schedules += 1
+                    self.check(self._control)
+                    break
+                if not choices:
+                    break
+                later.extend((*taken, one) for one in choices[1:])
+                self._take(choices[0], taken)
+        except AssertionError as error:
+            raise Violation([str(one) for one in taken], str(error)) from error
+        finally:
+            self._abandon()
+        return iter(later)
+
+    def _connection(self) -> Stepping:
+        if self._free:
+            return self._free.pop()
+        return Stepping.connect(
+            self.address,
+            autocommit=True,
+            prepare_threshold=None,
+            options="-csynchronous_commit=off",
+        )
+
+    def _state(self) -> object:
+        one_by_one = tuple((one.seen, one.blocked, one.done) for one in self._consumers)
+        return (self._version, self._kills, one_by_one)
+
+    def _after(self, choice: Choice) -> object:
+        """Return the state that a choice leads to, unless that commits or waits for a lock."""
+        kills = self._kills + choice.kill
+        one_by_one = []
+        for n, one in enumerate(self._consumers):
+            seen = one.seen
+            if n == choice.consumer:
+                seen = () if choice.kill else (*seen, self._version)
+            elif one.blocked:
+                return None  # which may be let go
+            one_by_one.append((seen, False, one.done))
+        return (self._version, kills, tuple(one_by_one))
+
+    def _choices(self) -> Iterable[Choice]:
+        able = [n for n, one in enumerate(self._consumers) if not (one.done or one.blocked)]
+        waiting = [one for one in self._consumers if one.blocked]
+        assert able or not waiting, "the consumers wait for each other"
+        yield from (Choice(n) for n in able)
+        if self._kills < self.kills:
+            yield from (Choice(n, kill=True) for n in able if self._consumers[n].seen)
+
+    def _take(self, choice: Choice, taken: list[Choice]) -> None:
+        taken.append(choice)
+        consumer = self._consumers[choice.consumer]
+        if choice.kill:
+            self._kills += 1
+            self._kill(consumer)
+            self._consumers[choice.consumer] = consumer = _Consumer(
+                consumer.program, self._connection()
+            )
+            self._settle(consumer)
+        else:
+            in_transaction = consumer.connection.info.transaction_status
+            consumer.go_on()
+            self._settle(consumer)
+            consumer.seen = (
+                (*consumer.seen, self._version) if not consumer.blocked else consumer.seen
+            )
+            if in_transaction and not consumer.blocked:
+                self._version = self._committed()
+        for other in self._consumers:
+            if other.blocked:
+                self._settle(other)
+                if not other.blocked:
+                    other.seen = (*other.seen, self._version)
+                    self._version = self._committed()
+
+    def _kill(self, consumer: _Consumer) -> None:
+        consumer.connection.close()
+        consumer.end()
+        gone = "SELECT FROM pg_stat_activity WHERE pid = %s"
+        while self._control.execute(gone, [consumer.pid]).fetchall():
+            pass
+
+    def _settle(self, consumer: _Consumer) -> None:
+        """Wait until a consumer is stopped, done, or waits for a lock."""
+        glances = 0
+        while not consumer.arrived.wait(_GLANCE):
+            glances += 1
+            assert glances * _GLANCE < PATIENCE, "a consumer hangs"
+            rows = self._control.execute(_BLOCKED, [consumer.pid]).fetchall()
+            if rows[0][0] and not consumer.arrived.is_set():
+                consumer.blocked = True
+                return
+        consumer.blocked = False
+        if consumer.failure is not None:
+            raise AssertionError(repr(consumer.failure)) from consumer.failure
+
+    def _abandon(self) -> None:
+        """End what still runs, those first that others wait for."""
+        for consumer in sorted(self._consumers, key=lambda one: one.blocked):
+            if not consumer.arrived.wait(PATIENCE):
+                consumer.connection.cancel()
+                consumer.arrived.wait(PATIENCE)
+            consumer.end()
+            idle = consumer.connection.info.transaction_status == TransactionStatus.IDLE
+            if consumer.failure is not None or not idle:
+                consumer.connection.close()
+            else:
+                self._free.append(consumer.connection)
+
+    def _committed(self) -> int:
+        """Return a number that stands for what is committed."""
+        return hash(
+            (
+                tuple(self._control.execute(_MESSAGES)),
+                *self._control.execute(f"SELECT {self._counts or 0}").fetchall(),
+                *self._control.execute(_POSITIONS),
+            )
+        )
+
+
+_NUMBERS = "'message_store.messages_global_position_seq'"
+_BLOCKED = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+_TABLES = """
+    SELECT format('%I.%I', schemaname, tablename) FROM pg_tables
+    WHERE schemaname = 'message_store'
+       OR schemaname = 'reservation' AND tablename NOT IN ('versions', 'sender_categories')
+    ORDER BY 1
+"""
+# Ids, times and gaps between positions differ between schedules, and nobody decides by them.
+_MESSAGES = """
+    SELECT stream_name, position, type, data::text FROM message_store.messages
+    ORDER BY global_position
+"""
+_POSITIONS = """
+    SELECT p.consumer, p.category, p.partition, p.epoch,
+           (SELECT count(*) FROM message_store.messages m WHERE m.global_position <= p.position)
+    FROM reservation.positions p ORDER BY 1, 2, 3
+"""

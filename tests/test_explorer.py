@@ -1,0 +1,150 @@
+"""Two consumers, three messages, kills: every order of their statements takes the same effects."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bank.messages import Deposit, Withdraw
+from consumers.batch import Batch
+from consumers.position import Held, Positions
+from reservation import Component, MessageIdInEvents, MessageStore, Sequence
+from reservation.errors import PositionLostError
+from reservation.store.errors import RUN_AGAIN
+from tests.controls import deposit, withdraw
+from tests.explorer import Explorer, Violation
+from tests.idempotence import PURSE, effects, purse
+
+# A has no effect, because there is nothing to take yet; after B it would have one.
+A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to be idempotent, and what it is held to.
+
+    Attributes:
+        make: makes the component.
+        sent: the three messages.
+        effects: the events that they bring about, however often they come.
+        shared: whether both consumers move one position, so that nothing comes again but after a
+            kill; else each has its own, and every message comes to both.
+    """
+
+    make: Callable[[], Component]
+    sent: tuple[Any, ...] = (A, B, C)
+    effects: tuple[str, ...] = ("Deposited", "Withdrawn")
+    shared: bool = False
+
+
+def copied(once: Any = None) -> Component:
+    component = purse(once)
+    component.reserve(Deposit, into="purseTransaction", key="deposit_id", entity="account_id")
+    component.reserve(Withdraw, into="purseTransaction", key="withdrawal_id", entity="account_id")
+    return component
+
+
+def within(once: Any = None) -> Component:
+    component = purse(once)
+    component.reserve(Deposit, key="deposit_id")
+    component.reserve(Withdraw, key="withdrawal_id")
+    return component
+
+
+REISSUED: dict[str, Any] = {"sent": (A, B, A), "effects": ("Deposited",)}
+WAYS = {
+    "message id": Way(lambda: purse(MessageIdInEvents())),
+    "sequence": Way(lambda: purse(Sequence())),
+    "sequence, pseudo events": Way(lambda: purse(Sequence(pseudo_events=True))),
+    "reservation": Way(copied, **REISSUED, shared=True),
+    "reservation, sequence": Way(lambda: copied(Sequence()), **REISSUED),
+    "reservation, message id": Way(lambda: copied(MessageIdInEvents()), **REISSUED),
+    "one category": Way(within, **REISSUED, shared=True),
+    "one category, message id": Way(lambda: within(MessageIdInEvents()), **REISSUED),
+}
+
+
+def consumer(component: Component, name: str, size: int) -> Callable[[Any], None]:
+    """Return what takes every category of a component to its end, whatever happens."""
+
+    def take(connection: Any, category: str) -> bool:
+        rows = connection.execute(
+            "SELECT position, epoch FROM reservation.positions"
+            " WHERE (consumer, category) = (%s, %s)",
+            [name, category],
+        ).fetchall()
+        positions = Positions(name, category, held=[Held(0, *rows[0])])
+        batch, lost = Batch(connection, component, category), False
+        while True:
+            try:
+                result = batch.run(positions, size, careful=lost)
+            except PositionLostError:
+                return True
+            except RUN_AGAIN:
+                lost = True
+                continue
+            lost = False
+            if result.read < size and not result.counts["reserved"]:
+                return False
+
+    def consume(connection: Any) -> None:
+        for category in (component.command_category, *component.reservation_categories):
+            while take(connection, category):
+                pass
+
+    return consume
+
+
+def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
+    names = ["one", "one"] if way.shared else ["one", "two"]
+    component = way.make()
+
+    def prepare(connection: Any) -> None:
+        for category in (component.command_category, *component.reservation_categories):
+            for name in set(names):
+                connection.execute(
+                    "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
+                    " VALUES (%s, %s, 0, 1)",
+                    [name, category],
+                )
+        MessageStore(connection).write(list(way.sent), PURSE)
+
+    def check(connection: Any) -> None:
+        found = effects(MessageStore(connection))
+        assert found == list(way.effects), f"the effects are {found}"
+
+    programs = [consumer(way.make(), name, size) for name in names]
+    return Explorer(address, programs, prepare, check, kills=kills)
+
+
+# Of every day: the others differ from these in what the exhaustive run is for.
+DAILY = ["message id", "sequence", "reservation", "one category"]
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_property, name):
+    """With every batch as a whole, and one kill wherever there can be one."""
+    explored = explorer(database_url, WAYS[name], kills=1, size=100).explore()
+    record_property("explored", str(explored))
+    assert explored.complete
+    assert explored.schedules
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("kills", "size"), [(2, 100), (1, 1)])
+@pytest.mark.parametrize("name", WAYS)
+def test_with_two_kills_or_batches_of_one_message(database_url, record_property, name, kills, size):
+    """The same, to the depth that takes too long for every day."""
+    explored = explorer(database_url, WAYS[name], kills=kills, size=size).explore()
+    record_property("explored", str(explored))
+    assert explored.complete
+
+
+@pytest.mark.parametrize("name", ["none", "reservation", "one category"])
+def test_what_had_no_effect_and_has_one_later_is_found(database_url, name):
+    """Without a strategy, where everything comes to both: else nothing would be found anywhere."""
+    make = {"none": purse, "reservation": copied, "one category": within}[name]
+    with pytest.raises(Violation, match=r"the effects are .*'Withdrawn'"):
+        explorer(database_url, Way(make, **REISSUED), kills=0, size=1).explore()
