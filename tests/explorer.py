@@ -10,7 +10,7 @@ of its statements ran. So of the schedules that lead to the same in these respec
 with:
 
 - the committed messages and positions, and how many rows there are in every other table;
-- for each consumer, what was committed at each of its statements since it started;
+- for each consumer, what was committed at each of its statements since it began afresh;
 - how many kills are left.
 
 (The idea is that of model checkers that run the program itself, as VeriSoft and CHESS do.)
@@ -41,6 +41,11 @@ class Stepping(psycopg.Connection[Any]):
     """A connection that asks before it sends a statement."""
 
     ask: Callable[[], None] | None = None
+    afresh: str | None = None
+
+    def begin_afresh(self, name: str) -> None:
+        """Note that whoever works on it remembers nothing of what it saw, but this name."""
+        self.afresh = name
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
@@ -149,6 +154,7 @@ class Explorer:
         prepare: writes what there is at the beginning.
         check: raises AssertionError where the end is not as it must be.
         kills: how many kills there are in a schedule at most.
+        alike: whether it is all the same which of the consumers is where.
     """
 
     address: str
@@ -156,6 +162,7 @@ class Explorer:
     prepare: Callable[[Connection[Any]], None]
     check: Callable[[Connection[Any]], None]
     kills: int = 1
+    alike: bool = False
     _seen: set[object] = field(default_factory=set)
     _free: list[Stepping] = field(default_factory=list)
 
@@ -196,7 +203,8 @@ class Explorer:
         later: list[tuple[Choice, ...]] = []
         try:
             for consumer in self._consumers:
-                self._settle(consumer)
+                self._settle(consumer, went_on=False)
+            self._first = [one.seen for one in self._consumers]
             for choice in prefix:
                 self._take(choice, taken)
             while self._state() not in self._seen:
@@ -227,8 +235,13 @@ class Explorer:
         )
 
     def _state(self) -> object:
-        one_by_one = tuple((one.seen, one.blocked, one.done) for one in self._consumers)
-        return (self._version, self._kills, one_by_one)
+        now = [(one.seen, one.blocked, one.done) for one in self._consumers]
+        return self._told(now, self._kills)
+
+    def _told(self, one_by_one: list[tuple[tuple[int, ...], bool, bool]], kills: int) -> object:
+        if self.alike:
+            one_by_one.sort()
+        return (self._version, kills, tuple(one_by_one))
 
     def _after(self, choice: Choice) -> object:
         """Return the state that a choice leads to, unless that commits or waits for a lock."""
@@ -237,11 +250,12 @@ class Explorer:
         for n, one in enumerate(self._consumers):
             seen = one.seen
             if n == choice.consumer:
-                seen = () if choice.kill else (*seen, self._version)
+                # One that is killed begins as all of them began.
+                seen = self._first[n] if choice.kill else (*seen, self._version)
             elif one.blocked:
                 return None  # which may be let go
             one_by_one.append((seen, False, one.done))
-        return (self._version, kills, tuple(one_by_one))
+        return self._told(one_by_one, kills)
 
     def _choices(self) -> Iterable[Choice]:
         able = [n for n, one in enumerate(self._consumers) if not (one.done or one.blocked)]
@@ -249,7 +263,8 @@ class Explorer:
         assert able or not waiting, "the consumers wait for each other"
         yield from (Choice(n) for n in able)
         if self._kills < self.kills:
-            yield from (Choice(n, kill=True) for n in able if self._consumers[n].seen)
+            moved = [n for n in able if self._consumers[n].seen != self._first[n]]
+            yield from (Choice(n, kill=True) for n in moved)
 
     def _take(self, choice: Choice, taken: list[Choice]) -> None:
         taken.append(choice)
@@ -260,21 +275,17 @@ class Explorer:
             self._consumers[choice.consumer] = consumer = _Consumer(
                 consumer.program, self._connection()
             )
-            self._settle(consumer)
+            self._settle(consumer, went_on=False)
         else:
             in_transaction = consumer.connection.info.transaction_status
             consumer.go_on()
             self._settle(consumer)
-            consumer.seen = (
-                (*consumer.seen, self._version) if not consumer.blocked else consumer.seen
-            )
             if in_transaction and not consumer.blocked:
                 self._version = self._committed()
         for other in self._consumers:
             if other.blocked:
                 self._settle(other)
                 if not other.blocked:
-                    other.seen = (*other.seen, self._version)
                     self._version = self._committed()
 
     def _kill(self, consumer: _Consumer) -> None:
@@ -284,7 +295,7 @@ class Explorer:
         while self._control.execute(gone, [consumer.pid]).fetchall():
             pass
 
-    def _settle(self, consumer: _Consumer) -> None:
+    def _settle(self, consumer: _Consumer, *, went_on: bool = True) -> None:
         """Wait until a consumer is stopped, done, or waits for a lock."""
         glances = 0
         while not consumer.arrived.wait(_GLANCE):
@@ -295,6 +306,11 @@ class Explorer:
                 consumer.blocked = True
                 return
         consumer.blocked = False
+        if went_on:
+            consumer.seen = (*consumer.seen, self._version)
+        if consumer.connection.afresh is not None:
+            consumer.seen = (hash(consumer.connection.afresh),)
+            consumer.connection.afresh = None
         if consumer.failure is not None:
             raise AssertionError(repr(consumer.failure)) from consumer.failure
 

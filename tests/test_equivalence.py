@@ -37,6 +37,7 @@ class Way:
         make: makes the component.
         by_key: whether the same intent under another id is known again.
         twice: whether a message that is read again is known again, also where it had no effect.
+            If not, positions are not set back, and the consumers share them.
     """
 
     make: Callable[[], Component]
@@ -117,11 +118,11 @@ class Cut(psycopg.Connection[Any]):
 class World:
     """A database, two consumers, and what was sent."""
 
-    def __init__(self, address: str, make: Callable[[], Component]) -> None:
-        self.address, self.make = address, make
+    def __init__(self, address: str, way: Way) -> None:
+        self.address, self.make = address, way.make
         self.control = psycopg.connect(address, autocommit=True)
         self.store = MessageStore(self.control)
-        component = make()
+        component = way.make()
         self.categories = [component.command_category, *component.reservation_categories]
         self.came: list[tuple[int, bool]] = []
         self.ids: dict[int, uuid.UUID] = {}
@@ -129,14 +130,15 @@ class World:
             "DELETE FROM message_store.messages; DELETE FROM reservation.positions;"
             "DELETE FROM reservation.snapshots"
         )
-        for name in ("one", "two"):
+        names = ("one", "two") if way.twice else ("one", "one")
+        for name in set(names):
             for category in self.categories:
                 self.control.execute(
                     "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
                     " VALUES (%s, %s, 0, 1)",
                     [name, category],
                 )
-        self.consumers = [self._start(name) for name in ("one", "two")]
+        self.consumers = [self._start(name) for name in names]
 
     def close(self) -> None:
         for connection, _, _ in self.consumers:
@@ -251,7 +253,7 @@ def expected(came: list[tuple[int, bool]], by_key: bool) -> dict[str, list[Decim
 
 
 def play(address: str, way: Way, history: list[Any]) -> World:
-    world = World(address, way.make)
+    world = World(address, way)
     try:
         for what, *how in history:
             if what == AGAIN and not way.twice:

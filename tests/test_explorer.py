@@ -69,6 +69,7 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
     """Return what takes every category of a component to its end, whatever happens."""
 
     def take(connection: Any, category: str) -> bool:
+        connection.begin_afresh(category)
         rows = connection.execute(
             "SELECT position, epoch FROM reservation.positions"
             " WHERE (consumer, category) = (%s, %s)",
@@ -115,7 +116,7 @@ def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
         assert found == list(way.effects), f"the effects are {found}"
 
     programs = [consumer(way.make(), name, size) for name in names]
-    return Explorer(address, programs, prepare, check, kills=kills)
+    return Explorer(address, programs, prepare, check, kills=kills, alike=way.shared)
 
 
 # Of every day: the others differ from these in what the exhaustive run is for.
