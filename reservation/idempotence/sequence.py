@@ -10,8 +10,9 @@ It counts on the order, and on events:
 
 - A message without an event leaves no number, unless ``pseudo_events`` has it leave one. It is
   handled again, as long as no later message of its entity left a number.
-- A message that was passed over and comes later, behind one of its entity that was handled, counts
-  as there again although it never was. It has to be sent again, as another message.
+- A message that was passed over, and comes when a later one of its entity was handled, counts as
+  there again although it never was. Behind a dead letter its entity waits, so that is one whose
+  entity could not be told. It has to be sent again, as another message.
 - A reissue is another message with a position of its own, under the same id or not.
 """
 
