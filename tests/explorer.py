@@ -26,6 +26,8 @@ import psycopg
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
+from tests.idempotence import empty, kept_tables
+
 PATIENCE = 30.0  # seconds until a consumer that neither stops nor waits for a lock is a failure
 _GLANCE = 0.003  # seconds until the server is asked whether a statement waits for a lock
 
@@ -119,13 +121,11 @@ class Explored:
         states: how many different states were met.
         schedules: how many were run to their end.
         runs: how many were begun.
-        complete: whether every state was gone on from.
     """
 
     states: int = 0
     schedules: int = 0
     runs: int = 0
-    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -166,11 +166,8 @@ class Explorer:
     _seen: set[object] = field(default_factory=set)
     _free: list[Stepping] = field(default_factory=list)
 
-    def explore(self, most_runs: int | None = None) -> Explored:
+    def explore(self) -> Explored:
         """Go on from every state there is once.
-
-        Args:
-            most_runs: how many schedules to begin at most; None for all there are.
 
         Raises:
             Violation: a schedule ends where it must not, or does not end.
@@ -178,24 +175,22 @@ class Explorer:
         found, todo = Explored(), [()]
         with psycopg.connect(self.address, autocommit=True) as control:
             self._control = control
-            tables = control.execute(_TABLES).fetchall()
-            self._empty = ";".join(f"DELETE FROM {table}" for (table,) in tables)
-            self._counts = "+".join(f"(SELECT count(*) FROM {table})::text" for (table,) in tables)
-            self._counts = self._counts.replace("+", "||','||")
+            counts = [f"(SELECT count(*) FROM {table})" for (table,) in kept_tables(control)]
+            self._counts = f"SELECT {', '.join(counts)}"
             try:
-                while todo and (most_runs is None or found.runs < most_runs):
+                while todo:
                     prefix: tuple[Choice, ...] = todo.pop()
                     found.runs += 1
                     todo.extend(self._run(prefix, found))
             finally:
                 for connection in self._free:
                     connection.close()
-        found.states, found.complete = len(self._seen), not todo
+        found.states = len(self._seen)
         return found
 
     def _run(self, prefix: tuple[Choice, ...], found: Explored) -> Iterator[tuple[Choice, ...]]:
         """Run one schedule to its end, or to a state that was met; give those to run later."""
-        self._control.execute(f"{self._empty};SELECT setval({_NUMBERS}, 1, false)")
+        empty(self._control)
         self.prepare(self._control)
         self._kills, self._version = 0, self._committed()
         self._consumers = [_Consumer(program, self._connection()) for program in self.programs]
@@ -329,23 +324,11 @@ class Explorer:
 
     def _committed(self) -> int:
         """Return a number that stands for what is committed."""
-        return hash(
-            (
-                tuple(self._control.execute(_MESSAGES)),
-                *self._control.execute(f"SELECT {self._counts or 0}").fetchall(),
-                *self._control.execute(_POSITIONS),
-            )
-        )
+        queries = (_MESSAGES, _POSITIONS, self._counts)
+        return hash(tuple(tuple(self._control.execute(one).fetchall()) for one in queries))
 
 
-_NUMBERS = "'message_store.messages_global_position_seq'"
 _BLOCKED = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
-_TABLES = """
-    SELECT format('%I.%I', schemaname, tablename) FROM pg_tables
-    WHERE schemaname = 'message_store'
-       OR schemaname = 'reservation' AND tablename NOT IN ('versions', 'sender_categories')
-    ORDER BY 1
-"""
 # Ids, times and gaps between positions differ between schedules, and nobody decides by them.
 _MESSAGES = """
     SELECT stream_name, position, type, data::text FROM message_store.messages

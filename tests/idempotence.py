@@ -48,6 +48,39 @@ def purse(once: Any = None, name: str = "purse", **options: Any) -> Component:
     return component
 
 
+def copied(once: Any = None) -> Component:
+    """Return a purse whose commands are reserved into a category of their own."""
+    component = purse(once)
+    for command, key in ((Deposit, "deposit_id"), (Withdraw, "withdrawal_id")):
+        component.reserve(command, into="purseTransaction", key=key, entity="account_id")
+    return component
+
+
+def within(once: Any = None) -> Component:
+    """Return one whose commands are reserved within their category."""
+    component = purse(once)
+    component.reserve(Deposit, key="deposit_id")
+    component.reserve(Withdraw, key="withdrawal_id")
+    return component
+
+
+def empty(connection: Connection[Any]) -> None:
+    """Leave nothing in the store of what a component, its senders and its consumers left there."""
+    deletes = [f"DELETE FROM {table};" for (table,) in kept_tables(connection)]
+    numbers = "SELECT setval('message_store.messages_global_position_seq', 1, false)"
+    connection.execute("".join(deletes) + numbers)
+
+
+def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
+    """Return the tables that hold such things, by their quoted names."""
+    return connection.execute(
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+        " WHERE schemaname = 'message_store'"
+        " OR schemaname = 'reservation' AND tablename NOT IN ('versions', 'sender_categories')"
+        " ORDER BY 1"
+    ).fetchall()
+
+
 def redeliver(connection: Connection[Any], to: int = 0) -> None:
     """Set every position back, so that what is stored is read again."""
     connection.execute("UPDATE reservation.positions SET position = least(position, %s)", [to])

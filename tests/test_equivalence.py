@@ -17,14 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bank.messages import Deposit, Withdraw
+from bank.messages import Deposit
 from consumers.batch import Batch
 from consumers.position import Held, Positions
 from reservation import Component, MessageIdInEvents, MessageStore, Sequence, Write
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
 from reservation.store.errors import RUN_AGAIN
 from tests.controls import deposit, withdraw
-from tests.idempotence import purse
+from tests.idempotence import copied, empty, purse, within
 
 COMMANDS = "purse:command"
 
@@ -43,20 +43,6 @@ class Way:
     make: Callable[[], Component]
     by_key: bool = False
     twice: bool = True
-
-
-def copied(once: Any = None) -> Component:
-    component = purse(once)
-    for command, key in ((Deposit, "deposit_id"), (Withdraw, "withdrawal_id")):
-        component.reserve(command, into="purseTransaction", key=key, entity="account_id")
-    return component
-
-
-def within(once: Any = None) -> Component:
-    component = purse(once)
-    component.reserve(Deposit, key="deposit_id")
-    component.reserve(Withdraw, key="withdrawal_id")
-    return component
 
 
 WAYS = {
@@ -126,10 +112,7 @@ class World:
         self.categories = [component.command_category, *component.reservation_categories]
         self.came: list[tuple[int, bool]] = []
         self.ids: dict[int, uuid.UUID] = {}
-        self.control.execute(
-            "DELETE FROM message_store.messages; DELETE FROM reservation.positions;"
-            "DELETE FROM reservation.snapshots"
-        )
+        empty(self.control)
         names = ("one", "two") if way.twice else ("one", "one")
         for name in set(names):
             for category in self.categories:

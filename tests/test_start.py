@@ -181,7 +181,7 @@ def test_a_component_without_reservations_has_no_reserved_consumer(tmp_path, dat
         database_url,
     )
     assert done.returncode == 2
-    assert "reserves no command" in done.stderr
+    assert "has no reservation category" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] * 3)
