@@ -57,6 +57,18 @@ def test_a_message_without_an_event_leaves_a_pseudo_event(connection, store, onc
     assert event.metadata.properties == {"user": 7}
 
 
+@pytest.mark.parametrize("once", BOTH, ids=named)
+def test_a_batch_may_hold_messages_from_before_and_after_an_event(connection, store, once):
+    """The events are looked at from the first message of the entity on."""
+    component = purse(once)
+    store.write(deposit("d1"), PURSE)
+    drained(connection, component)
+    store.write(deposit("d2"), PURSE)
+    redeliver(connection)
+    result = batch(connection, "purse:command", component).run(10)
+    assert result.counts == Counter(duplicate=1, handled=1)
+
+
 FOUR_STEPS = [
     (MessageIdInEvents(), []),
     (Sequence(pseudo_events=True), []),
