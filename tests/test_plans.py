@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from typing import NamedTuple
 
 import pytest
@@ -17,12 +18,14 @@ from psycopg.errors import UndefinedTable
 
 from bank import account
 from bank.entity import Account
-from reservation import MessageStore, Write
+from reservation import MessageStore, Metadata, StoredMessage, Write
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import StoreError
+from reservation.idempotence.in_events import causes
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.idempotence.rules import read_commands, server_rules
+from reservation.idempotence.strategy import Incoming
 from reservation.store.connection import connect
 from reservation.store.part import Part
 from reservation.uuid7 import uuid7
@@ -106,9 +109,19 @@ def write_one_again(c):
 def keep_snapshots(c):
     """Write a batch of snapshots, and read them."""
     snapshots = Snapshots(c, Account, 1, "1")
-    entities = {f"{COMMANDS}-{n}": Loaded(Account(), 0) for n in range(1, BATCH + 1)}
+    entities = {f"{COMMANDS}-{n}": Loaded(Account(), 0, started=True) for n in range(1, BATCH + 1)}
     assert not snapshots.write(entities)
     return snapshots.read(entities)
+
+
+def look_for_causes(c):
+    """Look at the events of a long stream, and of others, from near their ends on."""
+    told = Metadata(local_properties={"messageId": "m"})
+    MessageStore(c).write(deposit(), LONG, metadata=told)
+    time = datetime(2026, 1, 1)  # noqa: DTZ001  as the store gives it
+    message = StoredMessage("m", LONG, "Deposit", 0, SENT - 100, None, None, time)
+    streams = [LONG, *(f"{COMMANDS}-{n}" for n in range(1, BATCH))]
+    return causes(c, [Incoming(message, deposit(), name) for name in streams])
 
 
 CATEGORY = "SELECT * FROM message_store.get_category_messages(%s, %s, %s"
@@ -149,6 +162,8 @@ WORK = {
         lambda c: MessageStore(c).read_streams({f"{COMMANDS}-{n}": 0 for n in range(1, BATCH)}),
     ),
     "the snapshots of many streams": Work(BATCH, keep_snapshots),
+    # Of the long stream one in ten; of the others the last, to see that it is an old one.
+    "what brought about the events": Work(BATCH + 15, look_for_causes),
     "the last message of a long stream": Work(1, lambda c: MessageStore(c).last_message(LONG)),
     "the version of a long stream": Work(1, lambda c: MessageStore(c).stream_version(LONG)),
     "looking for ids": Work(

@@ -193,6 +193,7 @@ def test_copies_in_the_command_category_are_told_from_the_commands(
             "reserved": 2,
             "missing": 1,
             "pending": 1,
+            "dead": 0,
             "orphans": 1,
             "multiple": 0,
             "conflicts": 1,
