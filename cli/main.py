@@ -12,6 +12,7 @@ from cli.demo import demo
 from cli.errors import Group, debug_option
 from cli.partitions import partitions
 from cli.positions import positions
+from cli.prune import prune
 from cli.reconcile import reconcile
 from cli.start import start
 from cli.status import status
@@ -32,6 +33,7 @@ def main() -> None:
     reservation dead-letters list     see what consumers could not deal with
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
+    reservation prune                 remove what is not needed any more
 
     Exit status: 0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the
     command could not run.
@@ -50,6 +52,7 @@ for command in (
     positions,
     partitions,
     reconcile,
+    prune,
     demo,
     completion,
 ):

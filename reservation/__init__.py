@@ -4,9 +4,12 @@ from reservation import stream_name
 from reservation.component import Component
 from reservation.context import Context
 from reservation.errors import ReservationError
+from reservation.idempotence.counters import ClockRevisions, DatabaseRevisions
 from reservation.idempotence.message_id import MessageIdInEvents
+from reservation.idempotence.processed import Processed
 from reservation.idempotence.pseudo_event import PseudoEvent
 from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.revision import Revisions
 from reservation.idempotence.sequence import Sequence
 from reservation.message import StoredMessage, follow
 from reservation.metadata import Metadata
@@ -19,14 +22,18 @@ from reservation.store.writing import Write
 __all__ = [
     "NO_STREAM",
     "AsyncMessageStore",
+    "ClockRevisions",
     "Component",
     "Context",
+    "DatabaseRevisions",
     "MessageIdInEvents",
     "MessageStore",
     "Metadata",
     "Outcome",
+    "Processed",
     "PseudoEvent",
     "ReservationError",
+    "Revisions",
     "Sequence",
     "StoredMessage",
     "Write",

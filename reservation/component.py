@@ -4,7 +4,6 @@ The consumers, the command line and the Spark jobs all take from here which comm
 how each is kept from taking effect twice, and which function decides.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
@@ -17,7 +16,7 @@ from reservation.context import Context
 from reservation.entity.projection import Projection, Projector
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
-from reservation.idempotence.key import KeyFunction, key_part
+from reservation.idempotence.key import KeyFunction, check_fields, key_part
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy
 from reservation.registry import MessageTypes
@@ -326,14 +325,5 @@ class Component:
     def _fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return field names as a tuple, having made sure that the command has them."""
         wanted = (names,) if isinstance(names, str) else tuple(names)
-        if not dataclasses.is_dataclass(command):
-            raise DeclarationError(
-                f"{command.__name__} is not a dataclass; decorate it with @dataclass"
-            )
-        fields = [field.name for field in dataclasses.fields(command)]
-        for name in wanted:
-            if name not in fields:
-                raise DeclarationError(
-                    f"{command.__name__} has no field {name!r}; it has {', '.join(fields)}"
-                )
+        check_fields(command, wanted)
         return wanted

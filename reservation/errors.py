@@ -9,6 +9,7 @@
     │   ├── EncodeError           a message to be written is not what its class says
     │   ├── UnknownTypeError      nobody declared its type
     │   ├── IdempotenceKeyError   its idempotence key is absent or can not name a stream
+    │   ├── ExpiredError          it is older than what is known of messages like it
     │   └── HandlerError          its handler raised
     ├── StoreError                the store refused, or could not be asked
     │   ├── DatabaseUnavailableError
@@ -65,6 +66,10 @@ class UnknownTypeError(MessageError):
 
 class IdempotenceKeyError(MessageError):
     """A command has no idempotence key, or one that can not name a stream."""
+
+
+class ExpiredError(MessageError):
+    """A message is so old that it can not be told whether it was processed before."""
 
 
 class HandlerError(MessageError):

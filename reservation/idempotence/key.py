@@ -4,14 +4,33 @@ A key is taken from one or more named fields of a command, or computed by a func
 becomes the id of the reservation stream, alone or behind the id of the command's entity.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from reservation import stream_name
-from reservation.errors import IdempotenceKeyError, StreamNameError
+from reservation.errors import DeclarationError, IdempotenceKeyError, StreamNameError
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
 KeyFunction = Callable[[Any], "str | int | Sequence[str | int]"]
+
+
+def check_fields(command: type, names: Sequence[str]) -> None:
+    """Make sure that a command has the fields that are to tell something about it.
+
+    Raises:
+        DeclarationError: it lacks one, or is no dataclass.
+    """
+    if not dataclasses.is_dataclass(command):
+        raise DeclarationError(
+            f"{command.__name__} is not a dataclass; decorate it with @dataclass"
+        )
+    fields = [field.name for field in dataclasses.fields(command)]
+    for name in names:
+        if name not in fields:
+            raise DeclarationError(
+                f"{command.__name__} has no field {name!r}; it has {', '.join(fields)}"
+            )
 
 
 def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:

@@ -15,7 +15,8 @@ GRANT EXECUTE ON FUNCTION
   reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
-  reservation.may_insert()
+  reservation.may_insert(),
+  reservation.next_revision(text)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
@@ -30,6 +31,8 @@ GRANT SELECT, INSERT, UPDATE ON
 TO {role};
 GRANT DELETE ON reservation.members TO {role};
 GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO {role};
+GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
+GRANT SELECT, INSERT, UPDATE ON reservation.processed_handlers, reservation.revisions TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
 TO {role};

@@ -15,7 +15,7 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.queries import load_queries
 from reservation.store.errors import INSTALL_HINT, translated
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 6
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -28,6 +28,8 @@ _FUNCTION_SCRIPTS = (
     "writing",
     "reserving",
     "snapshots",
+    "processed",
+    "revisions",
     "notice",
     "group",
     "privileges",
@@ -37,6 +39,8 @@ _MIGRATIONS = {
     2: "002_sender_categories",
     3: "003_groups",
     4: "004_snapshots",
+    5: "005_processed",
+    6: "006_revisions",
 }
 
 _QUERIES = load_queries("reservation.store", "install.sql")

@@ -12,4 +12,7 @@ GRANT SELECT, INSERT, UPDATE ON
 TO message_store;
 GRANT DELETE ON reservation.members TO message_store;
 GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO message_store;
+GRANT SELECT, INSERT ON reservation.processed_messages TO message_store;
+GRANT SELECT, INSERT, UPDATE ON reservation.processed_handlers, reservation.revisions
+TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;

@@ -1,0 +1,150 @@
+"""``reservation prune``: remove what is not needed any more and would grow for ever."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+
+import click
+
+from cli.errors import debug_option
+from cli.options import database_option, json_option
+from reservation.app_path import load_component
+from reservation.idempotence.pruning import ALWAYS, Prune, Pruned, prune_reservations
+from reservation.store.connection import connect
+from reservation.store.install import check_installed
+
+_TAKES_EFFECT_AGAIN = (
+    "A reissue of a command whose reservation is removed takes effect again, and `reservation "
+    "reconcile` finds the command without one."
+)
+
+
+class Age(click.ParamType):
+    """How old something is: a whole number of days or hours, as in 90d or 36h."""
+
+    name = "age"
+
+    def convert(
+        self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return it as a time."""
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"([1-9][0-9]{0,4})([dh])", value)
+        if match is None:
+            self.fail(f"{value!r} is no age; write days or hours, as in 90d or 36h", param, ctx)
+        return timedelta(**{{"d": "days", "h": "hours"}[match[2]]: int(match[1])})
+
+
+@click.command()
+@click.argument("app", metavar="[APP]", required=False)
+@click.option(
+    "--app-dir",
+    type=click.Path(file_okay=False),
+    default=".",
+    show_default="the current folder",
+    help="The folder in which APP's module is looked for first.",
+)
+@click.option(
+    "--reservations-older-than",
+    "reservations",
+    type=Age(),
+    metavar="AGE",
+    help="Remove the reservations of APP that are older, as in 90d or 36h. A reissue of their "
+    "commands takes effect again.",
+)
+@click.option("--apply", is_flag=True, help="Remove it. Without this, only say what would be.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="How many messages to look at in one transaction.",
+)
+@database_option
+@json_option
+@debug_option
+def prune(
+    app: str | None,
+    app_dir: str,
+    reservations: timedelta | None,
+    apply: bool,
+    batch_size: int,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Remove what is not needed any more and would grow for ever.
+
+    Says what would be removed; with --apply it is removed.
+
+    Of processed messages the days go that are past what their handlers keep, and days to come are
+    made. A day goes only when its messages are dealt with.
+
+    Reservations go only if it is said how old, and for the component APP, module:attribute as in
+    bank:account. A reservation stream goes as a whole, when its copy was handled and is no dead
+    letter. A reissue of its command takes effect again.
+
+    Consumers may run meanwhile. All of it happens in small transactions, and can be stopped and
+    started again at any time. Needs the owner of the store.
+
+    \b
+    Examples:
+      reservation prune
+      reservation prune --apply
+      reservation prune bank:account --reservations-older-than 90d --apply
+    """
+    if (app is None) != (reservations is None):
+        raise click.UsageError("APP and --reservations-older-than go together")
+    things: list[Prune] = list(ALWAYS)
+    if app is not None and reservations is not None:
+        component = load_component(app, app_dir)
+        things.append(prune_reservations(component, reservations))
+        if not as_json:
+            click.echo(_TAKES_EFFECT_AGAIN, err=True)
+    totals: dict[tuple[str, str, str], int] = {}
+    notes: list[Pruned] = []
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        for step in (step for thing in things for step in thing(connection, apply, batch_size)):
+            key = step.kind, step.of, step.unit
+            totals[key] = totals.get(key, 0) + step.count
+            if step.note:
+                notes.append(step)
+            elif apply and not as_json:
+                click.echo(f"{step.kind} of {step.of}: {totals[key]:,} {step.unit}", err=True)
+    if as_json:
+        click.echo(json.dumps(_as_json(apply, totals, notes, reservations)))
+    else:
+        click.echo("\n".join(_sentences(apply, totals, notes)))
+
+
+def _sentences(
+    apply: bool, totals: dict[tuple[str, str, str], int], notes: list[Pruned]
+) -> Iterator[str]:
+    done = "removed" if apply else "would be removed"
+    found = {key: count for key, count in totals.items() if count}
+    for (kind, of, unit), count in found.items():
+        yield f"{kind} of {of}: {count:,} {unit} {done}"
+    for one in notes:
+        yield f"{one.kind} of {one.of}: {one.note}"
+    if not found:
+        yield f"Nothing {'was' if apply else 'is'} to be removed."
+    elif not apply:
+        yield "Nothing is changed; do so with --apply."
+
+
+def _as_json(
+    apply: bool,
+    totals: dict[tuple[str, str, str], int],
+    notes: list[Pruned],
+    reservations: timedelta | None,
+) -> dict[str, object]:
+    pruned = [
+        {"kind": kind, "of": of, "count": count, "unit": unit}
+        for (kind, of, unit), count in totals.items()
+        if count
+    ]
+    kept = [{"kind": one.kind, "of": one.of, "why": one.note} for one in notes]
+    warning = {} if reservations is None else {"warning": _TAKES_EFFECT_AGAIN}
+    return {"applied": apply, "pruned": pruned, "kept": kept, **warning}

@@ -1,0 +1,243 @@
+"""Processed messages in a table: a message whose key is there already is a duplicate.
+
+The key of each message is inserted into ``reservation.processed_messages`` in the transaction that
+writes what its handler brings about, so both are there or neither. A batch takes two statements.
+(Source: "Handling duplicate messages" in Richardson's *Microservices Patterns*, 3.3.6, and the
+duplicate detection of Eventuate Tram.)
+
+By the message's id it covers redelivery. By a business key it covers also a reissue under a new id.
+The content is not compared: of two messages of one key the first counts, whatever the second says.
+
+Rows are kept for ever, unless a handler says how long. They are partitioned by the day on which the
+*message* was stored, because a redelivery of a message finds its row there, and whole days are
+dropped. Which days are gone is written down in the transaction that drops them. A message of such a
+day can not be told from one that was processed, and is refused. A business key is remembered from
+the message that had it first, and a reissue that comes when that day is gone takes effect again.
+
+No unique index can hold a business key that has come on two days, so a batch that records its keys
+has the lock of its handlers until it commits, looks again, and fails where another one was first.
+It is then run again and finds duplicates. Handlers run before that lock is taken.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from psycopg import Connection, Cursor
+from psycopg.rows import tuple_row
+
+from reservation import stream_name
+from reservation.errors import (
+    DeclarationError,
+    ExpiredError,
+    HandlerError,
+    IdempotenceKeyError,
+    SerializationError,
+    told,
+)
+from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
+from reservation.idempotence.strategy import Incoming
+from reservation.metadata import Metadata
+from reservation.queries import load_queries
+from reservation.store.arrays import IntArray, TextArray, register_arrays
+from reservation.store.errors import translated
+
+_QUERIES = load_queries("reservation.idempotence", "processed.sql")
+
+
+class Processed:
+    """Discard messages whose id, or business key, was processed by this handler before.
+
+    ``@account.handle(Deposit, once=Processed(key="deposit_id"))``. What was handled before that was
+    declared is not known.
+    """
+
+    def __init__(
+        self,
+        key: str | Iterable[str] | KeyFunction | None = None,
+        *,
+        keep: timedelta | None = None,
+    ) -> None:
+        """Say what tells two messages apart, and how long that is remembered.
+
+        Args:
+            key: the field, or fields, that hold the business key; or a function of the command
+                that returns it; None for the message's id.
+            keep: how long after a message was stored it is known at least; None for ever.
+                `reservation prune` drops what is older, and older messages are refused then.
+
+        Raises:
+            DeclarationError: the key names no field, or nothing would be kept.
+        """
+        if key is not None and not callable(key):
+            key = (key,) if isinstance(key, str) else tuple(key)
+            if not key:
+                raise DeclarationError("Processed: the key names no field; leave it out for the id")
+        if keep is not None and keep <= timedelta(0):
+            raise DeclarationError(f"Processed: what is kept for {keep} is not kept at all")
+        self.key: tuple[str, ...] | KeyFunction | None = key
+        self.keep = keep
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Processed) and (self.key, self.keep) == (other.key, other.keep)
+
+    def __hash__(self) -> int:
+        return hash((self.key, self.keep))
+
+    def declare(self, command: type) -> None:
+        """Make sure that a command has the key's fields.
+
+        Raises:
+            DeclarationError: it lacks one.
+        """
+        if isinstance(self.key, tuple):
+            check_fields(command, self.key)
+
+    def begin(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        category: str,  # noqa: ARG002  a message of one type is the same in all of them
+        batch: Sequence[Incoming],
+    ) -> "ProcessedCheck":
+        """Look which messages of a batch were processed, in one statement.
+
+        Raises:
+            IdempotenceKeyError: a message has no key.
+            HandlerError: the key function raised.
+        """
+        return ProcessedCheck(connection, consumer, self, batch)
+
+    def key_of(self, incoming: Incoming) -> str:
+        """Return what tells a message apart from the others of its type."""
+        message = incoming.message
+        if self.key is None:
+            return message.id
+        try:
+            name = key_stream_name(message.type, key_parts(incoming.command, self.key))
+        except IdempotenceKeyError as error:
+            raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
+        except Exception as error:
+            raise HandlerError(f"The key function for {message} raised {told(error)}") from error
+        return name.removeprefix(message.type + stream_name.ID_SEPARATOR)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Messages as the functions in the server take them."""
+
+    types: list[str] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    times: list[datetime] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+
+    def add(self, incoming: Incoming, key: str) -> None:
+        message = incoming.message
+        self.types.append(message.type)
+        self.keys.append(key)
+        self.times.append(_as_stored(message.time))
+        self.positions.append(message.global_position)
+
+
+class ProcessedCheck:
+    """What is known of the messages of one batch."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        strategy: Processed,
+        batch: Sequence[Incoming],
+    ) -> None:
+        self._connection = connection
+        self._consumer = consumer
+        self._strategy = strategy
+        self._keys = {one.message.global_position: strategy.key_of(one) for one in batch}
+        self._known: set[tuple[str, str]] = set()
+        self._dropped: dict[int, datetime] = {}
+        self._new = _Rows()
+        rows = _Rows()
+        for one in batch:
+            rows.add(one, self._keys[one.message.global_position])
+        found = self._execute(
+            "find",
+            consumer,
+            TextArray(rows.types),
+            TextArray(rows.keys),
+            rows.times,
+            strategy.key is None,
+        )
+        for ordinal, known, dropped_until in found:
+            message = batch[ordinal - 1].message
+            if known:
+                self._known.add((message.type, rows.keys[ordinal - 1]))
+            else:
+                self._dropped[message.global_position] = dropped_until
+
+    def is_duplicate(self, incoming: Incoming) -> bool:
+        """Tell whether a message was processed, in an earlier batch or earlier in this one.
+
+        Raises:
+            ExpiredError: that is not known any more.
+        """
+        message = incoming.message
+        key = self._keys[message.global_position]
+        if (message.type, key) in self._known:
+            return True
+        dropped_until = self._dropped.get(message.global_position)
+        if dropped_until is not None:
+            raise ExpiredError(
+                f"Cannot handle {message}: it was stored at {_as_stored(message.time)}, and what "
+                f"{self._consumer} processed before {dropped_until} is not known any more, so it "
+                f"may have been handled; if it was not, let its sender send it again"
+            )
+        self._known.add((message.type, key))
+        self._new.add(incoming, key)
+        return False
+
+    def effects(
+        self,
+        incoming: Incoming,  # noqa: ARG002  none is changed
+        events: Sequence[object],
+        metadata: Metadata,
+    ) -> tuple[Sequence[object], Metadata]:
+        """Return the events as they are."""
+        return events, metadata
+
+    def record(self) -> None:
+        """Insert the keys of the messages that were handled, in one statement.
+
+        Raises:
+            SerializationError: another transaction has processed one of them, or what was known of
+                its day was dropped; run the batch again.
+        """
+        new = self._new
+        if not new.keys:
+            return
+        ((recorded,),) = self._execute(
+            "record",
+            self._consumer,
+            self._strategy.keep,
+            TextArray(new.types),
+            TextArray(new.keys),
+            new.times,
+            self._strategy.key is None,
+            IntArray(new.positions),
+        )
+        if recorded != len(new.keys):
+            raise SerializationError(
+                f"Another process of the consumer {self._consumer} has handled messages of this "
+                f"batch; run it again from its start"
+            )
+
+    def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = Cursor(self._connection, row_factory=tuple_row)
+        register_arrays(cursor)
+        with translated():
+            return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
+
+
+def _as_stored(time: datetime) -> datetime:
+    """Return a time as the store has it: in UTC, without saying so."""
+    return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)

@@ -1,0 +1,149 @@
+"""Removing what grows for ever: what is known of processed messages, and, if asked, reservations.
+
+Each thing that can be pruned is a function that does it in steps, each in a transaction of its own,
+and tells of each when it is committed. It may be cut after any of them, and run again. Consumers go
+on meanwhile, and are not waited for.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any
+
+from psycopg import Connection, Cursor, sql
+from psycopg.rows import tuple_row
+
+from reservation.component import Component
+from reservation.errors import LockTimeoutError
+from reservation.queries import load_queries
+from reservation.store.errors import translated
+
+_PROCESSED = load_queries("reservation.idempotence", "processed.sql")
+_RESERVATIONS = load_queries("reservation.idempotence", "pruning.sql")
+
+# Milliseconds that a partition's lock is waited for, while consumers wait behind, and how often.
+_PATIENCE = 100
+_ATTEMPTS = 20
+
+# Days for which partitions are made ahead, so that no consumer has to make its own.
+_AHEAD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What one step removed, or would remove.
+
+    Attributes:
+        kind: what it is of, such as "processed messages".
+        of: whose they were: a consumer and a type of messages, or a category.
+        count: how many.
+        unit: of what, such as "days" or "streams".
+        note: what is left that was to go, and why; None if nothing is.
+    """
+
+    kind: str
+    of: str
+    count: int
+    unit: str
+    note: str | None = None
+
+
+# Any: connections differ in what their rows are.
+Prune = Callable[[Connection[Any], bool, int], Iterator[Pruned]]
+
+
+def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+    """Drop the days of processed messages that their handlers need not keep, and make days ahead.
+
+    A day that has a message which its consumer has yet to handle stays, and so do later ones.
+
+    Args:
+        connection: of the owner of the store, in autocommit.
+        apply: whether to do so; else it is only told what would be done.
+        limit: not used: a step is a day.
+    """
+    del limit
+    kind, unit = "processed messages", "days"
+    for handler, consumer, type_, held_by, untils in _rows(
+        connection, _PROCESSED["partitions_to_drop"]
+    ):
+        of = f"{consumer} {type_}"
+        if held_by is not None:
+            note = f"what is from {held_by} on stays: {consumer} has yet to handle messages of then"
+            yield Pruned(kind, of, 0, unit, note)
+        if not apply:
+            if untils:
+                yield Pruned(kind, of, len(untils), unit)
+            continue
+        for until in untils:
+            if not _drop_day(connection, handler, until):
+                note = f"what is from before {until} on is in use; run this again"
+                yield Pruned(kind, of, 0, unit, note)
+                break
+            yield Pruned(kind, of, 1, unit)
+    if apply:
+        with translated(), connection.transaction():
+            _rows(connection, _PROCESSED["make_partitions_ahead"], [_AHEAD])
+
+
+def _drop_day(connection: Connection[Any], handler: int, until: date) -> bool:
+    """Drop a partition and write down that it is gone, or return False where it is in use."""
+    partition = sql.Identifier(f"processed_{handler}_until_{until:%Y%m%d}")
+    drop = sql.SQL(_PROCESSED["drop_partition"].decode()).format(partition=partition)
+    for _ in range(_ATTEMPTS):
+        try:
+            with translated(), connection.transaction():
+                connection.execute(_PROCESSED["set_lock_timeout"], [f"{_PATIENCE}ms"])
+                # First of all, as consumers have it: they look before they lock their handlers.
+                connection.execute(_PROCESSED["lock_partitions"])
+                parameters = {"handler": handler, "until": until}
+                connection.execute(_PROCESSED["raise_dropped_until"], parameters)
+                connection.execute(drop)
+        except LockTimeoutError:
+            continue
+        return True
+    return False
+
+
+def prune_reservations(component: Component, older_than: timedelta) -> Prune:
+    """Return what removes the reservations of a component, after which a reissue takes effect again.
+
+    A reservation stream goes if all of it is older than that, its copy was handled, and it is not
+    among the dead letters.
+
+    Args:
+        component: whose reservation categories are pruned.
+        older_than: the age that a reservation has at least, by the time it was written.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        for category in component.reservation_categories:
+            after: int | None = 0
+            while after is not None:
+                parameters = {
+                    "consumer": component.name,
+                    "category": category,
+                    "after": after,
+                    "limit": limit,
+                    "older_than": older_than,
+                    "apply": apply,
+                }
+                with translated(), connection.transaction():
+                    found = _rows(connection, _RESERVATIONS["reservations"], parameters)
+                ((after, count),) = found
+                if count:
+                    yield Pruned("reservations", category, count, "streams")
+
+    return prune
+
+
+def _rows(
+    connection: Connection[Any], query: bytes, parameters: Any = None
+) -> list[tuple[Any, ...]]:
+    with translated():
+        cursor = Cursor(connection, row_factory=tuple_row)
+        return cursor.execute(query, parameters, prepare=False).fetchall()
+
+
+# Whatever else keeps something that is not needed for ever adds its own function here.
+ALWAYS: tuple[Prune, ...] = (prune_processed,)

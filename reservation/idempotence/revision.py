@@ -1,0 +1,170 @@
+"""Revision numbers: what is not newer than the last message of its entity is a duplicate.
+
+A sender numbers its messages, higher each time. The consumer keeps the last revision for each
+entity and *source*, which is who counts, and discards a message whose revision is not greater. It
+is one row for each entity and source, however many messages there are, and it need not be
+forgotten. A batch takes two statements. (Source: Uhrig, *How to make event consumers idempotent*,
+2019.)
+
+It covers redelivery, and a reissue under a new id that carries its first revision. It discards
+**all that is old**: a message that comes after a newer one of its entity and source is not handled,
+also if it never was. So it is for messages that come in order, or that say how things are now.
+
+`reservation.idempotence.counters` has what numbers messages.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection, Cursor
+from psycopg.rows import tuple_row
+
+from reservation.errors import IdempotenceKeyError, SerializationError
+from reservation.idempotence.key import check_fields, key_part
+from reservation.idempotence.strategy import Incoming
+from reservation.metadata import Metadata
+from reservation.queries import load_queries
+from reservation.store.arrays import IntArray, TextArray, register_arrays
+from reservation.store.errors import translated
+
+_QUERIES = load_queries("reservation.idempotence", "revision.sql")
+
+MAX_REVISION = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Revisions:
+    """Discard messages whose revision is not greater than the last of their entity and source.
+
+    ``@account.handle(Deposit, once=Revisions())``
+
+    Attributes:
+        revision: the field of the command that holds its revision, a whole number from 0.
+        source: the field that says who counts, a text or a whole number; None if all commands of
+            an entity are counted by one.
+    """
+
+    revision: str = "revision"
+    source: str | None = "source"
+
+    def declare(self, command: type) -> None:
+        """Make sure that a command has the fields.
+
+        Raises:
+            DeclarationError: it lacks one.
+        """
+        fields = [self.revision] if self.source is None else [self.revision, self.source]
+        check_fields(command, fields)
+
+    def begin(
+        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
+    ) -> "RevisionCheck":
+        """Read the last revisions of the entities of a batch, in one statement.
+
+        Raises:
+            IdempotenceKeyError: a message has no revision, or does not say who counts.
+        """
+        return RevisionCheck(connection, consumer, category, self, batch)
+
+    def line_of(self, incoming: Incoming) -> tuple[str, str]:
+        """Return what a message's revision is compared within: its entity's stream and its source.
+
+        Raises:
+            IdempotenceKeyError: the message does not say who counts.
+        """
+        if self.source is None:
+            return incoming.entity_stream, ""
+        try:
+            source = key_part(getattr(incoming.command, self.source), f"field {self.source}")
+        except IdempotenceKeyError as error:
+            raise IdempotenceKeyError(f"Cannot handle {incoming.message}: {error}") from error
+        return incoming.entity_stream, source
+
+    def revision_of(self, incoming: Incoming) -> int:
+        """Return a message's revision.
+
+        Raises:
+            IdempotenceKeyError: it is none.
+        """
+        value = getattr(incoming.command, self.revision)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REVISION:
+            return value
+        raise IdempotenceKeyError(
+            f"Cannot handle {incoming.message}: field {self.revision} holds no revision; a "
+            f"revision is a whole number from 0 to {MAX_REVISION}"
+        )
+
+
+class RevisionCheck:
+    """The last revisions of the entities of one batch."""
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        category: str,
+        strategy: Revisions,
+        batch: Sequence[Incoming],
+    ) -> None:
+        self._connection = connection
+        self._of = (consumer, category)
+        self._strategy = strategy
+        for one in batch:
+            strategy.revision_of(one)
+        lines = dict.fromkeys(strategy.line_of(one) for one in batch)
+        found = self._execute("read", *_columns(lines))
+        self._before = {(stream, source): revision for stream, source, revision in found}
+        self._last = dict(self._before)
+
+    def is_duplicate(self, incoming: Incoming) -> bool:
+        """Tell whether a message's revision is not greater than the last, and else take note."""
+        line, revision = self._strategy.line_of(incoming), self._strategy.revision_of(incoming)
+        last = self._last.get(line)
+        if last is not None and revision <= last:
+            return True
+        self._last[line] = revision
+        return False
+
+    def effects(
+        self,
+        incoming: Incoming,  # noqa: ARG002  none is changed
+        events: Sequence[object],
+        metadata: Metadata,
+    ) -> tuple[Sequence[object], Metadata]:
+        """Return the events as they are."""
+        return events, metadata
+
+    def record(self) -> None:
+        """Raise the last revisions to what was handled, in one statement.
+
+        Raises:
+            SerializationError: another transaction has raised one of them; run the batch again.
+        """
+        raised = {
+            line: revision
+            for line, revision in self._last.items()
+            if revision != self._before.get(line)
+        }
+        if not raised:
+            return
+        before = IntArray([self._before.get(line) for line in raised])
+        after = IntArray(list(raised.values()))
+        ((done,),) = self._execute("write", *_columns(raised), before, after)
+        if done != len(raised):
+            raise SerializationError(
+                f"Another process of the consumer {self._of[0]} has handled messages of the "
+                f"entities of this batch; run it again from its start"
+            )
+
+    def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = Cursor(self._connection, row_factory=tuple_row)
+        register_arrays(cursor)
+        with translated():
+            return cursor.execute(
+                _QUERIES[query], [*self._of, *parameters], prepare=False
+            ).fetchall()
+
+
+def _columns(lines: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:
+    return TextArray([stream for stream, _ in lines]), TextArray([source for _, source in lines])

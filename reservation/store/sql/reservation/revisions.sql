@@ -1,0 +1,84 @@
+-- Revisions, where they are drawn and where they are compared.
+
+-- The next revision under a name. Runs with the rights of the owner, so that a sender may draw and no
+-- more. A name's revisions are in the order of the commits, because its row is locked until then; a
+-- sequence would give a later number to the transaction that commits first.
+CREATE OR REPLACE FUNCTION reservation.next_revision(name text) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+  INSERT INTO reservation.revision_counters AS c (name, revision)
+  VALUES (next_revision.name, 1)
+  ON CONFLICT (name) DO UPDATE SET revision = c.revision + 1
+  RETURNING c.revision
+$$;
+
+-- The last revisions that a consumer has handled of these entities, by source.
+CREATE OR REPLACE FUNCTION reservation.read_revisions(
+  consumer text, category text, entity_streams text[], sources text[]
+) RETURNS TABLE (entity_stream text, source text, revision bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT r.entity_stream, r.source, r.revision
+  FROM unnest(entity_streams, sources) AS i(entity_stream, source)
+  JOIN reservation.revisions r
+    ON (r.consumer, r.category, r.entity_stream, r.source)
+       = (read_revisions.consumer, read_revisions.category, i.entity_stream, i.source);
+END
+$$;
+
+-- Raises the last revisions from what was read to what was handled, and tells how many were what was
+-- read: the others were raised meanwhile. NULL is read where there is none.
+CREATE OR REPLACE FUNCTION reservation.write_revisions(
+  consumer text, category text, entity_streams text[], sources text[], before bigint[],
+  revisions bigint[]
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  raised bigint;
+  added bigint;
+BEGIN
+  -- In one sorted order, so that two batches do not wait for each other in a circle.
+  PERFORM FROM reservation.revisions r
+  JOIN unnest(entity_streams, sources) AS i(entity_stream, source)
+    ON (r.consumer, r.category, r.entity_stream, r.source)
+       = (write_revisions.consumer, write_revisions.category, i.entity_stream, i.source)
+  ORDER BY r.entity_stream COLLATE "C", r.source COLLATE "C"
+  FOR NO KEY UPDATE OF r;
+
+  UPDATE reservation.revisions r SET revision = i.revision
+  FROM unnest(entity_streams, sources, before, revisions)
+    AS i(entity_stream, source, before, revision)
+  WHERE (r.consumer, r.category, r.entity_stream, r.source)
+        = (write_revisions.consumer, write_revisions.category, i.entity_stream, i.source)
+    AND r.revision = i.before;
+  GET DIAGNOSTICS raised = ROW_COUNT;
+
+  INSERT INTO reservation.revisions (consumer, category, entity_stream, source, revision)
+  SELECT write_revisions.consumer, write_revisions.category, i.entity_stream, i.source, i.revision
+  FROM unnest(entity_streams, sources, before, revisions)
+    AS i(entity_stream, source, before, revision)
+  WHERE i.before IS NULL
+  ORDER BY i.entity_stream COLLATE "C", i.source COLLATE "C"
+  ON CONFLICT DO NOTHING;
+  GET DIAGNOSTICS added = ROW_COUNT;
+  RETURN raised + added;
+END
+$$;
