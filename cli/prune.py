@@ -20,7 +20,7 @@ _TAKES_EFFECT_AGAIN = (
 )
 
 
-class Age(click.ParamType):
+class Age(click.ParamType[timedelta]):
     """How old something is: a whole number of days or hours, as in 90d or 36h."""
 
     name = "age"

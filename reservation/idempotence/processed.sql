@@ -39,7 +39,7 @@ SELECT h.handler, h.consumer, h.type,
          SELECT to_date(right(c.relname, 8), 'YYYYMMDD')
          FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
          WHERE i.inhparent = 'reservation.processed_for_a_time'::regclass
-           AND c.relname ~ format('^processed_%%s_until_[0-9]{8}$', h.handler)
+           AND c.relname ~ ('^processed_' || h.handler || '_until_[0-9]{8}$')
            AND to_date(right(c.relname, 8), 'YYYYMMDD') <= least(h.wanted, h.waiting)
          ORDER BY 1
        ) AS untils

@@ -106,7 +106,7 @@ def _drop_day(connection: Connection[Any], handler: int, until: date) -> bool:
 
 
 def prune_reservations(component: Component, older_than: timedelta) -> Prune:
-    """Return what removes the reservations of a component, after which a reissue takes effect again.
+    """Return what removes a component's reservations, after which a reissue takes effect again.
 
     A reservation stream goes if all of it is older than that, its copy was handled, and it is not
     among the dead letters.

@@ -1,0 +1,480 @@
+"""Processed messages: what was handled is known again, for as long as it is to be."""
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reservation import MessageStore, Processed
+from reservation.errors import (
+    DeclarationError,
+    ExpiredError,
+    HandlerError,
+    IdempotenceKeyError,
+    SerializationError,
+)
+from reservation.idempotence.pruning import prune_processed
+from reservation.idempotence.strategy import Incoming
+from reservation.store.connection import connect
+from reservation.store.roles import grant
+from tests.bank import batch
+from tests.once import COMMANDS, SENT, effects, pay, prepare, redeliver, refund, run, till
+from tests.processes import Started
+
+BY_KEY = Processed(key="pay_id")
+DAY = timedelta(days=1)
+KEPT = Processed(keep=2 * DAY)
+KEPT_BY_KEY = Processed(key="pay_id", keep=2 * DAY)
+EVERY = [Processed(), BY_KEY, KEPT, KEPT_BY_KEY]
+
+
+@pytest.fixture(autouse=True)
+def _prepared(connection):
+    prepare(connection)
+
+
+def age(connection, key, days):
+    """Have the messages of a key stored some days ago, at noon of that day."""
+    connection.execute(
+        "UPDATE message_store.messages SET time = (now() AT TIME ZONE 'utc')::date "
+        "+ interval '12 hours' - make_interval(days => %s) WHERE data->>'payId' = %s",
+        [days, key],
+    )
+
+
+def prune(connection):
+    """Prune, and return how many days went, and the notes."""
+    steps = list(prune_processed(connection, True, 100))
+    return sum(step.count for step in steps), [step.note for step in steps if step.note]
+
+
+def kept(connection):
+    return [
+        row[0]
+        for row in connection.execute(
+            "SELECT m.key FROM reservation.processed_messages m ORDER BY global_position"
+        )
+    ]
+
+
+@pytest.mark.parametrize("once", EVERY)
+def test_a_message_that_is_read_again_takes_no_effect(connection, store, once):
+    """Each time, and what is new among those that are not does."""
+    store.write([pay("a"), pay("b")], SENT)
+    assert run(connection, till(once)) == Counter(handled=2)
+    store.write(pay("c"), SENT)
+    for handled in (1, 0):
+        redeliver(connection)
+        assert run(connection, till(once)) == +Counter(duplicate=3 - handled, handled=handled)
+    assert effects(connection) == Counter("abc")
+
+
+@pytest.mark.parametrize(("once", "times"), [(Processed(), 2), (BY_KEY, 1), (KEPT_BY_KEY, 1)])
+def test_a_reissue_under_a_new_id_is_known_by_the_business_key_alone(
+    connection, store, once, times
+):
+    """By the id it is another message."""
+    store.write(pay("a"), SENT)
+    run(connection, till(once))
+    store.write(pay("a"), "till:command-7")
+    run(connection, till(once))
+    assert effects(connection) == Counter(a=times)
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+def test_two_messages_of_a_key_in_one_batch_take_effect_once(connection, store, once):
+    """The first does."""
+    store.write([pay("a"), pay("b"), pay("a")], SENT)
+    assert run(connection, till(once)) == Counter(handled=2, duplicate=1)
+    assert effects(connection) == Counter("ab")
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+def test_a_key_is_that_of_one_type_and_one_consumer(connection, store, once):
+    """Another type may have the same key, and another consumer handles the same message."""
+    store.write([pay("a"), refund("a")], SENT)
+    store.write([pay("a")], "shop:command-1")
+    assert run(connection, till(once)) == Counter(handled=2)
+    assert run(connection, till(once, name="shop")) == Counter(handled=1)
+    assert effects(connection) == Counter({"a": 1, "-a": 1})
+
+
+def test_parts_of_a_key_are_told_apart(connection, store):
+    """A key of several fields is that of their values, each in its place."""
+    once = Processed(key=["till_id", "pay_id"])
+    store.write([pay("1", till="12"), pay("21", till="1"), pay("1", till="12")], SENT)
+    assert run(connection, till(once)) == Counter(handled=2, duplicate=1)
+
+
+def test_a_function_may_take_the_key(connection, store):
+    """As for reservations."""
+    once = Processed(key=lambda command: command.pay_id.lower())
+    store.write([pay("A"), pay("a")], SENT)
+    assert run(connection, till(once)) == Counter(handled=1, duplicate=1)
+
+
+@pytest.mark.parametrize("once", EVERY)
+def test_what_failed_was_not_processed(connection, store, once):
+    """The row and the effect are there together, or neither is."""
+    store.write([pay("a"), pay("b")], SENT)
+    with pytest.raises(HandlerError):
+        run(connection, till(once, fails={"b"}))
+    assert kept(connection) == []
+    assert run(connection, till(once)) == Counter(handled=2)
+    assert effects(connection) == Counter("ab")
+
+
+def incoming(store):
+    return [Incoming(m, m.decode(type(pay())), "till-123") for m in store.read_category(COMMANDS)]
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+@pytest.mark.parametrize("days", [0, 1])
+def test_of_two_processes_that_handle_a_key_at_once_one_starts_anew(
+    connection, database_url, store, once, days
+):
+    """It looked before the other had committed, and finds the row then; on other days too."""
+    store.write(pay("a"), "till:command-1")
+    age(connection, "a", days)
+    store.write(pay("a"), "till:command-2")
+    first, second = incoming(store)
+    with connect(database_url) as one, connect(database_url) as other:
+        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((one, first), (other, second))]
+        assert not checks[0].is_duplicate(first)
+        assert not checks[1].is_duplicate(second)
+        checks[0].record()
+        one.commit()
+        with pytest.raises(SerializationError, match="run it again"):
+            checks[1].record()
+        other.rollback()
+        assert once.begin(other, "till", COMMANDS, [second]).is_duplicate(second)
+
+
+def test_a_process_that_is_paused_in_a_handler_holds_up_nobody(connection, database_url, store):
+    """Nothing is locked before the handlers are done."""
+    store.write(pay("a"), SENT)
+    (message,) = incoming(store)
+    with connect(database_url) as paused:
+        assert not BY_KEY.begin(paused, "till", COMMANDS, [message]).is_duplicate(message)
+        with connection.transaction():
+            connection.execute("SET LOCAL lock_timeout = '1s'")
+            check = BY_KEY.begin(connection, "till", COMMANDS, [message])
+            assert not check.is_duplicate(message)
+            check.record()
+
+
+APP = """
+from reservation import Processed
+from tests.once import till
+many = till(Processed(key="pay_id"{}))
+"""
+
+
+@pytest.mark.parametrize("keep", ["", ", keep=__import__('datetime').timedelta(days=9)"])
+def test_processes_that_share_a_category_handle_each_key_once(
+    connection, store, database_url, tmp_path, keep
+):
+    """Whichever of them gets the reissues, and when."""
+    (tmp_path / "many.py").write_text(APP.format(keep))
+    chance = random.Random(7)
+    sends = [str(n) for n in range(100)] * 4
+    chance.shuffle(sends)
+    arguments = ["--app-dir", str(tmp_path), "--workers", "3", "--batch-size", "10"]
+    with Started(database_url, *arguments, app="many:many") as started:
+        for n, key in enumerate(sends):
+            store.write(pay(key), f"till:command-{n % 17}")
+        done = Counter()
+        while done.total() < len(sends):
+            event = started.wait_for("batch_committed")
+            done += Counter({k: event.get(k, 0) for k in ("handled", "duplicate")})
+        assert started.stop() == 0
+    assert done == Counter(handled=100, duplicate=300)
+    assert set(effects(connection).values()) == {1}
+    assert len(effects(connection)) == 100
+
+
+@pytest.mark.parametrize("once", [KEPT, KEPT_BY_KEY])
+def test_a_message_older_than_what_is_kept_is_refused(connection, store, once):
+    """It may have been handled; the days that are kept are known as before."""
+    begun(connection, "till")
+    for days, key in enumerate("abcde"):
+        store.write(pay(key), SENT)
+        age(connection, key, days)
+    assert run(connection, till(once)) == Counter(handled=5)
+    assert prune(connection) == (2, [])
+    for key, outcome in zip("abcde", [None, None, None, ExpiredError, ExpiredError], strict=True):
+        only(connection, key)
+        if outcome is None:
+            assert run(connection, till(once)) == Counter(duplicate=1)
+        else:
+            with pytest.raises(outcome, match=r"not known any more, so it may have been handled"):
+                run(connection, till(once))
+    assert effects(connection) == Counter("abcde")
+
+
+def begun(connection, *consumers):
+    """Let consumers be older than any message, so that each day has a partition of its own."""
+    for consumer in consumers:
+        connection.execute(
+            "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
+            "VALUES (%s, 'Pay', '1 day', (now() AT TIME ZONE 'utc')::date - 100)",
+            [consumer],
+        )
+
+
+def only(connection, key):
+    """Let the consumers read the message of a key, and those after it, again."""
+    connection.execute(
+        "UPDATE reservation.positions SET position = (SELECT min(global_position) - 1 "
+        "FROM message_store.messages WHERE data->>'payId' = %s)",
+        [key],
+    )
+    connection.execute(
+        "UPDATE message_store.messages SET stream_name = 'other:command-1', "
+        "position = global_position WHERE data->>'payId' <> %s AND stream_name = %s",
+        [key, SENT],
+    )
+    connection.execute(
+        "UPDATE message_store.messages SET stream_name = %s WHERE data->>'payId' = %s",
+        [SENT, key],
+    )
+
+
+def test_a_message_that_nobody_had_handled_before_is_not_refused_for_its_age(connection, store):
+    """A consumer that is new reads an old log."""
+    store.write([pay("a"), pay("b")], SENT)
+    age(connection, "a", 4000)
+    assert run(connection, till(KEPT)) == Counter(handled=2)
+    redeliver(connection)
+    assert run(connection, till(KEPT)) == Counter(duplicate=2)
+
+
+def test_a_late_reissue_is_known_for_as_long_as_its_first_is_kept(connection, store):
+    """From the day of the first on; then it is another command."""
+    begun(connection, "till")
+    for days, key, expected in ((2, "a", 0), (3, "b", 1)):
+        store.write(pay(key), SENT)
+        age(connection, key, days)
+        run(connection, till(KEPT_BY_KEY))
+        store.write(pay(key), SENT)
+        assert run(connection, till(KEPT_BY_KEY)) == Counter(duplicate=1)
+        prune(connection)
+        store.write(pay(key), SENT)
+        assert run(connection, till(KEPT_BY_KEY))["handled"] == expected
+
+
+def test_days_that_are_dropped_while_a_batch_runs_are_not_taken_for_empty(
+    connection, database_url, store
+):
+    """The batch looked before another handled its message, and that was dropped; it starts anew."""
+    store.write(pay("a"), SENT)
+    run(connection, till(KEPT))
+    store.write(pay("b"), SENT)
+    age(connection, "b", 5)
+    with connection.transaction():
+        (message,) = [m for m in incoming(store) if m.command.pay_id == "b"]
+        check = KEPT.begin(connection, "till", COMMANDS, [message])
+        assert not check.is_duplicate(message)
+        connection.execute(
+            "UPDATE reservation.processed_handlers SET dropped_until = now() - interval '3 days'"
+        )
+        with pytest.raises(SerializationError):
+            check.record()
+
+
+def test_a_day_stays_while_its_messages_are_not_handled(connection, store):
+    """Or they would be refused: those that the consumer has not come to, and dead letters."""
+    begun(connection, "till")
+    for days, key in ((9, "a"), (7, "b"), (5, "c")):
+        store.write(pay(key), SENT)
+        age(connection, key, days)
+    one = batch(connection, COMMANDS, till(KEPT))
+    one.run(1)
+    count, notes = prune(connection)
+    assert count == 1
+    assert "till has yet to handle messages" in notes[0]
+    assert one.run(1).counts == Counter(handled=1)
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
+        "stream_name, type, state, reason, process) SELECT 'till', %s, global_position, id, "
+        "stream_name, type, 'dead', 'x', 'x' FROM message_store.messages "
+        "WHERE data->>'payId' = 'b'",
+        [COMMANDS],
+    )
+    one.run(1)
+    assert prune(connection)[0] == 0
+    connection.execute("UPDATE reservation.dead_letters SET state = 'handled'")
+    assert prune(connection) == (2, [])
+
+
+def test_what_is_kept_for_ever_is_never_dropped(connection, store):
+    """Nor what another handler keeps for longer."""
+    begun(connection, "till", "shop")
+    for days, key in ((50, "a"), (40, "b")):
+        store.write(pay(key), SENT)
+        store.write(pay(key), "shop:command-1")
+        age(connection, key, days)
+    run(connection, till(Processed()))
+    run(connection, till(Processed(keep=45 * DAY), name="shop"))
+    assert prune(connection) == (1, [])
+    assert len(kept(connection)) == 3
+
+
+def test_how_long_is_kept_may_change(connection, store):
+    """What was known stays known."""
+    keys = iter("abcdef")
+    sent = []
+    for once in (Processed(), KEPT, Processed(keep=9 * DAY), Processed()):
+        sent.append(next(keys))
+        store.write(pay(sent[-1]), SENT)
+        redeliver(connection)
+        assert run(connection, till(once)) == +Counter(handled=1, duplicate=len(sent) - 1)
+        prune(connection)
+
+
+def test_days_are_made_ahead(connection, store):
+    """So a consumer has to make none, and one that has to does."""
+    store.write(pay("a"), SENT)
+    run(connection, till(KEPT))
+    prune(connection)
+
+    def partitions():
+        return connection.execute(
+            "SELECT count(*) FROM pg_inherits "
+            "WHERE inhparent = 'reservation.processed_for_a_time'::regclass"
+        ).fetchone()[0]
+
+    before = partitions()
+    for days in (-1, -3, -4):
+        store.write(pay(f"b{days}"), SENT)
+        age(connection, f"b{days}", days)
+        run(connection, till(KEPT))
+    assert (before, partitions()) == (4, 5)
+
+
+def test_partitions_are_dropped_while_consumers_run_or_left_for_later(
+    connection, database_url, store
+):
+    """Nobody is waited for: who is in a batch keeps them, and they go the next time."""
+    begun(connection, "till")
+    store.write(pay("a"), SENT)
+    age(connection, "a", 7)
+    run(connection, till(KEPT))
+    (message,) = incoming(store)
+    with connect(database_url) as busy:
+        KEPT.begin(busy, "till", COMMANDS, [message])
+        count, notes = prune(connection)
+        assert count == 0
+        assert "is in use; run this again" in notes[0]
+        assert kept(connection) == [message.message.id]
+    assert prune(connection) == (1, [])
+
+
+def test_the_role_of_a_consumer_may_do_all_of_it(connection, store):
+    """Making a partition too, but not dropping one."""
+    role = f"processor_{connection.info.dbname}"
+    grant(connection, "consumer", role)
+    connection.execute(f"GRANT INSERT ON effects TO {role}")
+    store.write([pay("a"), pay("b")], SENT)
+    try:
+        connection.execute(f"SET ROLE {role}")
+        for once in (Processed(), KEPT):
+            redeliver(connection)
+            run(connection, till(once), limit=1)
+        redeliver(connection)
+        assert run(connection, till(KEPT)) == Counter(duplicate=2)
+    finally:
+        connection.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("once", "key", "error", "problem"),
+    [
+        (BY_KEY, "", IdempotenceKeyError, r"Cannot handle Pay at .*: field pay_id is empty"),
+        (Processed(key=lambda c: {}["x"]), "a", HandlerError, "key function for Pay at .* raised"),
+        (Processed(key=lambda c: 1.5), "a", IdempotenceKeyError, "is a float"),
+    ],
+)
+def test_a_message_without_a_key_is_named(connection, store, once, key, error, problem):
+    """And is not handled."""
+    store.write(pay(key), SENT)
+    with pytest.raises(error, match=problem):
+        run(connection, till(once))
+    assert effects(connection) == Counter()
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: till(Processed(key="nothing")), "Pay has no field 'nothing'"),
+        (lambda: Processed(key=()), "names no field"),
+        (lambda: Processed(keep=timedelta(0)), "not kept at all"),
+        (lambda: Processed(keep=-DAY), "not kept at all"),
+    ],
+)
+def test_what_can_not_be_is_refused_when_it_is_declared(make, problem):
+    """Not when the first message comes."""
+    with pytest.raises(DeclarationError, match=problem):
+        make()
+
+
+def test_handlers_that_say_the_same_are_asked_together(connection, store):
+    """Equal declarations are one, whatever the handlers."""
+    assert Processed(key="a", keep=DAY) == Processed(key=["a"], keep=DAY)
+    assert len({Processed(), Processed(), Processed(keep=DAY), Processed(key="a")}) == 3
+
+
+HISTORY = st.lists(
+    st.tuples(st.sampled_from(["send", "redeliver", "fail", "prune"]), st.integers(0, 4)),
+    max_size=25,
+)
+
+
+@settings(max_examples=40)
+@given(history=HISTORY, which=st.sampled_from([BY_KEY, Processed(key="pay_id", keep=9 * DAY)]))
+def test_whatever_happens_each_key_takes_effect_once(connection, history, which):
+    """Sent again, read again, failed in between, pruned of what is old."""
+    store, name = MessageStore(connection), f"till{uuid4().hex}"
+    sent = set()
+    for what, n in history:
+        match what:
+            case "send":
+                store.write(pay(str(n)), f"{name}:command-{n % 2}")
+                sent.add(str(n))
+            case "redeliver":
+                connection.execute(
+                    "UPDATE reservation.positions SET position = greatest(position - %s, 0) "
+                    "WHERE consumer = %s",
+                    [n, name],
+                )
+            case "fail":
+                store.write(pay(str(n)), f"{name}:command-{n % 2}")
+                sent.add(str(n))
+                try:
+                    run(connection, till(which, name=name, fails={str(n)}), limit=2)
+                except HandlerError:
+                    continue
+            case "prune":
+                prune(connection)
+        run(connection, till(which, name=name), limit=3)
+    run(connection, till(which, name=name))
+    assert effects(connection, name) == Counter(sent)
+
+
+def test_the_time_of_a_message_may_say_its_zone(connection, store):
+    """As a message that was not read from the store does."""
+    store.write(pay("a"), SENT)
+    (one,) = incoming(store)
+    aware = msgspec.structs.replace(one.message, time=datetime(2026, 1, 2, 3, tzinfo=UTC))
+    zoned = Incoming(aware, one.command, one.entity_stream)
+    with connection.transaction():
+        check = KEPT.begin(connection, "till", COMMANDS, [zoned])
+        assert not check.is_duplicate(zoned)
+        check.record()
+    rows = connection.execute("SELECT time FROM reservation.processed_messages").fetchall()
+    assert rows == [(datetime(2026, 1, 2, 3),)]  # noqa: DTZ001  the store's times have no zone
