@@ -1,0 +1,247 @@
+"""``reservation prune``: what is not needed any more goes, and nothing else."""
+
+import json
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from bank import account
+from bank.messages import Deposit
+from reservation import Component, Processed
+from reservation.idempotence.pruning import prune_reservations
+from reservation.store.connection import connect
+from tests.bank import RESERVED, batch, drain
+from tests.controls import COMMANDS, deposit, open_
+from tests.once import SENT, effects, pay, prepare, run, till
+from tests.processes import run_cli
+
+OLD = ["bank:account", "--reservations-older-than", "90d"]
+
+
+@pytest.fixture
+def cli(database_url):
+    """Give what runs the command to its end."""
+
+    def prune(*arguments):
+        return run_cli("prune", *arguments, env={"RESERVATION_DATABASE_URL": database_url})
+
+    return prune
+
+
+def age(connection, stream_name, days):
+    connection.execute(
+        "UPDATE message_store.messages SET time = (now() AT TIME ZONE 'utc') "
+        "- make_interval(days => %s) WHERE stream_name LIKE %s",
+        [days, stream_name],
+    )
+
+
+def reserved(store):
+    return [m.stream_name.partition("+")[2] for m in store.read_category(RESERVED)]
+
+
+def process_some(connection, store):
+    """Have a handler that keeps a day of messages process some of the last days."""
+    prepare(connection)
+    connection.execute(
+        "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
+        "VALUES ('till', 'Pay', '1 day', (now() AT TIME ZONE 'utc')::date - 100)"
+    )
+    for days in range(5):
+        store.write(pay(str(days)), SENT)
+        connection.execute(
+            "UPDATE message_store.messages SET time = (now() AT TIME ZONE 'utc')::date "
+            "+ interval '12 hours' - make_interval(days => %s) WHERE data->>'payId' = %s",
+            [days, str(days)],
+        )
+    run(connection, till(Processed(keep=timedelta(days=1))))
+
+
+def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
+    """It is told what would be, in words or as JSON."""
+    process_some(connection, store)
+    count = "SELECT count(*) FROM reservation.processed_messages"
+    told = cli()
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == (
+        "processed messages of till Pay: 3 days would be removed\n"
+        "Nothing is changed; do so with --apply.\n"
+    )
+    assert connection.execute(count).fetchone() == (5,)
+    done = cli("--apply", "--json")
+    pruned = [{"kind": "processed messages", "of": "till Pay", "count": 3, "unit": "days"}]
+    assert json.loads(done.stdout) == {"applied": True, "pruned": pruned, "kept": []}
+    assert connection.execute(count).fetchone() == (2,)
+    assert cli("--apply").stdout == "Nothing was to be removed.\n"
+    assert cli("--json").stdout == '{"applied": false, "pruned": [], "kept": []}\n'
+
+
+def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
+    """Progress where it does not get into the result."""
+    process_some(connection, store)
+    connection.execute("UPDATE reservation.positions SET position = 3")
+    done = cli("--apply")
+    assert (
+        done.stderr.splitlines()
+        == [
+            "processed messages of till Pay: 1 days",
+        ]
+        or done.stderr == ""
+    )
+    assert "stays: till has yet to handle messages of then" in done.stdout
+
+
+def test_reservations_go_only_where_it_is_asked(connection, store, cli):
+    """Those of the age that is said, with what a reissue does then told to everybody."""
+    store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
+    drain(connection)
+    age(connection, "%+a", 100)
+    age(connection, "%+b", 91)
+    age(connection, "%+c", 89)
+    assert cli("--apply").stdout == "Nothing was to be removed.\n"
+    told = cli(*OLD)
+    assert "reservations of accountTransaction: 2 streams would be removed" in told.stdout
+    assert "takes effect again" in told.stderr
+    assert reserved(store) == ["a", "b", "c"]
+    done = cli(*OLD, "--apply", "--batch-size", "1", "--json")
+    result = json.loads(done.stdout)
+    assert result["pruned"] == [
+        {"kind": "reservations", "of": RESERVED, "count": 2, "unit": "streams"}
+    ]
+    assert "takes effect again" in result["warning"]
+    assert reserved(store) == ["c"]
+    assert "takes effect again" in " ".join(cli("--help").stdout.split())
+
+
+def test_a_reissue_of_what_was_pruned_takes_effect_again(connection, store):
+    """That is what forgetting means."""
+    store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
+    drain(connection)
+    age(connection, "%+a", 100)
+    assert prune(connection) == 1
+    store.write([deposit("a"), deposit("b")], COMMANDS)
+    drain(connection)
+    types = [m.type for m in store.read_stream("account-123")]
+    assert Counter(types) == Counter(Opened=1, Deposited=3)
+
+
+def prune(connection, *, component=account, limit=100, apply=True):
+    steps = prune_reservations(component, timedelta(days=90))(connection, apply, limit)
+    return sum(step.count for step in steps)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_what_is_not_handled_yet_stays(connection, store, limit):
+    """Whatever its age; so does what waits among the dead letters."""
+    store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
+    batch(connection, "account:command").run(100)
+    age(connection, f"{RESERVED}-%", 100)
+    assert prune(connection, limit=limit) == 0
+    batch(connection, RESERVED).run(3)
+    for key, state in (("a", "parked"), ("b", "handled")):
+        connection.execute(
+            "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+            "message_id, stream_name, type, state, reason, process) "
+            "SELECT 'account', %s, global_position, id, stream_name, type, %s, 'x', 'x' "
+            "FROM message_store.messages WHERE stream_name = %s",
+            [RESERVED, state, f"{RESERVED}-123+{key}"],
+        )
+    assert prune(connection, limit=limit) == 2
+    assert reserved(store) == ["a", "d", "e"]
+    drain(connection)
+    assert len(list(store.read_stream("account-123"))) == 6
+
+
+def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
+    """A further message in it keeps it, as long as that is young or not passed."""
+    store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
+    drain(connection)
+    store.write(deposit("a"), f"{RESERVED}-123+a")
+    connection.execute(
+        "UPDATE message_store.messages SET time = time - interval '100 days' WHERE position = 0"
+    )
+    assert prune(connection) == 1
+    age(connection, "%+a", 100)
+    assert prune(connection) == 0
+    connection.execute("UPDATE reservation.positions SET position = 1000")
+    assert prune(connection) == 1
+    assert reserved(store) == []
+
+
+def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, store):
+    """What one has passed may be before another."""
+    store.write([open_(), deposit("a")], COMMANDS)
+    drain(connection)
+    age(connection, "%+a", 100)
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "VALUES ('account', %s, 1, 0)",
+        [RESERVED],
+    )
+    assert prune(connection) == 0
+
+
+def test_reservations_that_no_consumer_has_read_stay(connection, store):
+    """Of another component, or before the first start."""
+    other = Component("savings", id="account_id")
+    other.reserve(Deposit, into=RESERVED, key="deposit_id")
+    store.write(deposit("a"), f"{RESERVED}-123+a")
+    age(connection, "%+a", 100)
+    assert prune(connection) == 0
+    assert prune(connection, component=other) == 0
+
+
+def test_pruning_can_be_cut_and_goes_on(connection, store):
+    """After each step what was removed is removed."""
+    store.write([open_(), *(deposit(str(n)) for n in range(9))], COMMANDS)
+    drain(connection)
+    age(connection, f"{RESERVED}-%", 100)
+    steps = prune_reservations(account, timedelta(days=90))(connection, True, 2)
+    next(steps)
+    next(steps)
+    steps.close()
+    assert len(reserved(store)) == 5
+    assert prune(connection, limit=2) == 5
+
+
+def test_consumers_are_not_waited_for(connection, store, database_url):
+    """One that is in the midst of writing keeps nothing that is old."""
+    store.write([open_(), deposit("a")], COMMANDS)
+    drain(connection)
+    age(connection, "%+a", 100)
+    with connect(database_url) as busy:
+        busy.execute(
+            "SELECT reservation.lock_categories(ARRAY['account-1', %s])", [f"{RESERVED}-1"]
+        )
+        busy.execute("SELECT FROM reservation.positions FOR UPDATE")
+        connection.execute("SET lock_timeout = '2s'")
+        assert prune(connection) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["bank:account"], "APP and --reservations-older-than go together"),
+        (["--reservations-older-than", "90d"], "APP and --reservations-older-than go together"),
+        (["bank:account", "--reservations-older-than", "90"], "'90' is no age; write days or"),
+        (["bank:account", "--reservations-older-than", "0d"], "'0d' is no age"),
+        (["bank:account", "--reservations-older-than", "99999d"], None),
+        (["bank:account", "--reservations-older-than", "36h"], None),
+    ],
+)
+def test_what_can_not_be_asked_for(cli, arguments, problem):
+    """Ages and what belongs together."""
+    done = cli(*arguments)
+    assert done.returncode == (2 if problem else 0), done.stderr
+    assert (problem or "Nothing is to be removed.") in done.stderr + done.stdout
+
+
+def test_messages_of_a_till_take_effect_once_while_it_is_pruned(connection, store, cli):
+    """The command does to a consumer that keeps a day what it says."""
+    process_some(connection, store)
+    assert cli("--apply").returncode == 0
+    connection.execute("UPDATE reservation.positions SET position = 0")
+    connection.execute("DELETE FROM message_store.messages WHERE data->>'payId' IN ('2', '3', '4')")
+    assert run(connection, till(Processed(keep=timedelta(days=1)))) == Counter(duplicate=2)
+    assert effects(connection) == Counter("01234")

@@ -1,0 +1,450 @@
+"""Revision numbers: what is not newer is discarded, and where the numbers come from."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reservation import ClockRevisions, DatabaseRevisions, Revisions
+from reservation.errors import (
+    DeclarationError,
+    HandlerError,
+    IdempotenceKeyError,
+    ReservationError,
+    SerializationError,
+    StoreError,
+)
+from reservation.idempotence import counters
+from reservation.idempotence.counters import PER_MILLISECOND
+from reservation.idempotence.strategy import Incoming
+from reservation.store.connection import connect
+from reservation.store.roles import grant
+from tests.bank import batch
+from tests.once import (
+    COMMANDS,
+    SENT,
+    Pay,
+    effects,
+    pay,
+    prepare,
+    redeliver,
+    run,
+    till,
+)
+
+ONCE = Revisions()
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def _effects(connection):
+    prepare(connection)
+
+
+pytestmark = pytest.mark.usefixtures("_effects")
+
+
+def last(connection):
+    rows = connection.execute(
+        "SELECT entity_stream, source, revision FROM reservation.revisions ORDER BY 1, 2"
+    )
+    return rows.fetchall()
+
+
+def test_a_message_that_is_read_again_takes_no_effect(connection, store):
+    """Nor one under a new id, as long as its revision is the same."""
+    store.write([pay("a", 1), pay("b", 2)], SENT)
+    assert run(connection, till(ONCE)) == Counter(handled=2)
+    redeliver(connection)
+    store.write([pay("b", 2), pay("c", 3)], SENT)
+    assert run(connection, till(ONCE)) == Counter(handled=1, duplicate=3)
+    assert effects(connection) == Counter("abc")
+    assert last(connection) == [("till-123", "s", 3)]
+
+
+def test_what_is_older_takes_no_effect_even_if_it_never_had(connection, store):
+    """Within a batch and after it; gaps are nothing."""
+    store.write([pay("b", 7), pay("a", 2)], SENT)
+    assert run(connection, till(ONCE)) == Counter(handled=1, duplicate=1)
+    store.write([pay("c", 6), pay("d", 70)], SENT)
+    assert run(connection, till(ONCE)) == Counter(handled=1, duplicate=1)
+    assert effects(connection) == Counter("bd")
+
+
+def test_each_source_and_each_entity_has_revisions_of_its_own(connection, store):
+    """One that counts lower than another is not discarded for that."""
+    store.write([pay("a", 9, "x"), pay("b", 1, "y"), pay("c", 2, "x"), pay("d", 2, "y")], SENT)
+    store.write(pay("e", 1, "x", till="7"), "till:command-7")
+    assert run(connection, till(ONCE), limit=2) == Counter(handled=4, duplicate=1)
+    assert last(connection) == [("till-123", "x", 9), ("till-123", "y", 2), ("till-7", "x", 1)]
+
+
+def test_without_a_source_all_are_counted_together(connection, store):
+    """Whatever the field of that name says."""
+    store.write([pay("a", 9, "x"), pay("b", 1, "y")], SENT)
+    assert run(connection, till(Revisions(source=None))) == Counter(handled=1, duplicate=1)
+
+
+def test_consumers_and_categories_do_not_see_each_other(connection, store):
+    """In two categories the messages of an entity come in no common order."""
+    store.write(pay("a", 5), SENT)
+    store.write(pay("b", 5), "shop:command-123")
+    run(connection, till(ONCE))
+    assert run(connection, till(ONCE, name="shop")) == Counter(handled=1)
+    component = till(ONCE)
+    component.reserve(Pay, into="tillTransaction", key="pay_id")
+    store.write(pay("c", 1), "tillTransaction-c")
+    assert batch(connection, "tillTransaction", component).run(9).counts == Counter(handled=1)
+
+
+def test_what_failed_leaves_no_revision(connection, store):
+    """It is there with the effect, or not at all."""
+    store.write([pay("a", 1), pay("b", 2)], SENT)
+    with pytest.raises(HandlerError):
+        run(connection, till(ONCE, fails={"b"}))
+    assert last(connection) == []
+    assert run(connection, till(ONCE)) == Counter(handled=2)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_of_two_processes_that_handle_a_revision_at_once_one_starts_anew(
+    connection, database_url, store, known
+):
+    """It had read the last revision before the other raised it."""
+    if known:
+        store.write(pay("0", 1), SENT)
+        run(connection, till(ONCE))
+    store.write(pay("a", 2), SENT)
+    message = list(store.read_category(COMMANDS))[-1]
+    incoming = Incoming(message, message.decode(Pay), "till-123")
+    with connect(database_url) as one, connect(database_url) as other:
+        checks = [ONCE.begin(c, "till", COMMANDS, [incoming]) for c in (one, other)]
+        assert not any(check.is_duplicate(incoming) for check in checks)
+        checks[0].record()
+        one.commit()
+        with pytest.raises(SerializationError, match="run it again"):
+            checks[1].record()
+        other.rollback()
+        assert ONCE.begin(other, "till", COMMANDS, [incoming]).is_duplicate(incoming)
+
+
+@pytest.mark.parametrize("revision", [-1, 2**63])
+def test_a_message_without_a_revision_is_named(connection, store, revision):
+    """And is not handled."""
+    store.write(pay("a", revision), SENT)
+    with pytest.raises(IdempotenceKeyError, match=r"Cannot handle Pay at .*revision is a whole"):
+        run(connection, till(ONCE))
+
+
+def test_a_message_that_does_not_say_who_counts_is_named(connection, store):
+    """Its revision could be anybody's."""
+    store.write(pay("a", 1, ""), SENT)
+    with pytest.raises(IdempotenceKeyError, match=r"Cannot handle Pay at .*: field source is empt"):
+        run(connection, till(ONCE))
+
+
+@pytest.mark.parametrize("once", [Revisions("version"), Revisions(source="sender")])
+def test_a_field_that_is_not_there_is_refused_when_it_is_declared(once):
+    """Not when the first message comes."""
+    with pytest.raises(DeclarationError, match=r"Pay has no field '(version|sender)'"):
+        till(once)
+
+
+def test_the_role_of_a_consumer_may_keep_revisions(connection, store):
+    """With no more than it is granted."""
+    role = f"reviser_{connection.info.dbname}"
+    grant(connection, "consumer", role)
+    connection.execute(f"GRANT INSERT ON effects TO {role}")
+    store.write([pay("a", 1), pay("b", 2)], SENT)
+    try:
+        connection.execute(f"SET ROLE {role}")
+        assert run(connection, till(ONCE), limit=1) == Counter(handled=2)
+    finally:
+        connection.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+# Drawn from the database
+
+
+def test_revisions_of_an_entity_or_of_all(connection):
+    """By the scope."""
+    with connection.transaction():
+        one, all_ = DatabaseRevisions(connection), DatabaseRevisions(connection, "global")
+        assert [one.next("a-1"), one.next("a-2"), one.next("a-1")] == [1, 1, 2]
+        assert [all_.next("a-1"), all_.next("a-2"), all_.next("a-1")] == [1, 2, 3]
+
+
+def test_what_was_rolled_back_is_drawn_again(connection):
+    """It was never seen."""
+    with connection.transaction(force_rollback=True):
+        assert DatabaseRevisions(connection).next("a-1") == 1
+    with connection.transaction():
+        assert DatabaseRevisions(connection).next("a-1") == 1
+
+
+def test_outside_of_a_transaction_none_is_drawn(connection):
+    """Nothing would keep others from writing theirs first."""
+    with pytest.raises(StoreError, match=r"within `with connection\.transaction"):
+        DatabaseRevisions(connection).next("a-1")
+    with pytest.raises(DeclarationError, match="'entity' or 'global', not by 'stream'"):
+        DatabaseRevisions(connection, "stream")
+
+
+def test_who_draws_later_commits_later(connection, database_url):
+    """The other waits, and no longer than for its own entity."""
+    with connect(database_url) as first, connect(database_url, autocommit=True) as second:
+        revisions = DatabaseRevisions(first)
+        assert revisions.next("a-1") == 1
+        with second.transaction():
+            second.execute("SET LOCAL lock_timeout = '10s'")
+            assert DatabaseRevisions(second).next("a-2") == 1
+            with ThreadPoolExecutor(1) as pool:
+                drawn = pool.submit(DatabaseRevisions(second).next, "a-1")
+                waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+                while not connection.execute(waiting, [second.info.backend_pid]).fetchall():
+                    assert not drawn.done()
+                first.commit()
+                assert drawn.result() == 2
+
+
+def test_a_sender_may_draw_and_do_nothing_else(connection):
+    """It can neither see nor set what was drawn."""
+    role = f"drawer_{connection.info.dbname}"
+    grant(connection, "sender", role, ["till:command"])
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL ROLE {role}")
+            assert DatabaseRevisions(connection).next("till-1") == 1
+        rights = connection.execute(
+            "SELECT has_table_privilege(%s, 'reservation.revision_counters', 'SELECT')", [role]
+        )
+        assert rights.fetchall() == [(False,)]
+    finally:
+        connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def start_drawing(*arguments):
+    """Start a process that draws and tells what it drew."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.drawing", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def drawers():
+    """Give a list of processes that are ended with the test."""
+    started = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def kill_some(processes, make):
+    """Kill each once it has drawn a while, start another in its place, and return all that came."""
+    drawn: list[str] = []
+    for n in range(2):
+        drawn += [processes[n].stdout.readline().strip() for _ in range(40)]
+        processes[n].kill()
+        processes.append(make())
+    for process in processes:
+        drawn += process.stdout.read().split()
+        process.wait()
+    return drawn
+
+
+@pytest.mark.faults
+def test_processes_that_send_at_once_write_in_the_order_of_their_revisions(
+    connection, store, database_url, drawers
+):
+    """Each entity's, whoever is killed in between; so nothing that was sent is discarded."""
+
+    def make():
+        return start_drawing("database", database_url, "150")
+
+    drawers.extend(make() for _ in range(4))
+    kill_some(drawers, make)
+    sent = list(store.read_category(COMMANDS))
+    assert len(sent) >= 4 * 150
+    for entity in "012":
+        revisions = [m.decode(Pay).revision for m in sent if m.stream_name.endswith(entity)]
+        assert revisions == list(range(1, len(revisions) + 1))
+    assert run(connection, till(ONCE)) == Counter(handled=len(sent))
+
+
+# Drawn from a clock
+
+
+class Clock:
+    """A clock that stands where it is put, in milliseconds."""
+
+    def __init__(self, now=1_000):
+        self.now = now
+
+    def __call__(self):
+        return self.now * 1_000_000 + 999_999
+
+
+def test_revisions_are_milliseconds_and_a_sequence(tmp_path):
+    """Times a million; within a millisecond they are counted."""
+    clock = Clock(5)
+    revisions = ClockRevisions(tmp_path / "revision", clock)
+    assert [revisions.next() for _ in range(3)] == [5_000_000, 5_000_001, 5_000_002]
+    clock.now = 6
+    assert revisions.next() == 6 * PER_MILLISECOND
+
+
+def test_of_the_clock_of_the_machine(tmp_path):
+    """They are about now."""
+    before = time.time_ns()
+    assert before - 2_000_000 <= ClockRevisions(tmp_path / "r").next() <= time.time_ns()
+
+
+def test_a_clock_that_steps_back_does_not_matter(tmp_path):
+    """They go on from the last, also in a process that starts then."""
+    clock = Clock(1000)
+    revisions = ClockRevisions(tmp_path / "revision", clock)
+    first = revisions.next()
+    clock.now = 3
+    assert revisions.next() == first + 1
+    assert ClockRevisions(tmp_path / "revision", clock).next() == first + 2
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 3000), st.booleans(), st.booleans()), min_size=2, max_size=40
+    )
+)
+def test_whatever_the_clock_and_the_machine_do_they_rise(tmp_path_factory, steps):
+    """The machine may start again at any time, with what the disk held last."""
+    path, clock = tmp_path_factory.mktemp("r") / "revision", Clock()
+    disk, fsync = [b""], os.fsync
+    drawn, boot = [], 0
+
+    def synced(file):
+        if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+            disk[0] = path.read_bytes()
+        fsync(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counters.os, "fsync", synced)
+        revisions = ClockRevisions(path, clock)
+        for now, starts, loses_power in steps:
+            clock.now = now
+            if starts or loses_power:
+                revisions = ClockRevisions(path, clock)
+            if loses_power:
+                if disk[0]:
+                    path.write_bytes(disk[0])
+                boot += 1
+            revisions._boot = f"boot-{boot}"
+            drawn.append(revisions.next())
+    assert all(one < other for one, other in pairwise(drawn))
+
+
+def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_path, monkeypatch):
+    """Which takes longer, and is as sure."""
+    monkeypatch.setattr(counters, "_BOOT", tmp_path / "none")
+    path, synced, fsync = tmp_path / "revision", [], os.fsync
+
+    def keep(file):
+        fsync(file)
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(counters.os, "fsync", keep)
+    clock = Clock(1000)
+    drawn = [ClockRevisions(path, clock).next() for _ in range(3)]
+    path.write_bytes(synced[-1])
+    clock.now = 1
+    assert ClockRevisions(path, clock).next() > drawn[-1]
+
+
+def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
+    """One in a second, and the folder once."""
+    calls, fsync = [], os.fsync
+    monkeypatch.setattr(counters.os, "fsync", lambda file: calls.append(fsync(file)))
+    clock = Clock()
+    revisions = ClockRevisions(tmp_path / "revision", clock)
+    revisions._boot = "boot"
+    for _ in range(2000):
+        clock.now += 1
+        revisions.next()
+    assert len(calls) == 3
+
+
+def test_threads_draw_no_revision_twice(tmp_path):
+    """With one generator, or each its own; each sees its own rise."""
+    shared = ClockRevisions(tmp_path / "revision", Clock())
+    start = threading.Barrier(4)
+
+    def draw(n):
+        revisions = shared if n % 2 else ClockRevisions(tmp_path / "revision", Clock())
+        start.wait()
+        return [revisions.next() for _ in range(300)]
+
+    with ThreadPoolExecutor(4) as pool:
+        drawn = list(pool.map(draw, range(4)))
+    assert all(mine == sorted(mine) for mine in drawn)
+    assert len(set().union(*drawn)) == 1200
+
+
+@pytest.mark.faults
+def test_processes_draw_no_revision_twice_whoever_is_killed(tmp_path, drawers):
+    """Each line is one that somebody may have used."""
+
+    def make():
+        return start_drawing("clock", str(tmp_path / "revision"), "3000")
+
+    drawers.extend(make() for _ in range(4))
+    drawn = [int(one) for one in kill_some(drawers, make)]
+    assert len(drawn) >= 4 * 3000
+    assert len(set(drawn)) == len(drawn)
+    assert ClockRevisions(tmp_path / "revision", Clock(0)).next() > max(drawn)
+
+
+@pytest.mark.faults
+def test_a_process_that_forks_shares_nothing_but_the_file(tmp_path):
+    """Locks of the parent are not the child's."""
+    program = (
+        "import os, sys; from reservation import ClockRevisions\n"
+        "r = ClockRevisions(sys.argv[1]); r.next(); [os.fork() for _ in range(2)]\n"
+        "for _ in range(500): os.write(1, b'%d\\n' % r.next())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "revision")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    drawn = done.stdout.split()
+    assert len(drawn) == len(set(drawn)) == 2000
+
+
+@pytest.mark.parametrize("content", [b"x", b"12 13\n", b"\xff 1 1\n", b"\0" * 100])
+def test_a_file_that_was_damaged_is_not_taken_for_a_new_one(tmp_path, content):
+    """Revisions would begin anew."""
+    (tmp_path / "revision").write_bytes(content)
+    with pytest.raises(ReservationError, match="revision does not hold the last revision; restore"):
+        ClockRevisions(tmp_path / "revision").next()
+    assert (tmp_path / "revision").read_bytes() == content
+
+
+def test_a_folder_that_is_not_there_is_the_callers_error(tmp_path):
+    """Making it could hide that a disk is not mounted."""
+    with pytest.raises(FileNotFoundError):
+        ClockRevisions(tmp_path / "none" / "revision").next()
