@@ -112,7 +112,8 @@ def prune(
             if step.note:
                 notes.append(step)
             elif apply and not as_json:
-                click.echo(f"{step.kind} of {step.of}: {totals[key]:,} {step.unit}", err=True)
+                count = _counted(totals[key], step.unit)
+                click.echo(f"{step.kind} of {step.of}: {count}", err=True)
     if as_json:
         click.echo(json.dumps(_as_json(apply, totals, notes, reservations)))
     else:
@@ -125,13 +126,17 @@ def _sentences(
     done = "removed" if apply else "would be removed"
     found = {key: count for key, count in totals.items() if count}
     for (kind, of, unit), count in found.items():
-        yield f"{kind} of {of}: {count:,} {unit} {done}"
+        yield f"{kind} of {of}: {_counted(count, unit)} {done}"
     for one in notes:
         yield f"{one.kind} of {one.of}: {one.note}"
     if not found:
         yield f"Nothing {'was' if apply else 'is'} to be removed."
     elif not apply:
         yield "Nothing is changed; do so with --apply."
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count:,} {unit if count > 1 else unit.removesuffix('s')}"
 
 
 def _as_json(

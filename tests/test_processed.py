@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -153,6 +154,34 @@ def test_of_two_processes_that_handle_a_key_at_once_one_starts_anew(
             checks[1].record()
         other.rollback()
         assert once.begin(other, "till", COMMANDS, [second]).is_duplicate(second)
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+def test_who_records_a_key_waits_for_another_that_does(connection, database_url, store, once):
+    """Until it has committed; no unique index would find the key on another day."""
+    begun(connection, "till")
+    store.write(pay("0"), SENT)
+    run(connection, till(once))
+    for n in (1, 2):
+        store.write(pay("a"), f"till:command-{n}")
+    connection.execute(
+        "UPDATE message_store.messages SET time = time - interval '1 day' "
+        "WHERE stream_name = 'till:command-1'"
+    )
+    _, first, second = incoming(store)
+    with connect(database_url) as one, connect(database_url) as other:
+        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((one, first), (other, second))]
+        assert not checks[0].is_duplicate(first)
+        assert not checks[1].is_duplicate(second)
+        checks[0].record()
+        with ThreadPoolExecutor(1) as pool:
+            recorded = pool.submit(checks[1].record)
+            waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+            while not connection.execute(waiting, [other.info.backend_pid]).fetchall():
+                assert not recorded.done()
+            one.commit()
+            with pytest.raises(SerializationError, match="run it again"):
+                recorded.result()
 
 
 def test_a_process_that_is_paused_in_a_handler_holds_up_nobody(connection, database_url, store):

@@ -29,11 +29,13 @@ def cli(database_url):
     return prune
 
 
-def age(connection, stream_name, days):
+def age(connection, stream_name, days, *, key=None):
+    """Have messages stored some days ago: those of a stream, or of a key in it."""
     connection.execute(
         "UPDATE message_store.messages SET time = (now() AT TIME ZONE 'utc') "
-        "- make_interval(days => %s) WHERE stream_name LIKE %s",
-        [days, stream_name],
+        "- make_interval(days => %s) "
+        "WHERE stream_name LIKE %s AND (%s::text IS NULL OR data->>'payId' = %s)",
+        [days, stream_name, key, key],
     )
 
 
@@ -50,11 +52,7 @@ def process_some(connection, store):
     )
     for days in range(5):
         store.write(pay(str(days)), SENT)
-        connection.execute(
-            "UPDATE message_store.messages SET time = (now() AT TIME ZONE 'utc')::date "
-            "+ interval '12 hours' - make_interval(days => %s) WHERE data->>'payId' = %s",
-            [days, str(days)],
-        )
+        age(connection, SENT, days, key=str(days))
     run(connection, till(Processed(keep=timedelta(days=1))))
 
 
@@ -80,16 +78,14 @@ def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
 def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
     """Progress where it does not get into the result."""
     process_some(connection, store)
-    connection.execute("UPDATE reservation.positions SET position = 3")
+    store.write(pay("late"), SENT)
+    age(connection, SENT, 3, key="late")
     done = cli("--apply")
-    assert (
-        done.stderr.splitlines()
-        == [
-            "processed messages of till Pay: 1 days",
-        ]
-        or done.stderr == ""
-    )
-    assert "stays: till has yet to handle messages of then" in done.stdout
+    assert done.stderr == "processed messages of till Pay: 1 day\n"
+    removed, stays = done.stdout.splitlines()
+    assert removed == "processed messages of till Pay: 1 day removed"
+    assert stays.endswith("on stays: till has yet to handle messages of then")
+    assert len(json.loads(cli("--json").stdout)["kept"]) == 1
 
 
 def test_reservations_go_only_where_it_is_asked(connection, store, cli):
