@@ -28,16 +28,21 @@ AS $$
 #variable_conflict use_column
 BEGIN
   RETURN QUERY
-  SELECT r.entity_stream, r.source, r.revision
+  SELECT i.entity_stream, i.source, found.revision
   FROM unnest(entity_streams, sources) AS i(entity_stream, source)
-  JOIN reservation.revisions r
-    ON (r.consumer, r.category, r.entity_stream, r.source)
-       = (read_revisions.consumer, read_revisions.category, i.entity_stream, i.source);
+  CROSS JOIN LATERAL (
+    SELECT r.revision FROM reservation.revisions r
+    WHERE (r.consumer, r.category, r.entity_stream, r.source)
+          = (read_revisions.consumer, read_revisions.category, i.entity_stream, i.source)
+    LIMIT 1  -- which has each found by its key, whatever the planner knows
+  ) AS found;
 END
 $$;
 
 -- Raises the last revisions from what was read to what was handled, and tells how many were what was
--- read: the others were raised meanwhile. NULL is read where there is none.
+-- read: the others were raised meanwhile. NULL is read where there is none. In one sorted order, so
+-- that two batches do not wait for each other in a circle, and row by row, so that each is found by its
+-- key whatever the planner knows.
 CREATE OR REPLACE FUNCTION reservation.write_revisions(
   consumer text, category text, entity_streams text[], sources text[], before bigint[],
   revisions bigint[]
@@ -46,39 +51,33 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  raised bigint;
-  added bigint;
+  line record;
+  written bigint := 0;
 BEGIN
-  -- In one sorted order, so that two batches do not wait for each other in a circle.
-  PERFORM FROM reservation.revisions r
-  JOIN unnest(entity_streams, sources) AS i(entity_stream, source)
-    ON (r.consumer, r.category, r.entity_stream, r.source)
-       = (write_revisions.consumer, write_revisions.category, i.entity_stream, i.source)
-  ORDER BY r.entity_stream COLLATE "C", r.source COLLATE "C"
-  FOR NO KEY UPDATE OF r;
-
-  UPDATE reservation.revisions r SET revision = i.revision
-  FROM unnest(entity_streams, sources, before, revisions)
-    AS i(entity_stream, source, before, revision)
-  WHERE (r.consumer, r.category, r.entity_stream, r.source)
-        = (write_revisions.consumer, write_revisions.category, i.entity_stream, i.source)
-    AND r.revision = i.before;
-  GET DIAGNOSTICS raised = ROW_COUNT;
-
-  INSERT INTO reservation.revisions (consumer, category, entity_stream, source, revision)
-  SELECT write_revisions.consumer, write_revisions.category, i.entity_stream, i.source, i.revision
-  FROM unnest(entity_streams, sources, before, revisions)
-    AS i(entity_stream, source, before, revision)
-  WHERE i.before IS NULL
-  ORDER BY i.entity_stream COLLATE "C", i.source COLLATE "C"
-  ON CONFLICT DO NOTHING;
-  GET DIAGNOSTICS added = ROW_COUNT;
-  RETURN raised + added;
+  FOR line IN
+    SELECT i.entity_stream, i.source, i.before, i.revision
+    FROM unnest(entity_streams, sources, before, revisions)
+      AS i(entity_stream, source, before, revision)
+    ORDER BY i.entity_stream COLLATE "C", i.source COLLATE "C"
+  LOOP
+    IF line.before IS NULL THEN
+      INSERT INTO reservation.revisions (consumer, category, entity_stream, source, revision)
+      VALUES (write_revisions.consumer, write_revisions.category, line.entity_stream, line.source,
+              line.revision)
+      ON CONFLICT DO NOTHING;
+    ELSE
+      UPDATE reservation.revisions r SET revision = line.revision
+      WHERE r.consumer = write_revisions.consumer AND r.category = write_revisions.category
+        AND r.entity_stream = line.entity_stream AND r.source = line.source
+        AND r.revision = line.before;
+    END IF;
+    IF FOUND THEN
+      written := written + 1;
+    END IF;
+  END LOOP;
+  RETURN written;
 END
 $$;
