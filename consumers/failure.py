@@ -10,6 +10,7 @@ from pathlib import Path
 from reservation.errors import (
     DecodeError,
     EncodeError,
+    ExpiredError,
     HandlerError,
     IdempotenceKeyError,
     MessageError,
@@ -25,6 +26,7 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     UNKNOWN_TYPE = "unknown_type"
     KEY = "key"
+    EXPIRED = "expired"
     CONFLICT = "conflict"
     WRITE = "write"
     PROCESS_DIED = "process_died"
@@ -37,12 +39,13 @@ _REASONS: tuple[tuple[type[MessageError], Reason], ...] = (
     (EncodeError, Reason.WRITE),
     (UnknownTypeError, Reason.UNKNOWN_TYPE),
     (IdempotenceKeyError, Reason.KEY),
+    (ExpiredError, Reason.EXPIRED),
     (HandlerError, Reason.HANDLER),
     (MessageError, Reason.WRITE),
 )
 
 # Trying again brings nothing where the message alone decides.
-_FOR_EVER = (Reason.UNDECODABLE, Reason.UNKNOWN_TYPE, Reason.KEY)
+_FOR_EVER = (Reason.UNDECODABLE, Reason.UNKNOWN_TYPE, Reason.KEY, Reason.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,10 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
         "DROP TABLE reservation.members, reservation.dead_letters, reservation.snapshots"
     )
     connection.execute(
+        "DROP TABLE reservation.processed_messages, reservation.processed_handlers, "
+        "reservation.revisions, reservation.revision_counters"
+    )
+    connection.execute(
         "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "
         "DROP COLUMN attempted, DROP COLUMN attempts, ADD PRIMARY KEY (consumer, category)"
     )

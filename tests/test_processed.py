@@ -102,6 +102,8 @@ def test_a_key_is_that_of_one_type_and_one_consumer(connection, store, once):
     store.write([pay("a")], "shop:command-1")
     assert run(connection, till(once)) == Counter(handled=2)
     assert run(connection, till(once, name="shop")) == Counter(handled=1)
+    redeliver(connection)
+    assert run(connection, till(once)) == Counter(duplicate=2)
     assert effects(connection) == Counter({"a": 1, "-a": 1})
 
 
@@ -498,6 +500,7 @@ def test_whatever_happens_each_key_takes_effect_once(connection, history, which)
 def test_the_time_of_a_message_may_say_its_zone(connection, store):
     """As a message that was not read from the store does."""
     store.write(pay("a"), SENT)
+    connection.execute("SET TIME ZONE 'Asia/Tokyo'")
     (one,) = incoming(store)
     aware = msgspec.structs.replace(one.message, time=datetime(2026, 1, 2, 3, tzinfo=UTC))
     zoned = Incoming(aware, one.command, one.entity_stream)

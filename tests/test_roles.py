@@ -24,6 +24,7 @@ WRITE_MANY = "reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[
 
 SENDER = {
     "EXECUTE on reservation.may_insert",
+    "EXECUTE on reservation.next_revision",
     "EXECUTE on reservation.send_messages",
     "EXECUTE on reservation.write_message",
     "EXECUTE on reservation.write_messages",
@@ -39,9 +40,19 @@ CONSUMER = {
     "DELETE on reservation.members",
     *(
         f"{privilege} on reservation.{table}"
-        for table in ("groups", "positions", "members", "dead_letters", "snapshots")
+        for table in (
+            "groups",
+            "positions",
+            "members",
+            "dead_letters",
+            "snapshots",
+            "processed_handlers",
+            "revisions",
+        )
         for privilege in ("SELECT", "INSERT", "UPDATE")
     ),
+    "SELECT on reservation.processed_messages",
+    "INSERT on reservation.processed_messages",
 }
 
 
