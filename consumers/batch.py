@@ -2,6 +2,11 @@
 
 A crash at any point leaves nothing behind, and the batch is read again. Handlers run before
 anything is written, so the category locks are held for the writes alone.
+
+Messages whose handlers have a state of which every version is kept (`StateBased`) make up batches
+of their own, and these take two transactions: one that stores the states, and one that publishes
+and moves the position. After a crash between the two the batch is read again, and its messages are
+found among the versions.
 """
 
 from collections import Counter
@@ -37,8 +42,8 @@ class BatchResult:
         part: which part of the category it was for; None if nothing of it is held.
         to: the global position that this part is dealt with up to now.
         read: how many messages it had.
-        counts: how many of them were handled, reserved, duplicates, conflicts, ignored or
-            redelivered, dead or parked.
+        counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
+            redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         letters: the messages that were passed without having been dealt with.
         blocked: the entities whose later messages wait behind those.
@@ -85,7 +90,7 @@ class Batch:
         self._category = category
         self._effects = Effects(connection, component, category, moves)
         self._dead_letters = DeadLetters(component.name, category)
-        self._portions = Portions(self._effects.alone)
+        self._portions = Portions(self._effects.alone, self._effects.in_two_steps)
         self.settling = Settling(connection, self._effects, self._dead_letters)
         self._rules = server_rules(
             {
@@ -150,11 +155,20 @@ class Batch:
                 messages, key_streams = messages[:end], key_streams[:end]
                 to = messages[-1].global_position
             decisions = self._effects.decide(store, messages, key_streams, careful, policy)
-            positions.advance(connection, part, to)
-            store.lock_categories(decisions.categories)
-            self._effects.carry_out(store, decisions, messages, careful)
-            if decisions.letters:
-                blocked = self._dead_letters.record(connection, decisions.letters)
+
+            def finish() -> Collection[str]:
+                positions.advance(connection, part, to)
+                store.lock_categories(decisions.categories)
+                self._effects.carry_out(store, decisions, messages, careful)
+                if decisions.letters:
+                    return self._dead_letters.record(connection, decisions.letters)
+                return ()
+
+            if decisions.to_publish is None:
+                blocked = finish()
+        if decisions.to_publish is not None:  # now that the states are committed
+            with translated(), connection.transaction():
+                blocked = finish()
         positions.moved(part, to)
         return BatchResult(
             part,

@@ -15,6 +15,7 @@ from psycopg import Connection
 
 from consumers.backoff import Backoff
 from consumers.batch import Batch, BatchResult
+from consumers.cleaning import Cleaning
 from consumers.dead_letters import DeadLetters
 from consumers.failure import Failure
 from consumers.group import TURN, Membership, Share
@@ -82,6 +83,7 @@ class Consumer:
         self._poll = POLL
         self._singly = 0  # how many messages to deal with one by one
         self._log = structlog.get_logger().bind(consumer=component.name, category=category)
+        self._cleaning = Cleaning(component, self._log)
         self._membership = Membership(session, component.name, category, share, self._log)
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
@@ -132,6 +134,7 @@ class Consumer:
             if retry:
                 continue
             self._session.works()
+            self._cleaning.at_leisure(connection)
             look = self._wait(stop)
 
     def _turn(self, connection: Connection[Any]) -> None:

@@ -51,6 +51,11 @@ class Effects:
         """The types of messages whose handlers have a transaction of their own."""
         return self._handling.alone
 
+    @property
+    def in_two_steps(self) -> Collection[str]:
+        """The types of messages whose states are committed before the rest of their effects."""
+        return self._handling.in_two_steps
+
     def forget(self) -> None:
         """Forget what was decided, because it was not committed."""
         self._handling.forget()
@@ -60,7 +65,11 @@ class Effects:
         store = MessageStore(self._connection)
         if careful:
             component = self._component
-            written = [component.name, *component.reservation_categories]
+            written = [
+                component.name,
+                *component.reservation_categories,
+                *self._handling.states.categories,
+            ]
             if component.reserves_within:
                 written.append(component.command_category)
             store.lock_categories([*written, *self._wanted])
@@ -75,6 +84,9 @@ class Effects:
         policy: Policy,
     ) -> Decisions:
         """Decide on messages; with care, pass what was handled before.
+
+        Where states come first, these are stored. Commit them, and do all else in a second
+        transaction.
 
         Args:
             store: as `store` returned it.
@@ -131,6 +143,9 @@ class Effects:
             ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
                 was handled before; run the transaction again, carefully.
         """
+        if decisions.to_publish is not None:
+            self._handling.states.publish(decisions.to_publish, careful=careful)
+            return
         try:
             self._write(store, decisions, messages)
         except (ExpectedVersionError, MessageIdConflictError) as error:

@@ -17,6 +17,7 @@ from psycopg import Connection
 from consumers.calling import call
 from consumers.decisions import Decisions
 from consumers.parking import ALL_OR_NOTHING, Policy, Triage, blocking
+from consumers.states import StateHandling
 from reservation.component import Component
 from reservation.context import Context
 from reservation.entity.cache import EntityCache
@@ -79,6 +80,7 @@ class Handling:
             component.projection,
             snapshots=component.snapshots(connection),
         )
+        self.states = StateHandling(connection, component, category, moves)
         self._log = structlog.get_logger().bind(consumer=component.name, category=category)
 
     @property
@@ -87,6 +89,13 @@ class Handling:
         component = self._component
         copied = set(component.reservations) - component.reserves_within if self._reserves else ()
         return frozenset(component.alone.difference(component.ignored, copied))
+
+    @property
+    def in_two_steps(self) -> frozenset[str]:
+        """The types of messages whose handlers have a state, stored before they publish."""
+        component = self._component
+        copied = component.reservations if self._reserves else ()
+        return frozenset(component.state_based).difference(component.ignored, copied)
 
     def forget(self) -> None:
         """Forget the entities, because what was decided on them was not written."""
@@ -100,7 +109,9 @@ class Handling:
         handled: frozenset[str] = frozenset(),
         policy: Policy = ALL_OR_NOTHING,
     ) -> Decisions:
-        """Decide on a batch, in its order.
+        """Decide on a batch, in its order; where states come first, store these.
+
+        Messages with such a state and others are not in one batch.
 
         Args:
             store: in the transaction that reads and writes the batch.
@@ -130,6 +141,12 @@ class Handling:
                 decisions.counts["ignored"] += 1
             elif not (triage.anything_blocked and triage.takes(message, self._whose(message, one))):
                 decoded.append(one)
+        if decoded and decoded[0].message.type in self.in_two_steps:
+            decisions.to_publish = self.states.store(
+                [Incoming(one.message, one.command, str(one.entity_stream)) for one in decoded]
+            )
+            decisions.counts.update(decisions.to_publish.counts)
+            return decisions
         entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
         decisions.entities = self._entities.load(store, entity_streams)
         self._begin(decoded, decisions)
@@ -165,10 +182,11 @@ class Handling:
     ) -> Iterator[tuple[StoredMessage, uuid.UUID, str]]:
         """Give each message with the id and the stream that its handling's first event would have.
 
-        Messages without data are to be reserved, and have none.
+        Messages without data are to be reserved, and have none. Of those in two steps the versions
+        of their states tell.
         """
         for message in messages:
-            if message.data is None:
+            if message.data is None or message.type in self.in_two_steps:
                 continue
             try:
                 one = self._look(message, None)

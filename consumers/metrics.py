@@ -29,6 +29,7 @@ OUTCOMES = (
     "conflict",
     "ignored",
     "redelivered",
+    "differing",
     "dead",
     "parked",
 )

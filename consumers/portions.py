@@ -1,8 +1,8 @@
-"""How much to read at once, where some messages need a transaction of their own.
+"""How much to read at once, where some messages can not share a transaction with their neighbours.
 
-A batch ends before such a message, and after it. What was read behind that is thrown away and read
-again, so as little as one message is read where they come one after another, and twice as many each
-time that they do not.
+A batch ends before and after a message that goes alone, and where messages that are dealt with in
+two steps begin or end. What was read behind that is thrown away and read again, so no more is read
+next time than was of use, and twice as much each time that all of it was.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,13 +15,15 @@ _ENOUGH = 1 << 20  # messages, more than anybody reads at once
 class Portions:
     """The size of the next batch, learned from the last ones."""
 
-    def __init__(self, alone: Collection[str]) -> None:
+    def __init__(self, alone: Collection[str], in_two_steps: Collection[str] = ()) -> None:
         """Begin with as much as may be read.
 
         Args:
             alone: the types of messages that need a transaction of their own.
+            in_two_steps: the types of messages that share theirs with each other only.
         """
         self._alone = alone
+        self._in_two_steps = in_two_steps
         self._most: int | None = None
 
     def limit(self, limit: int) -> int:
@@ -30,12 +32,16 @@ class Portions:
 
     def cut(self, messages: Sequence[StoredMessage]) -> int:
         """Return how many of the messages read, from the first on, make up a batch."""
-        if not self._alone or not messages:
+        if not messages or not (self._alone or self._in_two_steps):
             return len(messages)
+        first = messages[0].type in self._in_two_steps
         for n, message in enumerate(messages):
             if message.type in self._alone:
                 self._most = 1
                 return max(n, 1)
+            if (message.type in self._in_two_steps) is not first:
+                self._most = n
+                return n
         if self._most is not None:
             self._most = min(2 * self._most, _ENOUGH)
         return len(messages)

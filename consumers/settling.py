@@ -1,12 +1,13 @@
 """Handling letters again: one transaction for what they bring about and for their states."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Connection
 
 from consumers.dead_letters import DeadLetters, Due
+from consumers.decisions import Decisions
 from consumers.effects import Effects
 from consumers.failure import Failure, Letter
 from consumers.parking import ALL_OR_NOTHING
@@ -54,8 +55,8 @@ class Settling:
 
     @property
     def alone(self) -> Collection[str]:
-        """The types of messages whose handlers have a transaction of their own."""
-        return self._effects.alone
+        """The types of messages that are handled alone, or in two transactions."""
+        return {*self._effects.alone, *self._effects.in_two_steps}
 
     def settle(
         self, positions: Positions, letters: Sequence[Due], *, careful: bool = False
@@ -98,26 +99,46 @@ class Settling:
         return Settled(died=True, letters=known)
 
     def _settle(self, positions: Positions, letters: Sequence[Due], careful: bool) -> Settled:
-        connection, dead_letters = self._connection, self._dead_letters
         messages = [_stored(letter) for letter in letters]
-        with translated(), connection.transaction():
+        with translated(), self._connection.transaction():
             store = self._effects.store(careful)
             decisions = self._effects.decide(
                 store, messages, [None] * len(messages), careful, ALL_OR_NOTHING
             )
-            store.lock_categories(decisions.categories)
-            positions.hold(connection, {letter.partition for letter in letters})
-            dead_letters.settle(connection, letters)
-            self._effects.carry_out(store, decisions, messages, careful)
-            conflicts = {one.message.global_position: one for one in decisions.letters}
-            for letter in letters:
-                found = conflicts.get(letter.global_position)
-                if found is not None:
-                    dead_letters.bury_again(
-                        connection, letter, found.failure, entity=None, attempts=1
-                    )
-            entities = {letter.entity for letter in letters if letter.entity is not None}
-            blocked = dead_letters.call_next(connection, entities)
+
+            def finish() -> Settled:
+                store.lock_categories(decisions.categories)
+                return self._finish(
+                    positions,
+                    letters,
+                    lambda: self._effects.carry_out(store, decisions, messages, careful),
+                    decisions,
+                )
+
+            if decisions.to_publish is None:
+                return finish()
+        with translated(), self._connection.transaction():  # now that the states are committed
+            return finish()
+
+    def _finish(
+        self,
+        positions: Positions,
+        letters: Sequence[Due],
+        carry_out: Callable[[], None],
+        decisions: Decisions,
+    ) -> Settled:
+        """Write what was decided on letters, and what they are now."""
+        connection, dead_letters = self._connection, self._dead_letters
+        positions.hold(connection, {letter.partition for letter in letters})
+        dead_letters.settle(connection, letters)
+        carry_out()
+        conflicts = {one.message.global_position: one for one in decisions.letters}
+        for letter in letters:
+            found = conflicts.get(letter.global_position)
+            if found is not None:
+                dead_letters.bury_again(connection, letter, found.failure, entity=None, attempts=1)
+        entities = {letter.entity for letter in letters if letter.entity is not None}
+        blocked = dead_letters.call_next(connection, entities)
         return Settled(
             handled=len(letters) - len(conflicts),
             conflicts=decisions.conflicts,

@@ -11,6 +11,7 @@ from reservation.idempotence.pseudo_event import PseudoEvent
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.revision import Revisions
 from reservation.idempotence.sequence import Sequence
+from reservation.idempotence.state_based import StateBased
 from reservation.message import StoredMessage, follow
 from reservation.metadata import Metadata
 from reservation.store.async_client import AsyncMessageStore
@@ -35,6 +36,7 @@ __all__ = [
     "ReservationError",
     "Revisions",
     "Sequence",
+    "StateBased",
     "StoredMessage",
     "Write",
     "follow",

@@ -6,6 +6,7 @@ how each is kept from taking effect twice, and which function decides.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, TypeVar, get_args
 
 from psycopg import Connection
@@ -18,6 +19,7 @@ from reservation.entity.snapshots import Snapshots, check_snapshots, code_revisi
 from reservation.errors import DeclarationError
 from reservation.idempotence.key import KeyFunction, check_fields, key_part
 from reservation.idempotence.reserve import Reservation
+from reservation.idempotence.state_based import StateBased, check_state
 from reservation.idempotence.strategy import Strategy
 from reservation.registry import MessageTypes
 
@@ -100,6 +102,7 @@ class Component:
         self.handlers: dict[str, Handler] = {}
         self.alone: set[str] = set()
         self.strategies: dict[str, Strategy] = {}
+        self.state_based: dict[str, StateBased] = {}
         self.ignored: set[str] = set()
 
     def initiate(
@@ -189,7 +192,11 @@ class Component:
             self.reservations[name] = Reservation(command, into, keys, entity, fields)
 
     def handle(
-        self, command: type, *, transaction: Transaction = "batch", once: Strategy | None = None
+        self,
+        command: type,
+        *,
+        transaction: Transaction = "batch",
+        once: Strategy | StateBased | None = None,
     ) -> Callable[[F], F]:
         """Declare the decorated function as the handler of a command.
 
@@ -207,10 +214,12 @@ class Component:
 
         Raises:
             DeclarationError: the command is declared twice, lacks a field, or the transaction is
-                none that there is.
+                none that there is; or the component's entity can not be kept as `once` asks for.
         """
         alone = self._is_alone(command, transaction)
-        if once is not None:
+        if isinstance(once, StateBased):
+            check_state(self.name, self.entity)
+        elif once is not None:
             once.declare(command)
 
         def declare(handler: F) -> F:
@@ -221,7 +230,9 @@ class Component:
             self.handlers[name] = handler
             if alone:
                 self.alone.add(name)
-            if once is not None:
+            if isinstance(once, StateBased):
+                self.state_based[name] = once
+            elif once is not None:
                 self.strategies[name] = once
             return handler
 
@@ -255,6 +266,13 @@ class Component:
     def reserves_within(self) -> frozenset[str]:
         """The types of commands whose copies are in the command category itself."""
         return frozenset(name for name, one in self.reservations.items() if one.into is None)
+
+    @property
+    def state_window(self) -> timedelta | None:
+        """How long versions of states are kept: the longest window of any; None for ever."""
+        windows = [one.window for one in self.state_based.values()]
+        known = [window for window in windows if window is not None]
+        return max(known) if known and len(known) == len(windows) else None
 
     def snapshots(self, connection: Connection[Any]) -> Snapshots | None:
         """Return the snapshots of the component's entities, None if it has none.

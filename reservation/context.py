@@ -5,7 +5,9 @@ it returns; a handler that fails has written nothing.
 """
 
 import dataclasses
+import random
 import uuid
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -20,6 +22,21 @@ from reservation.store.writing import Write
 M = TypeVar("M")
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a handler was given that it can not find in its message's data, kept to be given again.
+
+    Attributes:
+        time: when the message was stored.
+        seed: of the random numbers, as hexadecimal digits.
+        ids: the ids that the handler asked for, by their names.
+    """
+
+    time: datetime
+    seed: str
+    ids: dict[str, uuid.UUID] = field(default_factory=dict)
+
+
 class Context:
     """What a handler knows beside its command and entity, and its way to write further messages.
 
@@ -30,7 +47,7 @@ class Context:
         writes: the further messages that the handler wrote, in order.
     """
 
-    __slots__ = ("_connection", "_entity_stream", "message", "writes")
+    __slots__ = ("_connection", "_entity_stream", "_given", "_random", "message", "writes")
 
     def __init__(
         self,
@@ -38,6 +55,7 @@ class Context:
         *,
         entity_stream: str = "",
         connection: Connection[Any] | None = None,
+        given: Given | None = None,
     ) -> None:
         """Prepare for one message.
 
@@ -45,8 +63,11 @@ class Context:
             message: the stored message that is handled.
             entity_stream: the stream that the handler's events go to.
             connection: in the transaction that will hold whatever the handler brings about.
+            given: what an earlier handling of the same message was given, to be given again.
         """
         self.message = message
+        self._given = given
+        self._random: random.Random | None = None
         self.writes: list[Write] = []
         self._entity_stream = entity_stream
         self._connection = connection
@@ -66,8 +87,22 @@ class Context:
 
         For a reserved command that is when it was reserved.
         """
-        time = self.message.time
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        return self._time() if self._given is None else self._given.time
+
+    @property
+    def random(self) -> random.Random:
+        """Random numbers that are the same at every handling of the message."""
+        if self._random is None:
+            self._random = random.Random(int(self.given.seed, 16))
+        return self._random
+
+    @property
+    def given(self) -> Given:
+        """What the handler was given so far, or was given at an earlier handling."""
+        if self._given is None:
+            seed = uuid.uuid5(uuid.UUID(self.message.id), "\n\nrandom").hex
+            self._given = Given(self._time(), seed)
+        return self._given
 
     @property
     def connection(self) -> Connection[Any]:
@@ -77,11 +112,13 @@ class Context:
         that may fail belongs into ``with context.connection.transaction():``, a savepoint.
 
         Raises:
-            HandlerError: there is none, because the context was made without one.
+            HandlerError: there is none, because the context was made without one, or the handler
+                is declared with `StateBased`: what it does elsewhere is not part of its state.
         """
         if self._connection is None:
             raise HandlerError(
-                f"There is no connection to handle {self.message} with; make its context with "
+                f"There is no connection to handle {self.message} with; a handler with StateBased "
+                f"has none, and in a test make its context with "
                 f"Context(message, connection=connection)"
             )
         return self._connection
@@ -99,8 +136,11 @@ class Context:
         Args:
             name: tells one use from another; a message has an id for each.
         """
-        # No id of a stored message is made of a text that begins so.
-        return uuid.uuid5(uuid.UUID(self.message.id), f"\n{name}")
+        ids = self.given.ids
+        if name not in ids:
+            # No id of a stored message is made of a text that begins so.
+            ids[name] = uuid.uuid5(uuid.UUID(self.message.id), f"\n{name}")
+        return ids[name]
 
     def write(
         self, message: object, stream_name: str, *, expected_version: int | None = None
@@ -146,6 +186,10 @@ class Context:
             dataclasses.replace(metadata, reply_stream_name=None),
             None,
         )
+
+    def _time(self) -> datetime:
+        time = self.message.time
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None

@@ -30,9 +30,12 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO {role};
 GRANT DELETE ON reservation.members TO {role};
-GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO {role};
+GRANT SELECT, INSERT, UPDATE ON
+  reservation.snapshots, reservation.processed_handlers, reservation.revisions,
+  reservation.states, reservation.state_horizons
+TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
-GRANT SELECT, INSERT, UPDATE ON reservation.processed_handlers, reservation.revisions TO {role};
+GRANT DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
 TO {role};

@@ -15,7 +15,7 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.queries import load_queries
 from reservation.store.errors import INSTALL_HINT, translated
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -30,6 +30,7 @@ _FUNCTION_SCRIPTS = (
     "snapshots",
     "processed",
     "revisions",
+    "states",
     "notice",
     "group",
     "privileges",
@@ -41,6 +42,7 @@ _MIGRATIONS = {
     4: "004_snapshots",
     5: "005_processed",
     6: "006_revisions",
+    7: "007_states",
 }
 
 _QUERIES = load_queries("reservation.store", "install.sql")

@@ -25,7 +25,7 @@ MOST_BYTES = 1_000_000_000
 _ROW_BYTES = 64  # of the id, the expected version and the lengths, at most
 
 # Id, stream name, type, data, metadata, expected version.
-_Row = tuple[uuid.UUID, str, str, str, str | None, int | None]
+Row = tuple[uuid.UUID, str, str, str, str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Batch:
         if not isinstance(writes, Iterable):
             raise StoreError(f"A batch is a list of Writes, not a {type(writes).__name__}")
         writes = list(writes)
-        by_id: dict[uuid.UUID, _Row] = {}
+        by_id: dict[uuid.UUID, Row] = {}
         self.ids: list[uuid.UUID] = []
         for write, new_id in zip(writes, uuid7s(len(writes)), strict=True):
             row = _row(write, new_id, max_bytes)
@@ -84,6 +84,16 @@ class Batch:
         self.rows = list(by_id.values())
         self.expects = frozenset(row[1] for row in self.rows if row[-1] is not None)
         _check_size(self.rows)
+
+    @classmethod
+    def encoded(cls, rows: Sequence[Row]) -> "Batch":
+        """Return the batch of messages that are encoded already, each once."""
+        batch = cls((), 0)
+        batch.ids = [row[0] for row in rows]
+        batch.rows = list(rows)
+        batch.expects = frozenset(row[1] for row in rows if row[-1] is not None)
+        _check_size(batch.rows)
+        return batch
 
     def statement(self) -> Statement[list[int]]:
         """Return the statement that writes the batch.
@@ -123,7 +133,7 @@ class Batch:
         return [by_id[one] for one in self.ids]
 
 
-def _check_size(rows: Sequence[_Row]) -> None:
+def _check_size(rows: Sequence[Row]) -> None:
     """Refuse rows that are too long together for the server to take them at once.
 
     Raises:
@@ -175,7 +185,7 @@ def to_one_stream(
     ]
 
 
-def _row(write: Write, new_id: uuid.UUID, max_bytes: int) -> _Row:
+def _row(write: Write, new_id: uuid.UUID, max_bytes: int) -> Row:
     if not isinstance(write, Write):
         raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")
     stream_name, expected = check_stream(write.stream_name), write.expected_version

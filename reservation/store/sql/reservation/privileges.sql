@@ -11,8 +11,10 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO message_store;
 GRANT DELETE ON reservation.members TO message_store;
-GRANT SELECT, INSERT, UPDATE ON reservation.snapshots TO message_store;
-GRANT SELECT, INSERT ON reservation.processed_messages TO message_store;
-GRANT SELECT, INSERT, UPDATE ON reservation.processed_handlers, reservation.revisions
+GRANT SELECT, INSERT, UPDATE ON
+  reservation.snapshots, reservation.processed_handlers, reservation.revisions,
+  reservation.states, reservation.state_horizons
 TO message_store;
+GRANT SELECT, INSERT ON reservation.processed_messages TO message_store;
+GRANT DELETE ON reservation.states TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;

@@ -1,0 +1,111 @@
+-- name: look
+-- For each message its version, if it has one, and for its stream the newest version and what was
+-- removed: all of one moment.
+SELECT newest.position, horizon.expired::text,
+       found.position, found.given::text, found.outputs::text, found.outputs_hash
+FROM unnest(%(streams)s::text[], %(messages)s::uuid[]) WITH ORDINALITY
+     AS i(stream_name, message_id, n)
+LEFT JOIN LATERAL (
+  SELECT s.position, s.given, s.outputs, s.outputs_hash FROM reservation.states s
+  WHERE s.message_id = i.message_id AND s.stream_name = i.stream_name
+  LIMIT 1
+) AS found ON true
+LEFT JOIN LATERAL (
+  SELECT s.position FROM reservation.states s
+  WHERE s.stream_name = i.stream_name
+  ORDER BY s.position DESC LIMIT 1
+) AS newest ON true
+LEFT JOIN reservation.state_horizons AS horizon ON horizon.stream_name = i.stream_name
+ORDER BY i.n
+
+-- name: read
+-- The versions that are wanted, and those that each builds on.
+SELECT DISTINCT built.stream_name, built.position, built.base, built.state::text
+FROM unnest(%(streams)s::text[], %(positions)s::bigint[]) AS i(stream_name, position)
+JOIN LATERAL (
+  SELECT s.base FROM reservation.states s
+  WHERE s.stream_name = i.stream_name AND s.position = i.position
+  LIMIT 1
+) AS wanted ON true
+CROSS JOIN LATERAL (
+  SELECT s.stream_name, s.position, s.base, s.state FROM reservation.states s
+  WHERE s.stream_name = i.stream_name AND s.position BETWEEN wanted.base AND i.position
+  OFFSET 0
+) AS built
+
+-- name: newest
+SELECT s.position FROM reservation.states s
+WHERE s.stream_name = %(stream)s
+ORDER BY s.position DESC LIMIT 1
+
+-- name: append
+-- In one sorted order, so that two batches do not wait for each other in a circle.
+INSERT INTO reservation.states (
+  stream_name, position, message_id, category, global_position, base, state, given, outputs,
+  outputs_hash)
+SELECT i.stream_name, i.position, i.message_id, i.category, i.global_position, i.base,
+       i.state::json, i.given::json, i.outputs::json, i.outputs_hash
+FROM unnest(
+  %(streams)s::text[], %(positions)s::bigint[], %(messages)s::uuid[], %(categories)s::text[],
+  %(global_positions)s::bigint[], %(bases)s::bigint[], %(states)s::text[], %(given)s::text[],
+  %(outputs)s::text[], %(hashes)s::text[]
+) AS i(stream_name, position, message_id, category, global_position, base, state, given, outputs,
+       outputs_hash)
+ORDER BY i.stream_name COLLATE "C", i.position
+
+-- name: publish
+UPDATE reservation.states AS s
+SET published = true
+FROM unnest(%(streams)s::text[], %(positions)s::bigint[]) AS i(stream_name, position)
+WHERE s.stream_name = i.stream_name AND s.position = i.position AND NOT s.published
+
+-- name: lock_clean_up
+SELECT pg_try_advisory_xact_lock(message_store.hash_64(%s))
+
+-- name: clean_up
+WITH cuts AS MATERIALIZED (
+  SELECT stream_name, position
+  FROM reservation.state_cuts(
+    %(first)s, %(bound)s, now() - make_interval(secs => %(seconds)s), %(streams)s)
+), old AS MATERIALIZED (
+  SELECT s.stream_name, s.position
+  FROM cuts
+  CROSS JOIN LATERAL (
+    SELECT s.stream_name, s.position FROM reservation.states s
+    WHERE s.stream_name = cuts.stream_name AND s.position < cuts.position
+    ORDER BY s.position LIMIT %(versions)s
+  ) AS s
+  ORDER BY s.stream_name, s.position
+  LIMIT %(versions)s
+), removed AS (
+  DELETE FROM reservation.states AS s USING old
+  WHERE s.stream_name = old.stream_name AND s.position = old.position
+  RETURNING s.stream_name, s.category, s.global_position
+), noted AS (
+  INSERT INTO reservation.state_horizons AS h (stream_name, expired)
+  SELECT stream_name, jsonb_object_agg(category, position)
+  FROM (
+    SELECT stream_name, category, max(global_position) AS position
+    FROM removed GROUP BY stream_name, category
+  ) AS highest
+  GROUP BY stream_name
+  ON CONFLICT (stream_name) DO UPDATE SET expired = (
+    SELECT jsonb_object_agg(key, position)
+    FROM (
+      SELECT key, max(value::bigint) AS position
+      FROM (
+        SELECT key, value FROM jsonb_each_text(h.expired)
+        UNION ALL
+        SELECT key, value FROM jsonb_each_text(excluded.expired)
+      ) AS both_of_them
+      GROUP BY key
+    ) AS highest)
+)
+SELECT (SELECT count(*) FROM removed), (SELECT max(stream_name) FROM old),
+       (SELECT count(*) FROM cuts), (SELECT max(stream_name) FROM cuts)
+
+-- name: count_removable
+SELECT count(*)
+FROM reservation.state_cuts(
+  %(first)s, %(bound)s, now() - make_interval(secs => %(seconds)s), %(streams)s) AS cuts
+JOIN reservation.states s ON s.stream_name = cuts.stream_name AND s.position < cuts.position

@@ -1,0 +1,138 @@
+"""What users test their own handlers with."""
+
+import dataclasses
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from reservation import codec
+from reservation.component import Component
+from reservation.context import Context
+from reservation.idempotence.outputs import outputs
+from reservation.message import StoredMessage
+from reservation.store.writing import Row
+from reservation.stream_name import identifier, of
+
+# Any: components have states and messages of their own.
+
+
+class NotDeterministicError(AssertionError):
+    """A handler that was given the same twice did not do the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a handler did.
+
+    Attributes:
+        state: the state as it left it.
+        events: what it returned, in order.
+        context: what it was given; what it wrote besides is in ``context.writes``.
+    """
+
+    state: Any
+    events: list[Any]
+    context: Context
+
+
+def check_deterministic(
+    component: Component,
+    command: object,
+    state: Any = None,
+    *,
+    message: StoredMessage | None = None,
+) -> Handled:
+    """Call the handler of a command twice, each time with the same, and make sure it does the same.
+
+    A handler that draws its own random numbers or makes its own ids is found that way, and one that
+    looks at the clock, if it looks closely. One that goes through a set of texts is found only by
+    another process, because within one the order is the same.
+
+    Args:
+        component: the declaration with the handler.
+        command: the command to handle.
+        state: the state to handle it on, left as it is; a new one if None.
+        message: the command as it is stored; one is made up if None.
+
+    Returns:
+        What the handler did.
+
+    Raises:
+        NotDeterministicError: it did not do the same, or changed what it was given.
+    """
+    name = type(command).__name__
+    text = codec.encode(component.entity() if state is None and component.entity else state)
+    message = message or _stored(component, command)
+    (first, one), (second, other) = (_handle(component, command, text, message) for _ in range(2))
+    changed = _differing(codec.encode(first.state), codec.encode(second.state))
+    if changed:
+        raise NotDeterministicError(
+            f"The handler of {name} left another state the second time: {', '.join(changed)} "
+            f"differs. {_ADVICE}"
+        )
+    if len(one) != len(other):
+        raise NotDeterministicError(
+            f"The handler of {name} published {len(one)} messages, and the second time "
+            f"{len(other)}. {_ADVICE}"
+        )
+    for n, (row, again) in enumerate(zip(one, other, strict=True), 1):
+        parts = [part for part, a, b in zip(_PARTS, row, again, strict=True) if a != b]
+        if parts:
+            if parts == ["data"]:
+                parts = _differing(row[3], again[3])
+            raise NotDeterministicError(
+                f"What the handler of {name} published as its message {n}, {row[2]}, was otherwise "
+                f"the second time: {', '.join(parts)} differs. {_ADVICE}"
+            )
+    return first
+
+
+_ADVICE = "Take ids, random numbers and the time from the context"
+_PARTS = ("id", "stream name", "type", "data", "metadata", "expected version")
+
+
+def _handle(
+    component: Component, command: object, text: str, message: StoredMessage
+) -> tuple[Handled, list[Row]]:
+    entity: Any = component.entity
+    entity_stream = component.entity_stream(command)
+    state, context = codec.decode(entity, text), Context(message, entity_stream=entity_stream)
+    handler = component.handlers[type(command).__name__]
+    events = list(_events(handler(command, state, context)))
+    rows = outputs(message, entity_stream, events, context.writes)
+    return Handled(state, events, context), rows
+
+
+def _events(result: Any) -> Iterator[Any]:
+    """Give the events that a handler returned: none, one, or several."""
+    if result is not None and not dataclasses.is_dataclass(result):
+        for event in result:
+            yield from _events(event)
+    elif result is not None:
+        yield result
+
+
+def _stored(component: Component, command: object) -> StoredMessage:
+    """Return a command as it would be read."""
+    cardinal = identifier(component.entity_stream(command)) or ""
+    return StoredMessage(
+        id=str(uuid.uuid4()),
+        stream_name=of(component.command_category, cardinal),
+        type=type(command).__name__,
+        position=0,
+        global_position=1,
+        data=codec.encode(command),
+        metadata_json=None,
+        time=datetime.now(UTC),
+    )
+
+
+def _differing(one: str, other: str) -> list[str]:
+    """Return the names of the fields in which two JSON objects differ."""
+    fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+    a, b = fields.decode(one), fields.decode(other)
+    return [name for name in a if name not in b or bytes(a[name]) != bytes(b[name])]
