@@ -76,10 +76,6 @@ class HandlerError(MessageError):
     """A handler raised; the exception it raised is the cause of this one."""
 
 
-class ExpiredError(MessageError):
-    """A message is older than what is kept, so whether it was handled before can not be known."""
-
-
 class StoreError(ReservationError):
     """The message store refused an operation or could not be asked."""
 

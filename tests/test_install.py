@@ -110,7 +110,8 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     connection.execute("DELETE FROM reservation.versions WHERE version > 1")
     connection.execute("DROP TABLE reservation.sender_categories, reservation.groups")
     connection.execute(
-        "DROP TABLE reservation.members, reservation.dead_letters, reservation.snapshots"
+        "DROP TABLE reservation.members, reservation.dead_letters, reservation.snapshots, "
+        "reservation.states, reservation.state_horizons"
     )
     connection.execute(
         "DROP TABLE reservation.processed_messages, reservation.processed_handlers, "

@@ -94,7 +94,9 @@ def test_the_figures_of_all_processes_are_at_one_port(database_url, store):
             name[3]: value for name, value in figures.items() if name[:3] == (*messages, COMMANDS)
         }
         assert counted == {
-            **dict.fromkeys(["conflict", "ignored", "redelivered", "dead", "parked"], 0),
+            **dict.fromkeys(
+                ["conflict", "ignored", "redelivered", "differing", "dead", "parked"], 0
+            ),
             "handled": 1,
             "reserved": 2,
             "duplicate": 1,

@@ -38,6 +38,7 @@ CONSUMER = {
     "USAGE on schema reservation",
     "SELECT on reservation.versions",
     "DELETE on reservation.members",
+    "DELETE on reservation.states",
     *(
         f"{privilege} on reservation.{table}"
         for table in (
@@ -48,6 +49,8 @@ CONSUMER = {
             "snapshots",
             "processed_handlers",
             "revisions",
+            "states",
+            "state_horizons",
         )
         for privilege in ("SELECT", "INSERT", "UPDATE")
     ),

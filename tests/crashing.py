@@ -1,0 +1,59 @@
+"""A process that kills itself at a chosen point of its conversation with the server.
+
+Run as a program it is told on standard input, line by line, at which exchange a child of its own is
+to die, as if by SIGKILL, before it takes place; 0 for none. It answers with the child's end.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import Connection
+
+
+class Cut:
+    """Does something instead of the n-th exchange of a connection with the server."""
+
+    def __init__(self, connection: Connection[Any], at: int, instead: Callable[[], None]) -> None:
+        self.exchanges = 0
+        wait = connection.wait
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.exchanges += 1
+            if self.exchanges == at:
+                instead()
+            return wait(*arguments, **options)
+
+        connection.wait = counted  # type: ignore[method-assign]
+
+
+def die() -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(database_url: str) -> None:
+    from consumers.batch import Batch
+    from consumers.logs import configure_logs
+    from reservation.store.connection import connect
+    from shooting_range import shooting_range
+    from tests.bank import claim
+
+    configure_logs(level="error")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            with connect(database_url, autocommit=True) as connection:
+                positions = claim(connection, shooting_range.name, shooting_range.command_category)
+                batch = Batch(connection, shooting_range, shooting_range.command_category)
+                Cut(connection, int(line), die)
+                batch.run(positions, 100)
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201  it is what is asked
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
