@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
-from reservation import MessageStore
+from reservation import MessageStore, StateBased
 from reservation.store.connection import connect
 
 COUNT, KEYS, FEW_KEYS, SAMPLE = 50_000, 45_000, 500, 2_000
@@ -51,3 +51,22 @@ def handle(bench: Bench) -> Iterator[Result]:
     with bench.database() as url, connect(url, autocommit=True) as connection:
         copied = workload.copy(connection, rows, KEYS)
     yield Result.rate("handle", handled, "COPY of the same rows", copied, 0.2)
+
+
+@benchmark
+def handle_state_based(bench: Bench) -> Iterator[Result]:
+    """Handle 45,000 reserved copies, each with one event, with and without versions of a state."""
+    rates = {}
+    for name, once in (
+        ("without", None),
+        ("whole", StateBased()),
+        ("delta", StateBased(state="delta")),
+    ):
+        with bench.database() as url, connect(url, autocommit=True) as connection:
+            workload.reserve(connection, "account", COUNT, keys=KEYS)
+            declared = workload.component("account", once=once)
+            rates[name] = workload.consume(connection, declared, "accountTransaction", KEYS)
+    for name in ("whole", "delta"):
+        yield Result.rate(
+            f"handle_state_{name}", rates[name], "without versions", rates["without"], 0.3
+        )

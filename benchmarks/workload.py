@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,7 +16,7 @@ from benchmarks.harness import rate
 from consumers.batch import Batch
 from consumers.group import Membership, Share
 from consumers.session import Session
-from reservation import Component, MessageStore, Write, codec, follow
+from reservation import Component, MessageStore, StateBased, Write, codec, follow
 from reservation.idempotence.key import KeyFunction
 from reservation.queries import load_queries
 from reservation.uuid7 import uuid7
@@ -47,13 +48,25 @@ def by_function(command: Deposit) -> str:
     return command.deposit_id
 
 
-def component(name: str, key: str | KeyFunction = "deposit_id") -> Component:
+@dataclass
+class Balance:
+    """The state of an account, where one is kept."""
+
+    deposits: int = 0
+    last: str = ""
+
+
+def component(
+    name: str, key: str | KeyFunction = "deposit_id", once: StateBased | None = None
+) -> Component:
     """Declare a component that reserves deposits and handles each by writing what happened."""
-    declared = Component(name, id="account_id")
+    declared = Component(name, entity=Balance, id="account_id")
     declared.reserve(Deposit, into=f"{name}Transaction", entity="account_id", key=key)
 
-    @declared.handle(Deposit)
-    def deposit(command: Deposit, _: object, context: Any) -> Deposited:
+    @declared.handle(Deposit, once=once)
+    def deposit(command: Deposit, balance: Balance, context: Any) -> Deposited:
+        balance.deposits += 1
+        balance.last = command.deposit_id
         return follow(command, Deposited, processed_time=TIME, sequence=context.sequence)
 
     return declared
