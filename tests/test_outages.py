@@ -1,6 +1,8 @@
 """Outages of the server under load: in the middle of a commit, crashed, paused, off the network."""
 
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +23,15 @@ WORKERS = ("--workers", "2", "--batch-size", "10")
 
 
 @pytest.fixture
-def server(tmp_path):
+def server():
     """Give an embedded server of this test's own, with the store installed."""
-    own = OwnServer(tmp_path / "postgres")
-    with connect(own.address, autocommit=True) as connection:
-        install(connection)
-    yield own
-    own.close()
+    # Not in pytest's folder, which each run of pytest closes to the user that the server runs as.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        own = OwnServer(Path(folder) / "postgres")
+        with connect(own.address, autocommit=True) as connection:
+            install(connection)
+        yield own
+        own.close()
 
 
 @pytest.fixture
