@@ -143,22 +143,24 @@ def _consume(assignment: Assignment, stop: Stop, vitals: Vitals, *, impatient: b
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
         name = f"reservation {component.name} {assignment.category}"
-        with (
-            Session(assignment.database_url, name, log, vitals) as session,
-            Notices(
+        # The host has seen the database. If it is away now, that is an outage.
+        with Session(assignment.database_url, name, log, vitals, until=stop) as session:
+            if stop.requested:
+                return
+            notices = Notices(
                 session.connection, session.address, assignment.category, application_name=name
-            ) as notices,
-        ):
-            Consumer(
-                session,
-                component,
-                assignment.category,
-                batch_size=assignment.batch_size,
-                share=assignment.share,
-                stop_on_error=assignment.stop_on_error,
-                notices=notices,
-                vitals=vitals,
-            ).run(stop)
+            )
+            with notices:
+                Consumer(
+                    session,
+                    component,
+                    assignment.category,
+                    batch_size=assignment.batch_size,
+                    share=assignment.share,
+                    stop_on_error=assignment.stop_on_error,
+                    notices=notices,
+                    vitals=vitals,
+                ).run(stop)
 
 
 class _Host:

@@ -55,7 +55,13 @@ class Session:
     """
 
     def __init__(
-        self, database_url: str, application_name: str, log: Log, vitals: Vitals | None = None
+        self,
+        database_url: str,
+        application_name: str,
+        log: Log,
+        vitals: Vitals | None = None,
+        *,
+        until: Stop | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -64,6 +70,8 @@ class Session:
             application_name: what the server's own views show for the connection.
             log: where it is told that the database is away, and that it is back.
             vitals: where it is told as well; None if nobody wants to know.
+            until: what ends the wait for a database that is away from the start; None if that is an
+                error.
 
         Raises:
             DatabaseUnavailableError: the address can not be read.
@@ -73,12 +81,18 @@ class Session:
         self.application_name = application_name
         self._log = log
         self._vitals = vitals or Vitals()
+        self._until = until
         self._backoff = Backoff()
         self._away = False
         self._connection: Connection[Any] | None = None
 
     def __enter__(self) -> Self:
-        self._connection = self._open()
+        try:
+            self._connection = self._open()
+        except StoreError as error:
+            if self._until is None:
+                raise
+            self.recover(error, self._until)
         return self
 
     def __exit__(

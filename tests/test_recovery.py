@@ -3,6 +3,7 @@
 import signal
 import threading
 
+import psutil
 import pytest
 import structlog
 from psycopg import conninfo, sql
@@ -197,6 +198,30 @@ def test_a_database_that_lets_nobody_in_is_asked_less_and_less_often(admin, data
         started.wait_for("database_available")
         assert started.stop() == 0
         assert password not in started.log
+
+
+@pytest.mark.faults
+def test_a_consumer_that_dies_while_the_database_is_away_is_started_again_too(
+    admin, store, database_url
+):
+    """The host has seen that database, so it is waited for."""
+    with Started(database_url) as started:
+        started_in_full(started)
+        allow(admin, database_url, False)
+        try:
+            terminate(admin)
+            for category in READS:
+                started.wait_for("database_unavailable", category=category)
+            psutil.Process(started.process.pid).children()[-1].kill()
+            started.wait_for("consumer_died", category=RESERVED)
+            started.wait_for("database_unavailable", category=RESERVED)
+        finally:
+            allow(admin, database_url, True)
+        for category in READS:
+            started.wait_for("database_available", category=category)
+        store.write([open_(), deposit()], COMMANDS)
+        started.wait_for("batch_committed", category=RESERVED, handled=1)
+        assert started.stop() == 0
 
 
 @pytest.mark.faults
