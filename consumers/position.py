@@ -183,7 +183,12 @@ class Positions:
         with translated():
             rows = connection.execute(
                 _QUERIES["hold"],
-                {"consumer": self.consumer, "category": self.category, "partitions": wanted},
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "partitions": wanted,
+                    "longest_pause": LONGEST_PAUSE,
+                },
             ).fetchall()
         if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
             raise self._lost()

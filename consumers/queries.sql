@@ -37,9 +37,14 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 RETURNING partition, epoch, attempts
 
 -- name: hold
-SELECT partition, epoch FROM reservation.positions
-WHERE consumer = %(consumer)s AND category = %(category)s AND partition = ANY(%(partitions)s)
-FOR SHARE
+-- With the same limit to a pause as when a position is moved.
+WITH limited AS (
+  SELECT set_config('idle_in_transaction_session_timeout', %(longest_pause)s, true)
+)
+SELECT p.partition, p.epoch FROM limited, reservation.positions p
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s
+  AND p.partition = ANY(%(partitions)s)
+FOR SHARE OF p
 
 -- name: category_head
 SELECT reservation.category_head(%s)

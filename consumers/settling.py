@@ -106,14 +106,12 @@ class Settling:
                 store, messages, [None] * len(messages), careful, ALL_OR_NOTHING
             )
 
-            def finish() -> Settled:
+            def carry_out() -> None:
                 store.lock_categories(decisions.categories)
-                return self._finish(
-                    positions,
-                    letters,
-                    lambda: self._effects.carry_out(store, decisions, messages, careful),
-                    decisions,
-                )
+                self._effects.carry_out(store, decisions, messages, careful)
+
+            def finish() -> Settled:
+                return self._finish(positions, letters, carry_out, decisions)
 
             if decisions.to_publish is None:
                 return finish()
