@@ -1,6 +1,7 @@
 """States kept in versions: what is stored, what is found again, what is published, what may go."""
 
 import json
+import threading
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from consumers import cleaning
+from consumers import cleaning, letter_states
 from consumers.consumer import Consumer
+from consumers.letter_states import Selection
 from consumers.portions import Portions
 from consumers.stopping import Stop
 from reservation import Component, MessageStore, Metadata, StateBased
@@ -31,6 +33,7 @@ from reservation.idempotence.delta import apply, difference
 from reservation.idempotence.state_based import MOST_DELTAS
 from reservation.idempotence.state_clean_up import clean_up_states, count_removable
 from reservation.idempotence.states import States
+from reservation.message import followed_id
 from reservation.store.connection import connect
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, drain, session
@@ -517,6 +520,56 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
     results = drain(connection, component)
     assert sum(result.counts["handled"] for result in results) == 5
     assert calls == [(1, True), (2, True), (3, True)]
+
+
+def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, database_url):
+    """Whether its handler failed, or its state was stored and its output could not follow."""
+    broken = {2}
+
+    def handle(command, state, context):
+        if command.n in broken:
+            raise ValueError
+        state.total += command.n
+        return Added(command.tally_id, state.total)
+
+    component = tally(handler=handle)
+    store.write([Add("1", 1), Add("1", 2), Add("1", 3)], SENT)
+    store.write(Add("2", 10), "tally:command-2")
+    taken = followed_id(next(iter(store.read_stream("tally:command-2"))).id, "tally-2", 0)
+    store.write(Added("9", 9), "another-1", id=taken)
+    run(connection, database_url, component, "SELECT count(*) = 3 FROM reservation.dead_letters")
+    assert totals(store) == [1]
+    assert [one["published"] for one in versions(connection, "tally:state-2")] == [False]
+    broken.clear()
+    connection.execute("DELETE FROM message_store.messages WHERE id = %s", [taken])
+    letter_states.retry(connection, Selection(), [])
+    run(
+        connection,
+        database_url,
+        component,
+        "SELECT count(*) = 0 FROM reservation.dead_letters WHERE state <> 'handled'",
+    )
+    assert (totals(store), totals(store, "tally-2")) == ([1, 3, 6], [10])
+    assert all(
+        one["published"] for one in versions(connection) + versions(connection, "tally:state-2")
+    )
+
+
+def run(connection, database_url, component, until):
+    """Run the consumer of the component's commands until a query says true."""
+    connection.execute("DELETE FROM reservation.members")
+    stop = Stop()
+    with session(database_url) as opened:
+        consumer = Consumer(opened, component, COMMANDS)
+        running = threading.Thread(target=consumer.run, args=[stop])
+        running.start()
+        try:
+            while connection.execute(until).fetchone() != (True,):
+                assert running.is_alive()
+                running.join(0.02)
+        finally:
+            stop.request()
+            running.join(60)
 
 
 # What may go
