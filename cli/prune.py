@@ -10,7 +10,7 @@ import click
 from cli.errors import debug_option
 from cli.options import database_option, json_option
 from reservation.app_path import load_component
-from reservation.idempotence.pruning import ALWAYS, Prune, Pruned, prune_reservations
+from reservation.idempotence.pruning import ALWAYS, Prune, Pruned, prune_reservations, prune_states
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
 
@@ -81,9 +81,12 @@ def prune(
     Of processed messages the days go that are past what their handlers keep, and days to come are
     made. A day goes only when its messages are dealt with.
 
-    Reservations go only if it is said how old, and for the component APP, module:attribute as in
-    bank:account. A reservation stream goes as a whole, when its copy was handled and is no dead
-    letter. A reissue of its command takes effect again.
+    Versions of states go for the component APP, module:attribute as in bank:account, once they are
+    older than the window that it declares.
+
+    Reservations go only if it is said how old, and for the component APP. A reservation stream goes
+    as a whole, when its copy was handled and is no dead letter. A reissue of its command takes
+    effect again.
 
     Consumers may run meanwhile. All of it happens in small transactions, and can be stopped and
     started again at any time. Needs the owner of the store.
@@ -94,14 +97,16 @@ def prune(
       reservation prune --apply
       reservation prune bank:account --reservations-older-than 90d --apply
     """
-    if (app is None) != (reservations is None):
-        raise click.UsageError("APP and --reservations-older-than go together")
+    if app is None and reservations is not None:
+        raise click.UsageError("--reservations-older-than needs APP, as in bank:account")
     things: list[Prune] = list(ALWAYS)
-    if app is not None and reservations is not None:
+    if app is not None:
         component = load_component(app, app_dir)
-        things.append(prune_reservations(component, reservations))
-        if not as_json:
-            click.echo(_TAKES_EFFECT_AGAIN, err=True)
+        things.append(prune_states(component))
+        if reservations is not None:
+            things.append(prune_reservations(component, reservations))
+            if not as_json:
+                click.echo(_TAKES_EFFECT_AGAIN, err=True)
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     with connect(database_url, autocommit=True) as connection:

@@ -30,6 +30,7 @@ from reservation.errors import (
     MessageIdConflictError,
 )
 from reservation.idempotence.delta import apply, difference
+from reservation.idempotence.pruning import prune_states
 from reservation.idempotence.state_based import MOST_DELTAS
 from reservation.idempotence.state_clean_up import clean_up_states, count_removable
 from reservation.idempotence.states import States
@@ -726,6 +727,18 @@ def test_other_categories_are_left_alone(connection, store):
         assert count_removable(connection, DAY, category=name) == 0
         assert clean_up_states(connection, DAY, category=name).removed == 0
     assert count_removable(connection, DAY, category="tally:state") == 4
+
+
+def test_prune_removes_what_the_component_declares(connection, store):
+    """In steps of so many; without `apply` it only counts, without a window there is nothing."""
+    component = aged(connection, store)
+    prune = prune_states(component)
+    (told,) = prune(connection, False, 2)
+    assert (told.kind, told.of, told.count, told.unit) == ("states", "tally:state", 4, "versions")
+    assert len(versions(connection)) == 5
+    assert list(prune_states(tally())(connection, True, 2)) == []
+    assert [step.count for step in prune(connection, True, 3)] == [3, 1]
+    assert len(versions(connection)) == 1
 
 
 def test_one_process_at_a_time_cleans_up(connection, store, database_url):

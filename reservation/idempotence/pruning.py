@@ -1,4 +1,4 @@
-"""Removing what grows for ever: what is known of processed messages, and, if asked, reservations.
+"""Removing what grows for ever: processed messages, states, and, if asked, reservations.
 
 Each thing that can be pruned is a function that does it in steps, each in a transaction of its own,
 and tells of each when it is committed. It may be cut after any of them, and run again. Consumers go
@@ -15,6 +15,8 @@ from psycopg.rows import tuple_row
 
 from reservation.component import Component
 from reservation.errors import LockTimeoutError
+from reservation.idempotence.state_based import state_category
+from reservation.idempotence.state_clean_up import clean_up_states, count_removable
 from reservation.queries import load_queries
 from reservation.store.errors import translated
 
@@ -133,6 +135,33 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
                 ((after, count),) = found
                 if count:
                     yield Pruned("reservations", category, count, "streams")
+
+    return prune
+
+
+def prune_states(component: Component) -> Prune:
+    """Return what removes the versions of a component's states that are older than their window.
+
+    Args:
+        component: whose states are pruned; without a window they are kept for ever.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        window, category = component.state_window, state_category(component.name)
+        if window is None:
+            return
+        if not apply:
+            count = count_removable(connection, window, category=category)
+            yield Pruned("states", category, count, "versions")
+            return
+        start: str | None = ""
+        while start is not None:
+            step = clean_up_states(
+                connection, window, category=category, start=start, at_once=limit
+            )
+            start = step.resume
+            if step.removed:
+                yield Pruned("states", category, step.removed, "versions")
 
     return prune
 
