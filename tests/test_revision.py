@@ -374,6 +374,21 @@ def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_pat
     assert ClockRevisions(path, clock).next() > drawn[-1]
 
 
+def test_who_is_killed_while_the_disk_is_told_leaves_that_to_the_next(tmp_path, monkeypatch):
+    """What is not on the disk for sure is not taken for it."""
+    calls, fsync = [], os.fsync
+
+    def killed(file):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(counters.os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ClockRevisions(tmp_path / "revision", Clock()).next()
+    monkeypatch.setattr(counters.os, "fsync", lambda file: calls.append(fsync(file)))
+    ClockRevisions(tmp_path / "revision", Clock()).next()
+    assert len(calls) == 2  # the file and its folder
+
+
 def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
     """One in a second, and the folder once."""
     calls, fsync = [], os.fsync
