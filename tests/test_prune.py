@@ -158,9 +158,13 @@ def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
         "UPDATE message_store.messages SET time = time - interval '100 days' WHERE position = 0"
     )
     assert prune(connection) == 1
-    age(connection, "%+a", 100)
+    move = "UPDATE reservation.positions SET position = %s WHERE category = %s"
+    connection.execute(move, [1000, RESERVED])
     assert prune(connection) == 0
-    connection.execute("UPDATE reservation.positions SET position = 1000")
+    age(connection, "%+a", 100)
+    connection.execute(move, [5, RESERVED])
+    assert prune(connection) == 0
+    connection.execute(move, [1000, RESERVED])
     assert prune(connection) == 1
     assert reserved(store) == []
 
