@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from benchmarks import groups, idle, large, memory, notice, pattern, store, whole
+from benchmarks import groups, idempotence, idle, large, memory, notice, pattern, store, whole
 from benchmarks.harness import BENCHMARKS, run
 
 # Importing them registers their benchmarks.
-MODULES = (store, pattern, whole, groups, memory, idle, notice, large)
+MODULES = (store, pattern, idempotence, whole, groups, memory, idle, notice, large)
 
 if __name__ == "__main__":
     names = [name for name in sys.argv[1:] if name]

@@ -67,3 +67,9 @@ WHERE reservation.partition_of('accountTransaction-' || n, %(partitions)s) IN (
   FROM reservation.positions p JOIN reservation.members m ON m.member = p.holder
   WHERE p.category = 'accountTransaction' AND split_part(m.process, ':', 2) = %(process)s)
 LIMIT 1
+
+-- name: tables
+SELECT schemaname, tablename FROM pg_catalog.pg_tables
+WHERE schemaname IN ('message_store', 'reservation') AND NOT EXISTS (
+  SELECT FROM pg_catalog.pg_inherits
+  WHERE inhrelid = format('%I.%I', schemaname, tablename)::regclass)

@@ -1,7 +1,7 @@
 """The messages that the benchmarks write, the work that they do, and the peer's way of doing it."""
 
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -82,22 +82,29 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
     return rate(len(writes), lambda: [store.write_batch(batch) for batch in in_batches(writes)])
 
 
-def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
-    """Take a component's category of so many messages to its end; return messages a second."""
+def consumer(connection: Connection[Any], declared: Component, category: str) -> Callable[[], int]:
+    """Return what takes a component's category to its end and says how many messages it read."""
     session = Session(connection.info.dsn, "reservation bench", structlog.get_logger())
     membership = Membership(session, declared.name, category, Share(), structlog.get_logger())
     membership.join(connection)
     membership.turn(connection)
     batch = Batch(connection, declared, category)
-    done = 0
 
-    def drain() -> None:
-        nonlocal done
+    def drain() -> int:
+        done = 0
         while read := batch.run(membership.positions, CONSUMED).read:
             done += read
+        return done
 
-    reached = rate(count, drain)
-    assert done == count
+    return drain
+
+
+def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
+    """Take a component's category of so many messages to its end; return messages a second."""
+    drain = consumer(connection, declared, category)
+    done = []
+    reached = rate(count, lambda: done.append(drain()))
+    assert done == [count]
     return reached
 
 
