@@ -29,11 +29,18 @@ def main() -> None:
     reservation demo                  see it all work, on an embedded PostgreSQL
     reservation store install         put the message store into a database
     reservation start bank:account    run a component's consumers
+    reservation start bank:account --workers 4
+                                      the same, with four processes for each category
     reservation status                see where they are
     reservation dead-letters list     see what consumers could not deal with
+    reservation positions list        see their positions, and move them
+    reservation partitions bank:account 32
+                                      let more processes share the work
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
     reservation prune                 remove what is not needed any more
+    reservation store grants --help   give a role no more rights than it needs
+    reservation completion bash       let the shell complete all of these
 
     Exit status: 0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the
     command could not run.

@@ -248,25 +248,32 @@ def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
         assert "wrong one" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["store"],
-        ["store", "install"],
-        ["store", "attach"],
-        ["store", "detach"],
-        ["store", "grants"],
-        ["start"],
-        ["reconcile"],
-        ["demo"],
-    ],
-)
-def test_every_command_explains_itself(arguments):
-    """With what it does, and examples where it takes arguments."""
-    done = invoke(*arguments, "--help")
+def every_command(command, *path):
+    """Give the words that lead to each command, and the command."""
+    yield path, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from every_command(one, *path, name)
+
+
+COMMANDS = {" ".join(path): command for path, command in every_command(main)}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_explains_itself(words):
+    """With what it does, and what each of its options is for."""
+    command = COMMANDS[words]
+    done = invoke(*words.split(), "--help")
     assert done.exit_code == 0
-    assert "Usage: " in done.output
+    assert f"Usage: reservation {words}".rstrip() in done.output.replace("main", "reservation")
+    assert command.help
+    assert all(one.help for one in command.params if one.param_type_name == "option"), words
+
+
+def test_the_overview_names_every_command():
+    """So that nobody has to guess which one does what he needs."""
+    overview = main.help
+    for name in main.commands:
+        assert f"reservation {name} " in overview, name
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

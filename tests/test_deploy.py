@@ -82,7 +82,7 @@ def test_systemd_takes_the_unit(tmp_path):
     assert (done.returncode, complaints) == (0, []), done.stderr
 
 
-def test_the_deployment_is_yaml_of_one_replica():
+def test_the_deployment_is_yaml_of_replicas_that_share():
     """Read by PyYAML where that is there, and else held against what its lines may be."""
     text = example("yaml")
     try:
@@ -97,7 +97,9 @@ def test_the_deployment_is_yaml_of_one_replica():
             depths.append(len(indented) + len(dashed or ""))
     else:
         spec = yaml.safe_load(text)["spec"]
-        assert spec["replicas"] == 1
+        assert spec["replicas"] == 2
         assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-    assert re.search(r"^  replicas: 1$", text, re.MULTILINE)
-    assert re.search(r"^    type: Recreate$", text, re.MULTILINE)
+    (replicas,) = re.findall(r"^  replicas: (\d+)$", text, re.MULTILINE)
+    command, _ = kubernetes()
+    assert 1 < int(replicas) <= int(command[command.index("--partitions") + 1])
+    assert re.search(r"^    type: RollingUpdate$", text, re.MULTILINE)
