@@ -4,6 +4,9 @@ Every way has the same commands, the same handler and the same events. The rows 
 tables of both schemas, the event included, so that whatever a way keeps is counted.
 """
 
+import contextlib
+import gc
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,8 +31,7 @@ from reservation.idempotence.strategy import Strategy
 from reservation.queries import load_queries
 from reservation.store.connection import connect
 
-COUNT, ACCOUNTS, ROUNDS = 10_000, 500, 3
-FEW = 1_000  # of which no more than the rows is wanted
+TURNS, ACCOUNTS = 20, 500
 
 SPEED = 0.25  # of the handler without any, for the slowest
 ROWS = 2.0  # times those of the handler without any, for the one that keeps most
@@ -109,63 +111,96 @@ WAYS: dict[str, Declare] = {
     "reserve()": lambda: _reserved(None),
 }
 
+# Those that look at the events which came after a message.
+BY_EVENTS = ("MessageIdInEvents()", "Sequence()")
+
 
 @benchmark
 def idempotence(bench: Bench) -> Iterator[Result]:
-    """Handle 10,000 commands to 500 entities in each way; the best of three rounds.
+    """Handle 20 batches of 1,000 commands in each way, and take the median of the batches.
 
-    A thousand are sent and then handled, as by a consumer that keeps up. Those ways that look at
-    the events are measured with all of the commands waiting, too.
+    All ways take turns, batch by batch, so that whatever else the machine does slows down each.
     """
     print(
-        f"idempotence: {COUNT:,} commands to {ACCOUNTS} entities, each with one event, in batches "
-        f"of {workload.CONSUMED:,} that are sent and then handled; the best of {ROUNDS} rounds "
-        f"through all ways. 'backlog' is where all were sent before the first was handled"
+        f"idempotence: {TURNS} batches of {workload.CONSUMED:,} commands to {ACCOUNTS} entities, "
+        f"each with one event; the median of the batches, which all ways handle in turns. A batch "
+        f"is sent and then handled; where it says backlog, all were sent before the first was "
+        f"handled. The rows are those of all tables, the command left out"
     )
-    cases = [(name, workload.CONSUMED) for name in WAYS]
-    cases += [(name, COUNT) for name in (WITHOUT, "MessageIdInEvents()")]
-    best = dict.fromkeys(cases, 0.0)
-    rows: dict[str, float] = {}
-    for _ in range(ROUNDS):
-        for name, waiting in cases:
-            speed, rows[name] = _handle(bench, WAYS[name](), COUNT, waiting, amount=1)
-            best[name, waiting] = max(best[name, waiting], speed)
-    for name, waiting in cases:
-        of = name if waiting < COUNT else f"{name}, backlog"
-        without = best[WITHOUT, waiting]
-        yield Result.rate(of, best[name, waiting], WITHOUT, without, SPEED)
-    for name, declare in WAYS.items():
-        _, idle = _handle(bench, declare(), FEW, workload.CONSUMED, amount=0)
-        yield _kept(name, rows[name], rows[WITHOUT])
-        yield _kept(f"{name}, no event", idle, rows[WITHOUT])
+    with contextlib.ExitStack() as stack:
+        running = {
+            name: _Running(stack.enter_context(bench.database()), stack, declare())
+            for name, declare in {
+                **WAYS,
+                **{f"{name}, backlog": WAYS[name] for name in (WITHOUT, *BY_EVENTS)},
+            }.items()
+        }
+        for name, one in running.items():
+            if name.endswith("backlog"):
+                one.send(workload.CONSUMED * TURNS)
+        for _ in range(TURNS):
+            for name, one in running.items():
+                one.turn(send=not name.endswith("backlog"))
+        for name, one in running.items():
+            assert workload.stored(one.connection, "account") == one.sent
+            without = WITHOUT + name.partition(",")[1] + name.partition(",")[2]
+            yield Result.rate(name, one.speed(), without, running[without].speed(), SPEED)
+        kept = {name: running[name].kept() for name in WAYS}
+        for name, declare in WAYS.items():
+            idle = _Running(stack.enter_context(bench.database()), stack, declare(), amount=0)
+            idle.turn(send=True)
+            yield _kept(name, kept[name], kept[WITHOUT])
+            yield _kept(f"{name}, no event", idle.kept(), kept[WITHOUT])
 
 
-def _handle(
-    bench: Bench, declared: Component, count: int, waiting: int, amount: int
-) -> tuple[float, float]:
-    """Send and handle so many commands at a time; return commands a second, and rows for each."""
-    sent = [
-        Write(
-            Pay(f"p{n}", str(n % ACCOUNTS), amount, n),
-            f"{declared.command_category}-{n % ACCOUNTS}",
-        )
-        for n in range(count)
-    ]
-    with bench.database() as url, connect(url, autocommit=True) as connection:
+class _Running:
+    """One way, with a database and consumers of its own."""
+
+    def __init__(
+        self, url: str, stack: contextlib.ExitStack, declared: Component, amount: int = 1
+    ) -> None:
+        self.connection = stack.enter_context(connect(url, autocommit=True))
+        self.sent = 0
+        self._declared = declared
+        self._amount = amount
+        self._took: list[float] = []
         categories = [declared.command_category, *declared.reservation_categories]
-        drains = [workload.consumer(connection, declared, category) for category in categories]
-        before = _rows(connection)
-        took = 0.0
-        for n in range(0, count, waiting):
-            workload.write_batches(MessageStore(connection), sent[n : n + waiting])
-            workload.settle(connection)
-            start = time.perf_counter()
-            for drain in drains:
-                drain()
-            took += time.perf_counter() - start
-        if amount:
-            assert workload.stored(connection, declared.name) == count
-        return count / took, (_rows(connection) - before) / count - 1  # without the command itself
+        self._steps = [workload.consumer(self.connection, declared, one) for one in categories]
+        self._before = _rows(self.connection)
+
+    def send(self, count: int) -> None:
+        """Send so many commands."""
+        numbers = range(self.sent, self.sent + count)
+        writes = [
+            Write(
+                Pay(f"p{n}", str(n % ACCOUNTS), self._amount, n),
+                f"{self._declared.command_category}-{n % ACCOUNTS}",
+            )
+            for n in numbers
+        ]
+        workload.write_batches(MessageStore(self.connection), writes)
+        self.sent += count
+
+    def turn(self, *, send: bool) -> None:
+        """Send a batch of commands and take them through all consumers, or take what waits."""
+        if send:
+            self.send(workload.CONSUMED)
+        gc.collect()
+        start = time.perf_counter()
+        for step in self._steps:
+            if send:
+                workload.drain(step)
+            else:
+                step()
+        self._took.append(time.perf_counter() - start)
+
+    def speed(self) -> float:
+        """Return commands a second."""
+        return workload.CONSUMED / statistics.median(self._took)
+
+    def kept(self) -> float:
+        """Return how many rows each command left behind, itself left out."""
+        return (_rows(self.connection) - self._before) / self.sent - 1
 
 
 def _rows(connection: Connection[Any]) -> int:
@@ -179,7 +214,5 @@ def _rows(connection: Connection[Any]) -> int:
 
 
 def _kept(name: str, figure: float, other: float) -> Result:
-    ratio = figure / other
-    return Result(
-        name, round(figure, 2), "rows/message", WITHOUT, round(ratio, 2), ROWS, ratio <= ROWS
-    )
+    figure, ratio = round(figure, 2), round(figure / other, 2)
+    return Result(name, figure, "rows/message", WITHOUT, ratio, ROWS, ratio <= ROWS)

@@ -83,27 +83,28 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
 
 
 def consumer(connection: Connection[Any], declared: Component, category: str) -> Callable[[], int]:
-    """Return what takes a component's category to its end and says how many messages it read."""
+    """Return what runs one batch of a component's category and says how many messages it read."""
     session = Session(connection.info.dsn, "reservation bench", structlog.get_logger())
     membership = Membership(session, declared.name, category, Share(), structlog.get_logger())
     membership.join(connection)
     membership.turn(connection)
     batch = Batch(connection, declared, category)
+    return lambda: batch.run(membership.positions, CONSUMED).read
 
-    def drain() -> int:
-        done = 0
-        while read := batch.run(membership.positions, CONSUMED).read:
-            done += read
-        return done
 
-    return drain
+def drain(step: Callable[[], int]) -> int:
+    """Run batches until there is nothing left to read; return how many messages were read."""
+    done = 0
+    while read := step():
+        done += read
+    return done
 
 
 def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
     """Take a component's category of so many messages to its end; return messages a second."""
-    drain = consumer(connection, declared, category)
+    step = consumer(connection, declared, category)
     done = []
-    reached = rate(count, lambda: done.append(drain()))
+    reached = rate(count, lambda: done.append(drain(step)))
     assert done == [count]
     return reached
 

@@ -1,5 +1,6 @@
 """The README and the pages of docs/: what they show runs, parses and leads somewhere."""
 
+import inspect
 import re
 import shlex
 import sys
@@ -13,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import reservation
 from bank import account
 from cli.main import main
 from reservation import errors
@@ -173,6 +175,16 @@ def test_the_log_events_are_those_of_the_code():
         mentioned |= set(re.findall(r"logged as `(\w+)`", page.read_text()))
         mentioned |= set(re.findall(r'"event": "(\w+)"', page.read_text()))
         assert mentioned <= names, page.name
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/idempotence.md"])
+def test_the_ways_to_choose_from_are_those_of_the_code(name):
+    """What can be given as ``once`` and is exported, and `reserve`; each on the page, no other."""
+    table = (ROOT / name).read_text().partition("| way |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"^\| \[?`(\w+)", table, re.MULTILINE))
+    exported = {one for one in reservation.__all__ if inspect.isclass(getattr(reservation, one))}
+    ways = {one for one in exported if hasattr(getattr(reservation, one), "begin")}
+    assert named == ways | {"StateBased", "reserve"}
 
 
 def test_the_errors_are_those_of_the_code():
