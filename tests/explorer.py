@@ -9,16 +9,21 @@ What a consumer will do depends only on what it has seen, and that on what was c
 of its statements ran. So of the schedules that lead to the same in these respects one is gone on
 with:
 
-- the committed messages and positions, and how many rows there are in every other table;
+- what is committed: the messages and by what they were brought about, the positions, and what
+  strategies keep; of every other table, how many rows it has;
 - for each consumer, what was committed at each of its statements since it began afresh;
 - how many kills are left.
+
+A consumer that has to run a batch again must have lost to another. One that fails although nothing
+was committed since it began has met what its own strategy should have told it.
 
 (The idea is that of model checkers that run the program itself, as VeriSoft and CHESS do.)
 """
 
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +39,10 @@ _GLANCE = 0.003  # seconds until the server is asked whether a statement waits f
 # A consumer's whole work, on a connection of its own.
 Program = Callable[[Connection[Any]], None]
 
+# What is committed, as one number; and as another that it would be if the consumers had each
+# other's names.
+Version = tuple[int, int]
+
 
 class _Ended(BaseException):
     """The consumer is killed, or the schedule is not gone on with."""
@@ -44,13 +53,20 @@ class Stepping(psycopg.Connection[Any]):
 
     ask: Callable[[], None] | None = None
     afresh: str | None = None
+    lost: BaseException | None = None
+    ends = False
 
     def begin_afresh(self, name: str) -> None:
         """Note that whoever works on it remembers nothing of what it saw, but this name."""
         self.afresh = name
 
+    def begin_again(self, error: BaseException) -> None:
+        """Note that whoever works on it has lost to another, and tries once more."""
+        self.lost = error
+
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
+        self.ends = args[0].__name__ == "_exit_gen"
         # Nothing is seen or done by a BEGIN, so a stop before it is as good as one after it.
         if self.ask is not None and args[0].__name__ != "_enter_gen":
             self.ask()
@@ -64,7 +80,9 @@ class _Consumer:
         self.program = program
         self.connection = connection
         self.pid = connection.info.backend_pid
-        self.seen: tuple[int, ...] = ()
+        self.seen: tuple[Version, ...] = ()
+        self.began: Version | None = None
+        self.ends = False
         self.blocked = False
         self.done = False
         self.failure: BaseException | None = None
@@ -91,6 +109,7 @@ class _Consumer:
             raise _Ended
 
     def go_on(self) -> None:
+        self.ends = self.connection.ends
         self.arrived.clear()
         self._orders.put(True)
 
@@ -146,23 +165,26 @@ class Violation(AssertionError):
 
 @dataclass
 class Explorer:
-    """Explores the schedules of some consumers on one database.
+    """Explores the schedules of two consumers on one database.
+
+    They do the same, so of two states that differ in nothing but which of them is where, one is
+    gone on with.
 
     Attributes:
         address: of the database, which is emptied before each schedule.
+        names: those under which their positions are; the same if they share these.
         programs: what each consumer does.
         prepare: writes what there is at the beginning.
         check: raises AssertionError where the end is not as it must be.
         kills: how many kills there are in a schedule at most.
-        alike: whether it is all the same which of the consumers is where.
     """
 
     address: str
-    programs: Sequence[Program]
+    names: tuple[str, str]
+    programs: tuple[Program, Program]
     prepare: Callable[[Connection[Any]], None]
     check: Callable[[Connection[Any]], None]
     kills: int = 1
-    alike: bool = False
     _seen: set[object] = field(default_factory=set)
     _free: list[Stepping] = field(default_factory=list)
 
@@ -233,10 +255,17 @@ class Explorer:
         now = [(one.seen, one.blocked, one.done) for one in self._consumers]
         return self._told(now, self._kills)
 
-    def _told(self, one_by_one: list[tuple[tuple[int, ...], bool, bool]], kills: int) -> object:
-        if self.alike:
-            one_by_one.sort()
-        return (self._version, kills, tuple(one_by_one))
+    def _told(
+        self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int
+    ) -> object:
+        def told(side: int) -> tuple[int, ...]:
+            parts = [
+                (hash(tuple(version[side] for version in seen)), blocked, done)
+                for seen, blocked, done in one_by_one[:: 1 - 2 * side]
+            ]
+            return (self._version[side], kills, *itertools.chain.from_iterable(parts))
+
+        return min(told(0), told(1))
 
     def _after(self, choice: Choice) -> object:
         """Return the state that a choice leads to, unless that commits or waits for a lock."""
@@ -272,16 +301,11 @@ class Explorer:
             )
             self._settle(consumer, went_on=False)
         else:
-            in_transaction = consumer.connection.info.transaction_status
             consumer.go_on()
             self._settle(consumer)
-            if in_transaction and not consumer.blocked:
-                self._version = self._committed()
         for other in self._consumers:
             if other.blocked:
                 self._settle(other)
-                if not other.blocked:
-                    self._version = self._committed()
 
     def _kill(self, consumer: _Consumer) -> None:
         consumer.connection.close()
@@ -303,9 +327,16 @@ class Explorer:
         consumer.blocked = False
         if went_on:
             consumer.seen = (*consumer.seen, self._version)
-        if consumer.connection.afresh is not None:
-            consumer.seen = (hash(consumer.connection.afresh),)
-            consumer.connection.afresh = None
+            if consumer.ends:
+                self._version = self._committed()
+        connection = consumer.connection
+        if connection.lost is not None:
+            alone = consumer.began == self._version
+            assert not alone, f"with nobody in its way a consumer fails: {connection.lost}"
+            connection.lost, consumer.began = None, self._version
+        if connection.afresh is not None:
+            consumer.seen = ((hash(connection.afresh),) * 2,)
+            connection.afresh, consumer.began = None, self._version
         if consumer.failure is not None:
             raise AssertionError(repr(consumer.failure)) from consumer.failure
 
@@ -322,20 +353,40 @@ class Explorer:
             else:
                 self._free.append(consumer.connection)
 
-    def _committed(self) -> int:
-        """Return a number that stands for what is committed."""
-        queries = (_MESSAGES, _POSITIONS, self._counts)
-        return hash(tuple(tuple(self._control.execute(one).fetchall()) for one in queries))
+    def _committed(self) -> Version:
+        """Return what stands for what is committed."""
+        rows = [self._control.execute(one).fetchall() for one in (_KEPT, self._counts)]
+        positions = self._control.execute(_POSITIONS).fetchall()
+        other = dict(zip(self.names, reversed(self.names), strict=True))
+        swapped = [(other[name], *rest) for name, *rest in positions]
+        kept = hash(tuple(map(tuple, rows)))
+        return hash((kept, *sorted(positions))), hash((kept, *sorted(swapped)))
 
 
 _BLOCKED = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
 # Ids, times and gaps between positions differ between schedules, and nobody decides by them.
-_MESSAGES = """
-    SELECT stream_name, position, type, data::text FROM message_store.messages
-    ORDER BY global_position
+_KEPT = """
+    WITH messages AS (
+      SELECT m.*, rank() OVER (ORDER BY m.global_position) AS n FROM message_store.messages m
+    )
+    SELECT 'message', m.n, m.stream_name, m.position, m.type,
+           (m.data - 'processedTime' - 'sequence')::text,
+           (m.metadata->>'causationMessageStreamName')
+             || ' ' || (m.metadata->>'causationMessagePosition')
+    FROM messages m
+    UNION ALL
+    SELECT 'processed', m.n, '', 0, '', NULL, ''
+    FROM reservation.processed_messages p JOIN messages m USING (global_position)
+    UNION ALL
+    SELECT 'revision', r.revision, r.entity_stream, 0, r.source, NULL, ''
+    FROM reservation.revisions r
+    UNION ALL
+    SELECT 'state', m.n, s.stream_name, s.position, s.published::text, s.state::text, ''
+    FROM reservation.states s JOIN messages m USING (global_position)
+    ORDER BY 1, 2, 3, 4
 """
 _POSITIONS = """
     SELECT p.consumer, p.category, p.partition, p.epoch,
            (SELECT count(*) FROM message_store.messages m WHERE m.global_position <= p.position)
-    FROM reservation.positions p ORDER BY 1, 2, 3
+    FROM reservation.positions p
 """

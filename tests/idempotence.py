@@ -1,14 +1,14 @@
 """A purse whose handlers are idempotent in a way that the test chooses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any
 
 from psycopg import Connection
 
-from bank.messages import Deposit, Deposited, Withdraw, Withdrawn
+from bank.messages import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn
 from consumers.batch import BatchResult
-from reservation import Component, MessageStore
+from reservation import Component, MessageIdInEvents, MessageStore, Revisions, StateBased
 from tests.bank import drain
 
 PURSE = "purse:command-123"
@@ -19,23 +19,53 @@ class Purse:
     balance: Decimal = Decimal(0)
 
 
-def purse(once: Any = None, name: str = "purse", **options: Any) -> Component:
+@dataclass(frozen=True)
+class NumberedDeposit(Deposit):
+    revision: int
+    source: str
+
+
+@dataclass(frozen=True)
+class NumberedWithdraw(Withdraw):
+    revision: int
+    source: str
+
+
+def numbered(command: Any, revision: int, source: str = "s") -> Any:
+    """Return a command with a revision."""
+    made = NumberedDeposit if isinstance(command, Deposit) else NumberedWithdraw
+    values = {field.name: getattr(command, field.name) for field in fields(command)}
+    return made(**values, revision=revision, source=source)
+
+
+def key_of(command: Any) -> str:
+    """Return the business key of a command."""
+    return command.deposit_id if isinstance(command, Deposit) else command.withdrawal_id
+
+
+def purse(
+    once: Any = None, name: str = "purse", adds: Any = Deposit, takes: Any = Withdraw, **options: Any
+) -> Component:
     """Return a component that adds and takes, and does nothing where there is not enough."""
     component = Component(name, entity=Purse, id="account_id", **options)
 
-    @component.handle(Deposit, once=once)
-    def deposit(command, entity, context):
-        return context.follow(
-            command, Deposited, processed_time=context.time, sequence=context.sequence
+    def follow(command, event, entity, context):
+        event = context.follow(
+            command, event, processed_time=context.time, sequence=context.sequence
         )
+        if isinstance(once, StateBased):  # the state is changed, and not by the event
+            component.projection.apply(entity, event)
+        return event
 
-    @component.handle(Withdraw, once=once)
+    @component.handle(adds, once=once)
+    def deposit(command, entity, context):
+        return follow(command, Deposited, entity, context)
+
+    @component.handle(takes, once=once)
     def withdraw(command, entity, context):
         if command.amount > entity.balance:
             return None
-        return context.follow(
-            command, Withdrawn, processed_time=context.time, sequence=context.sequence
-        )
+        return follow(command, Withdrawn, entity, context)
 
     @component.project(Deposited)
     def deposited(entity, event):
@@ -61,6 +91,22 @@ def within(once: Any = None) -> Component:
     component = purse(once)
     component.reserve(Deposit, key="deposit_id")
     component.reserve(Withdraw, key="withdrawal_id")
+    return component
+
+
+def revised() -> Component:
+    """Return a purse whose commands carry revisions."""
+    return purse(Revisions(), adds=NumberedDeposit, takes=NumberedWithdraw)
+
+
+def opened() -> Component:
+    """Return a purse that a command may open, as the first thing that is done with it."""
+    component = purse(MessageIdInEvents())
+
+    @component.initiate(Open)
+    def open_(command, context):
+        return context.follow(command, Opened, processed_time=context.time)
+
     return component
 
 

@@ -8,12 +8,29 @@ import pytest
 
 from consumers.batch import Batch
 from consumers.position import Held, Positions
-from reservation import Component, MessageIdInEvents, MessageStore, Sequence
+from reservation import (
+    Component,
+    MessageIdInEvents,
+    MessageStore,
+    Processed,
+    Sequence,
+    StateBased,
+)
 from reservation.errors import PositionLostError
 from reservation.store.errors import RUN_AGAIN
-from tests.controls import deposit, withdraw
+from tests.controls import deposit, open_, withdraw
 from tests.explorer import Explorer, Violation
-from tests.idempotence import PURSE, copied, effects, purse, within
+from tests.idempotence import (
+    PURSE,
+    copied,
+    effects,
+    key_of,
+    numbered,
+    opened,
+    purse,
+    revised,
+    within,
+)
 
 # A has no effect, because there is nothing to take yet; after B it would have one.
 A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")
@@ -38,10 +55,19 @@ class Way:
 
 
 REISSUED: dict[str, Any] = {"sent": (A, B, A), "effects": ("Deposited",)}
+# The revisions are those that their sender drew, and C was drawn before B and comes late.
+LATE = (numbered(A, 1), numbered(B, 3), numbered(C, 2))
 WAYS = {
+    "processed": Way(lambda: purse(Processed())),
+    "processed, key": Way(lambda: purse(Processed(key=key_of)), **REISSUED),
     "message id": Way(lambda: purse(MessageIdInEvents())),
+    "revisions": Way(revised, LATE, ("Deposited",)),
+    "states": Way(lambda: purse(StateBased("whole"))),
+    "states, deltas": Way(lambda: purse(StateBased("delta"))),
+    "states, shared": Way(lambda: purse(StateBased("whole")), shared=True),
     "sequence": Way(lambda: purse(Sequence())),
     "sequence, pseudo events": Way(lambda: purse(Sequence(pseudo_events=True))),
+    "initiate": Way(opened, (open_(), B, open_()), ("Opened", "Deposited")),
     "reservation": Way(copied, **REISSUED, shared=True),
     "reservation, sequence": Way(lambda: copied(Sequence()), **REISSUED),
     "reservation, message id": Way(lambda: copied(MessageIdInEvents()), **REISSUED),
@@ -67,10 +93,12 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
                 result = batch.run(positions, size, careful=lost)
             except PositionLostError:
                 return True
-            except RUN_AGAIN:
+            except RUN_AGAIN as error:
+                connection.begin_again(error)
                 lost = True
                 continue
             lost = False
+            assert not result.counts["differing"], "a message was handled otherwise than at first"
             if result.read < size and not result.counts["reserved"]:
                 return False
 
@@ -83,7 +111,7 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
 
 
 def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
-    names = ["one", "one"] if way.shared else ["one", "two"]
+    names = ("one", "one" if way.shared else "two")
     component = way.make()
 
     def prepare(connection: Any) -> None:
@@ -100,12 +128,22 @@ def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
         found = effects(MessageStore(connection))
         assert found == list(way.effects), f"the effects are {found}"
 
-    programs = [consumer(way.make(), name, size) for name in names]
-    return Explorer(address, programs, prepare, check, kills=kills, alike=way.shared)
+    one, two = (consumer(way.make(), name, size) for name in names)
+    return Explorer(address, names, (one, two), prepare, check, kills=kills)
 
 
 # Of every day: the others differ from these in what the exhaustive run is for.
-DAILY = ["message id", "sequence", "reservation", "one category"]
+DAILY = [
+    "processed",
+    "processed, key",
+    "message id",
+    "revisions",
+    "states",
+    "sequence",
+    "initiate",
+    "reservation",
+    "one category",
+]
 
 
 @pytest.mark.parametrize("name", DAILY)
