@@ -1,0 +1,201 @@
+"""Run mutation tests, each mutant in a copy of the tree, and print what became of them.
+
+    python -m tests.mutation [--sample N] [--seed S] [--only NAME] [--workers N]
+
+First the tests are run once as the code is, and it is noted which lines each reaches. Then each
+mutant is put into a copy of the tree, and those tests that reach it are run, the quickest first,
+until one fails. Mutants of SQL are noticed by the tests that reach the place which calls the query.
+Each worker has a copy of the tree and a server of its own.
+"""
+
+import argparse
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from typing import NamedTuple
+
+from tests.mutation import targets
+from tests.mutation.mutant import Mutant
+from tests.servers import server
+
+ROOT = Path(__file__).parents[2]
+_IGNORED = (".*", "build", "dist", "__pycache__")
+
+# Seconds of tests that a mutant is given at most, and the seconds after which it hangs.
+_ENOUGH = 30
+_HANGS = 120
+
+
+class Result(NamedTuple):
+    """What became of a mutant: killed, survived, hung, or reached by no test."""
+
+    mutant: Mutant
+    outcome: str
+
+
+class Tree:
+    """A copy of the tree, with a server, in which one mutant at a time is tested."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder = folder / "tree"
+        self._choice = folder / "chosen.json"
+        copytree(ROOT, self.folder, ignore=ignore_patterns(*_IGNORED))
+        self._environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(self.folder / "examples")]),
+            "RESERVATION_TEST_DATABASE_URL": address,
+        }
+        self._changes = 0
+
+    def notes(self, files: list[str]) -> dict[str, targets.Note]:
+        """Run the tests as the code is, and return what they reach."""
+        path = self._choice.with_name("notes.json")
+        if self._pytest(files, {"MUTATION_NOTE": str(path)}, 1800):
+            raise SystemExit("The tests fail as the code is; see above.")
+        return {test: targets.Note(**note) for test, note in json.loads(path.read_text()).items()}
+
+    def test(self, mutant: Mutant, notes: dict[str, targets.Note]) -> Result:
+        """Return what becomes of a mutant."""
+        chosen = targets.tests_of(mutant, notes, ROOT, _ENOUGH)
+        if not chosen:
+            return Result(mutant, "not reached")
+        self._choice.write_text(json.dumps(chosen))
+        path = self.folder / mutant.path
+        original = path.read_bytes()
+        self._write(path, mutant.applied(original))
+        try:
+            files = list(dict.fromkeys(test.partition("::")[0] for test in chosen))
+            status = self._pytest(files, {"MUTATION_CHOOSE": str(self._choice)}, _HANGS)
+        finally:
+            self._write(path, original)
+        return Result(mutant, {0: "survived", None: "hung"}.get(status, "killed"))
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Write a module so that what was compiled of it is not taken for what it is now."""
+        path.write_bytes(content)
+        self._changes += 1
+        os.utime(path, (self._changes, self._changes))
+
+    def _pytest(self, files: list[str], variables: dict[str, str], seconds: float) -> int | None:
+        """Return pytest's exit status, or None if it took longer."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=short"]
+            + ["-p", "no:cacheprovider", "-p", "tests.mutation.choosing", *files],
+            cwd=self.folder,
+            env=self._environment | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None
+        if process.returncode and "MUTATION_NOTE" in variables:
+            print(output)
+        return process.returncode
+
+
+def run(trees: list[Tree], mutants: list[Mutant], files: list[str]) -> Iterator[Result]:
+    """Give what becomes of each mutant, as soon as it is known."""
+    notes = trees[0].notes(files)
+    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+    for mutant in mutants:
+        waiting.put(mutant)
+
+    def work(tree: Tree) -> None:
+        try:
+            while True:
+                results.put(tree.test(waiting.get_nowait(), notes))
+        except queue.Empty:
+            pass
+        except BaseException as error:  # noqa: BLE001  raised where the results are taken
+            results.put(error)
+
+    for tree in trees:
+        threading.Thread(target=work, args=[tree], daemon=True).start()
+    for _ in mutants:
+        result = results.get()
+        if isinstance(result, BaseException):
+            raise result
+        yield result
+
+
+def main() -> None:
+    """Run, and print the mutants that survive and the score of each module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser.add_argument("--sample", type=int, help="how many mutants, chosen by chance")
+    parser.add_argument("--seed", type=int, default=0, help="what chance begins with")
+    parser.add_argument("--only", help="the name of one module, such as processed")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+
+    groups = targets.all_mutants(ROOT)
+    chosen = [(name, one) for name in groups if given.only in (None, name) for one in groups[name]]
+    if not chosen:
+        parser.error(f"there is no module {given.only}; there are {', '.join(groups)}")
+    total = len(chosen)
+    if given.sample and given.sample < total:
+        chosen = random.Random(given.seed).sample(chosen, given.sample)
+    print(f"{len(chosen)} of {total} mutants, seed {given.seed}", flush=True)
+
+    began = time.monotonic()
+    names = {mutant: name for name, mutant in chosen}
+    table: dict[str, Counter[str]] = {name: Counter() for name in groups}
+    with tempfile.TemporaryDirectory(prefix="reservation-mutation-") as folder:
+        with _trees(Path(folder), given.workers) as trees:
+            for mutant, outcome in run(trees, list(names), targets.TESTS):
+                table[names[mutant]][outcome] += 1
+                if outcome != "killed":
+                    print(f"{outcome}: {mutant.told(ROOT)}", flush=True)
+    _report(table, time.monotonic() - began)
+
+
+class _trees:  # noqa: N801  it is used as a function
+    """Copies of the tree, each with a server of its own, while they are needed."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folders = [folder / str(n) for n in range(number)]
+
+    def __enter__(self) -> list[Tree]:
+        from contextlib import ExitStack
+
+        self._stack = ExitStack()
+        os.environ.pop("RESERVATION_TEST_DATABASE_URL", None)
+        return [
+            Tree(folder, self._stack.enter_context(server("embedded"))) for folder in self._folders
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _report(table: dict[str, Counter[str]], seconds: float) -> None:
+    print("\n| module | mutants | killed | survived | score |\n| --- | --- | --- | --- | --- |")
+    whole: Counter[str] = sum(table.values(), Counter())
+    for name, counts in [*table.items(), ("all", whole)]:
+        if mutants := counts.total():
+            killed = counts["killed"] + counts["hung"]
+            print(
+                f"| {name} | {mutants} | {killed} | {mutants - killed} "
+                f"| {100 * killed / mutants:.0f} % |"
+            )
+    print(f"\nin {seconds / 60:.0f} minutes")
+
+
+if __name__ == "__main__":
+    main()
