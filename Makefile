@@ -10,6 +10,7 @@ help:
 	@echo "make test    set up and run the tests; ARGS=… goes to pytest"
 	@echo "make lint    set up and run ruff, mypy and import-linter"
 	@echo "make bench   set up and measure; ONLY=name measures one thing"
+	@echo "make mutation  set up and see whether the tests notice changes; SAMPLE=200 runs some"
 	@echo "make clean   remove what the others made"
 
 setup: .venv/ready
@@ -37,6 +38,11 @@ lint: setup
 # One benchmark alone: make bench ONLY=write_single
 bench: setup
 	PYTHONPATH=examples $(BIN)/python -m benchmarks $(ONLY)
+
+# Some of the mutants, chosen by chance: make mutation SAMPLE=200 SEED=7; of one module: ONLY=revision
+mutation: setup
+	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ONLY),--only $(ONLY)) $(if $(WORKERS),--workers $(WORKERS))
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

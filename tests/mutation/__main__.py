@@ -9,6 +9,7 @@ Each worker has a copy of the tree and a server of its own.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import queue
@@ -21,9 +22,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import copytree, ignore_patterns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.mutation import targets
 from tests.mutation.mutant import Mutant
@@ -33,8 +36,8 @@ ROOT = Path(__file__).parents[2]
 _IGNORED = (".*", "build", "dist", "__pycache__")
 
 # Seconds of tests that a mutant is given at most, and the seconds after which it hangs.
-_ENOUGH = 30
-_HANGS = 120
+_ENOUGH = 15
+_HANGS = 90
 
 
 class Result(NamedTuple):
@@ -57,12 +60,12 @@ class Tree:
         }
         self._changes = 0
 
-    def notes(self, files: list[str]) -> dict[str, targets.Note]:
-        """Run the tests as the code is, and return what they reach."""
+    def notes(self, files: list[str]) -> dict[str, dict[str, Any]]:
+        """Run the tests as the code is, and return what those that pass reach."""
         path = self._choice.with_name("notes.json")
-        if self._pytest(files, {"MUTATION_NOTE": str(path)}, 1800):
-            raise SystemExit("The tests fail as the code is; see above.")
-        return {test: targets.Note(**note) for test, note in json.loads(path.read_text()).items()}
+        self._pytest(files, {"MUTATION_NOTE": str(path)}, 1800)
+        notes: dict[str, dict[str, Any]] = json.loads(path.read_text())
+        return notes
 
     def test(self, mutant: Mutant, notes: dict[str, targets.Note]) -> Result:
         """Return what becomes of a mutant."""
@@ -89,29 +92,49 @@ class Tree:
     def _pytest(self, files: list[str], variables: dict[str, str], seconds: float) -> int | None:
         """Return pytest's exit status, or None if it took longer."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=short"]
-            + ["-p", "no:cacheprovider", "-p", "tests.mutation.choosing", *files],
+            [
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+                *("-p", "tests.mutation.choosing"),
+                *(["-x"] if "MUTATION_CHOOSE" in variables else []),
+                *files,
+            ],
             cwd=self.folder,
             env=self._environment | variables,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=seconds)
+            return process.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.wait()
             return None
-        if process.returncode and "MUTATION_NOTE" in variables:
-            print(output)
-        return process.returncode
 
 
-def run(trees: list[Tree], mutants: list[Mutant], files: list[str]) -> Iterator[Result]:
+def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
+    """Return what the tests reach, as it was noted for this very code, or else noted now."""
+    digest = hashlib.sha256()
+    for folder in ("reservation", "consumers", "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in {".py", ".sql"} and "mutation" not in path.parts:
+                digest.update(path.read_bytes())
+    kept = ROOT / "build" / "mutation" / f"{digest.hexdigest()[:16]}.json"
+    if not kept.exists():
+        shares = [targets.TESTS[n :: len(trees)] for n in range(len(trees))]
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(Tree.notes, trees, shares))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({test: one for part in found for test, one in part.items()}))
+    notes = {test: targets.Note(**note) for test, note in json.loads(kept.read_text()).items()}
+    print(f"{len(notes)} tests reach them", flush=True)
+    return notes
+
+
+def run(
+    trees: list[Tree], mutants: list[Mutant], notes: dict[str, targets.Note]
+) -> Iterator[Result]:
     """Give what becomes of each mutant, as soon as it is known."""
-    notes = trees[0].notes(files)
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
     for mutant in mutants:
@@ -156,32 +179,30 @@ def main() -> None:
     began = time.monotonic()
     names = {mutant: name for name, mutant in chosen}
     table: dict[str, Counter[str]] = {name: Counter() for name in groups}
-    with tempfile.TemporaryDirectory(prefix="reservation-mutation-") as folder:
-        with _trees(Path(folder), given.workers) as trees:
-            for mutant, outcome in run(trees, list(names), targets.TESTS):
-                table[names[mutant]][outcome] += 1
-                if outcome != "killed":
-                    print(f"{outcome}: {mutant.told(ROOT)}", flush=True)
+    # Who does not want to wait for the end has the score of what was run.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        suppress(KeyboardInterrupt),
+        tempfile.TemporaryDirectory(
+            prefix="reservation-mutation-", ignore_cleanup_errors=True
+        ) as folder,
+        _trees(Path(folder), given.workers) as trees,
+    ):
+        for mutant, outcome in run(trees, list(names), what_tests_reach(trees)):
+            table[names[mutant]][outcome] += 1
+            if outcome != "killed":
+                print(f"{outcome}: {mutant.told(ROOT)}", flush=True)
     _report(table, time.monotonic() - began)
 
 
-class _trees:  # noqa: N801  it is used as a function
-    """Copies of the tree, each with a server of its own, while they are needed."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        self._folders = [folder / str(n) for n in range(number)]
-
-    def __enter__(self) -> list[Tree]:
-        from contextlib import ExitStack
-
-        self._stack = ExitStack()
-        os.environ.pop("RESERVATION_TEST_DATABASE_URL", None)
-        return [
-            Tree(folder, self._stack.enter_context(server("embedded"))) for folder in self._folders
+@contextmanager
+def _trees(folder: Path, number: int) -> Iterator[list[Tree]]:
+    """Give copies of the tree, each with a server of its own, while they are needed."""
+    os.environ.pop("RESERVATION_TEST_DATABASE_URL", None)
+    with ExitStack() as servers:
+        yield [
+            Tree(folder / str(n), servers.enter_context(server("embedded"))) for n in range(number)
         ]
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
 
 def _report(table: dict[str, Counter[str]], seconds: float) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 _reached: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
 _durations: dict[str, float] = {}
+_failed: set[str] = set()
 _folder = str(Path("reservation/idempotence").resolve())
 _test = ""
 
@@ -50,6 +51,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note how long a test takes, with what makes it ready."""
     _durations[report.nodeid] = _durations.get(report.nodeid, 0) + report.duration
+    if not report.passed:
+        _failed.add(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
@@ -61,6 +64,7 @@ def pytest_sessionfinish() -> None:
                 "lines": {name: sorted(lines) for name, lines in _reached[test].items()},
             }
             for test, seconds in _durations.items()
+            if test not in _failed
         }
         Path(os.environ["MUTATION_NOTE"]).write_text(json.dumps(notes))
 

@@ -1,11 +1,12 @@
 """Mutants of Python: comparisons, conditions, numbers, texts, results, and statements left out.
 
-Left as they are: annotations, docstrings, decorators, imports, the texts of errors, and arguments by
-which only the speed differs.
+Left as they are: annotations, docstrings, decorators, imports, the texts of errors, and arguments
+by which only the speed differs.
 """
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from tests.mutation.mutant import Mutant
@@ -44,14 +45,13 @@ def mutants(path: str, content: bytes) -> list[Mutant]:
     )
 
 
-# Any: nodes of the syntax tree have what their class has.
 class _Mutator:
     def __init__(self, path: str, content: bytes, starts: list[int]) -> None:
         self._path = path
         self._content = content
         self._starts = starts
 
-    def of(self, node: ast.AST, keyword: str = "") -> Iterator[Mutant]:
+    def of(self, node: ast.AST) -> Iterator[Mutant]:
         """Give the mutants of a node and of all that is in it."""
         if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr):
             return
@@ -75,7 +75,7 @@ class _Mutator:
                     yield self._between(left, right, node, f" {other} ")
             case ast.BoolOp(operator, values):
                 other = " or " if isinstance(operator, ast.And) else " and "
-                for left, right in zip(values, values[1:], strict=False):
+                for left, right in pairwise(values):
                     yield self._between(left, right, node, other)
             case ast.BinOp(left, operator, right) if type(operator) in _OPERATORS:
                 yield self._between(left, right, node, f" {_OPERATORS[type(operator)]} ")
@@ -98,7 +98,7 @@ class _Mutator:
                 yield self._replace(node, "return None")
             case ast.Expr(ast.Call()) | ast.AugAssign():
                 yield self._replace(node, "pass")
-            case ast.Assign([ast.Subscript() | ast.Attribute()], value):
+            case ast.Assign([ast.Subscript() | ast.Attribute()]):
                 yield self._replace(node, "pass")
             case ast.Continue():
                 yield self._replace(node, "break")
@@ -107,6 +107,7 @@ class _Mutator:
             case ast.Call(ast.Name(name)) if name in _FUNCTIONS:
                 yield self._replace(node.func, _FUNCTIONS[name])
 
+    # Any: nodes of the syntax tree have what their class has.
     def _replace(self, node: Any, text: str) -> Mutant:
         return self._mutant(self._start(node), self._end(node), text, node)
 
@@ -114,11 +115,9 @@ class _Mutator:
         """Replace what stands between two nodes, but for the brackets around them."""
         start, end = self._end(left), self._start(right)
         between = self._content[start:end]
-        kept = b"".join(bytes([c]) for c in between if c in b")"), b"".join(
-            bytes([c]) for c in between if c in b"("
-        )
-        # A line may only break within brackets that are there already.
-        return self._mutant(start, end, f"{kept[0].decode()}{text}{kept[1].decode()}", node)
+        closing = ")" * between.count(b")")
+        opening = "(" * between.count(b"(")
+        return self._mutant(start, end, f"{closing}{text}{opening}", node)
 
     def _mutant(self, start: int, end: int, text: str, node: Any) -> Mutant:
         lines = range(node.lineno, node.end_lineno + 1)

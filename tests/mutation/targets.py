@@ -41,14 +41,11 @@ TESTS = [
         "in_events",
         "revision",
         "state_based",
-        "shooting_range",
         "reserving",
         "key",
         "one_category",
         "prune",
         "pattern",
-        "rules",
-        "component",
     )
 ]
 
