@@ -46,6 +46,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"Seeds are counted from RESERVATION_TEST_SEED={chance.FIRST}.")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long, unless it is asked for by name."""
+    if "exhaustive" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(autouse=True)
 def _no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep every test from a database that the caller's environment names."""

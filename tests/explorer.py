@@ -255,9 +255,7 @@ class Explorer:
         now = [(one.seen, one.blocked, one.done) for one in self._consumers]
         return self._told(now, self._kills)
 
-    def _told(
-        self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int
-    ) -> object:
+    def _told(self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int) -> object:
         def told(side: int) -> tuple[int, ...]:
             parts = [
                 (hash(tuple(version[side] for version in seen)), blocked, done)

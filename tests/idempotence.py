@@ -44,7 +44,11 @@ def key_of(command: Any) -> str:
 
 
 def purse(
-    once: Any = None, name: str = "purse", adds: Any = Deposit, takes: Any = Withdraw, **options: Any
+    once: Any = None,
+    name: str = "purse",
+    adds: Any = Deposit,
+    takes: Any = Withdraw,
+    **options: Any,
 ) -> Component:
     """Return a component that adds and takes, and does nothing where there is not enough."""
     component = Component(name, entity=Purse, id="account_id", **options)
