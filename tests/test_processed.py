@@ -336,7 +336,8 @@ def test_days_that_are_dropped_while_a_batch_runs_are_not_taken_for_empty(
             check.record()
 
 
-def test_a_day_stays_while_its_messages_are_not_handled(connection, store):
+@pytest.mark.parametrize("settled", ["state = 'handled'", "type = 'Other'", "consumer = 'shop'"])
+def test_a_day_stays_while_its_messages_are_not_handled(connection, store, settled):
     """Or they would be refused: those that the consumer has not come to, and dead letters."""
     begun(connection, "till")
     for days, key in ((9, "a"), (7, "b"), (5, "c")):
@@ -357,7 +358,7 @@ def test_a_day_stays_while_its_messages_are_not_handled(connection, store):
     )
     one.run(1)
     assert prune(connection)[0] == 0
-    connection.execute("UPDATE reservation.dead_letters SET state = 'handled'")
+    connection.execute(f"UPDATE reservation.dead_letters SET {settled}")
     assert prune(connection) == (2, [])
 
 

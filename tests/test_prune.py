@@ -9,7 +9,7 @@ import pytest
 from bank import account
 from bank.messages import Deposit
 from reservation import Component, Processed
-from reservation.idempotence.pruning import prune_reservations
+from reservation.idempotence.pruning import Pruned, prune_reservations
 from reservation.store.connection import connect
 from tests.bank import RESERVED, batch, drain
 from tests.controls import COMMANDS, deposit, open_
@@ -192,13 +192,25 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
     assert prune(connection, component=other) == 0
 
 
+def test_the_first_message_of_all_can_be_pruned(connection, store):
+    """Where the store began with a copy; up to the position that its consumer is at."""
+    store.write(deposit("a"), f"{RESERVED}-123+a")
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "VALUES ('account', %s, 0, 1)",
+        [RESERVED],
+    )
+    age(connection, "%+a", 100)
+    assert prune(connection) == 1
+
+
 def test_pruning_can_be_cut_and_goes_on(connection, store):
     """After each step what was removed is removed."""
     store.write([open_(), *(deposit(str(n)) for n in range(9))], COMMANDS)
     drain(connection)
     age(connection, f"{RESERVED}-%", 100)
     steps = prune_reservations(account, timedelta(days=90))(connection, True, 2)
-    next(steps)
+    assert next(steps) == Pruned("reservations", RESERVED, 2, "streams")
     next(steps)
     steps.close()
     assert len(reserved(store)) == 5

@@ -452,10 +452,22 @@ def test_an_id_that_is_taken_stops_the_consumer(connection, store):
     assert connection.execute("SELECT position FROM reservation.positions").fetchone() == (0,)
 
 
+@dataclass
+class Wave:
+    """A state that has no form in JSON."""
+
+    amplitude: complex = 0j
+
+
 @pytest.mark.parametrize(
-    ("entity", "told"), [(None, "the entity is None"), (Counter, "the entity is Counter")]
+    ("entity", "told"),
+    [
+        (None, "the entity is None"),
+        (Counter, "the entity is Counter"),
+        (Wave, "Wave can not be kept as a state"),
+    ],
 )
-def test_a_state_is_a_dataclass(entity, told):
+def test_a_state_is_a_dataclass_with_a_form_in_json(entity, told):
     """Anything else is refused when it is declared."""
     component = Component("tally", entity=entity, id="tally_id")
     with pytest.raises(DeclarationError, match=told):
@@ -706,7 +718,7 @@ def test_a_step_removes_a_bounded_number(connection, store):
     """And says where the next one begins, until all streams were looked at."""
     component = tally(StateBased(window=DAY))
     for n in range(3):
-        store.write([Add(str(n))] * 4, f"tally:command-{n}")
+        store.write([Add(str(n))] * (4 + n), f"tally:command-{n}")
     store.write([Add("1")], "other:command-1")
     drain(connection, component)
     age(connection)
@@ -715,8 +727,10 @@ def test_a_step_removes_a_bounded_number(connection, store):
         step = clean_up_states(connection, DAY, category="tally:state", start=start, at_once=2)
         steps.append(step.removed)
         start = step.resume
-    assert sum(steps) == 9
+    assert sum(steps) == 12
     assert max(steps) == 2
+    newest = [[one["position"] for one in versions(connection, f"tally:state-{n}")] for n in "012"]
+    assert newest == [[3], [4], [5]]
     assert count_removable(connection, DAY) == 0
 
 
@@ -727,6 +741,8 @@ def test_other_categories_are_left_alone(connection, store):
         assert count_removable(connection, DAY, category=name) == 0
         assert clean_up_states(connection, DAY, category=name).removed == 0
     assert count_removable(connection, DAY, category="tally:state") == 4
+    connection.execute("UPDATE reservation.states SET stream_name = 'tally:state.other-1'")
+    assert count_removable(connection, DAY, category="tally:state") == 0
 
 
 def test_prune_removes_what_the_component_declares(connection, store):

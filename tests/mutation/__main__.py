@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ _HANGS = 90
 
 
 class Result(NamedTuple):
-    """What became of a mutant: killed, survived, hung, or reached by no test."""
+    """What became of a mutant: killed, survived, hung, or not reached by any test."""
 
     mutant: Mutant
     outcome: str
@@ -59,6 +59,12 @@ class Tree:
             "RESERVATION_TEST_DATABASE_URL": address,
         }
         self._changes = 0
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """End the tests that run, with all that they started."""
+        if self._running is not None and self._running.poll() is None:
+            os.killpg(self._running.pid, signal.SIGKILL)
 
     def notes(self, files: list[str]) -> dict[str, dict[str, Any]]:
         """Run the tests as the code is, and return what those that pass reach."""
@@ -81,7 +87,9 @@ class Tree:
             status = self._pytest(files, {"MUTATION_CHOOSE": str(self._choice)}, _HANGS)
         finally:
             self._write(path, original)
-        return Result(mutant, {0: "survived", None: "hung"}.get(status, "killed"))
+        # 5 says that none of them was there to run.
+        outcomes = {0: "survived", 5: "not reached", None: "hung"}
+        return Result(mutant, outcomes.get(status, "killed"))
 
     def _write(self, path: Path, content: bytes) -> None:
         """Write a module so that what was compiled of it is not taken for what it is now."""
@@ -104,10 +112,11 @@ class Tree:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self._running = process
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            self.close()
             process.wait()
             return None
 
@@ -117,7 +126,7 @@ def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
     digest = hashlib.sha256()
     for folder in ("reservation", "consumers", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in {".py", ".sql"} and "mutation" not in path.parts:
+            if path.suffix in {".py", ".sql"} and "mutation" not in path.relative_to(ROOT).parts:
                 digest.update(path.read_bytes())
     kept = ROOT / "build" / "mutation" / f"{digest.hexdigest()[:16]}.json"
     if not kept.exists():
@@ -190,6 +199,9 @@ def main() -> None:
     ):
         for mutant, outcome in run(trees, list(names), what_tests_reach(trees)):
             table[names[mutant]][outcome] += 1
+            done = sum(counts.total() for counts in table.values())
+            if done % 50 == 0:
+                print(f"{done} done in {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
             if outcome != "killed":
                 print(f"{outcome}: {mutant.told(ROOT)}", flush=True)
     _report(table, time.monotonic() - began)
@@ -199,10 +211,12 @@ def main() -> None:
 def _trees(folder: Path, number: int) -> Iterator[list[Tree]]:
     """Give copies of the tree, each with a server of its own, while they are needed."""
     os.environ.pop("RESERVATION_TEST_DATABASE_URL", None)
-    with ExitStack() as servers:
-        yield [
-            Tree(folder / str(n), servers.enter_context(server("embedded"))) for n in range(number)
-        ]
+    with ExitStack() as stack:
+        trees = []
+        for n in range(number):
+            address = stack.enter_context(server("embedded"))
+            trees.append(stack.enter_context(closing(Tree(folder / str(n), address))))
+        yield trees
 
 
 def _report(table: dict[str, Counter[str]], seconds: float) -> None:
