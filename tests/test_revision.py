@@ -389,6 +389,14 @@ def test_who_is_killed_while_the_disk_is_told_leaves_that_to_the_next(tmp_path, 
     assert len(calls) == 2  # the file and its folder
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="says which start it was on Linux alone")
+def test_the_file_says_in_which_start_of_the_machine_it_was_written(tmp_path):
+    """By which what the disk may have lost is known."""
+    ClockRevisions(tmp_path / "last").next()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert (tmp_path / "last").read_text().split()[3] == boot
+
+
 def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
     """One in a second, and the folder once."""
     calls, fsync = [], os.fsync

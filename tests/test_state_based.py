@@ -684,6 +684,31 @@ def test_what_was_removed_counts_for_its_stream_and_category(connection, store):
         batch(connection, COMMANDS, component).run(1)
 
 
+def test_a_message_that_is_known_in_one_stream_is_new_to_another(connection, store):
+    """A state's stream has what was handled for it, and no more."""
+    store.write(Add("1"), SENT)
+    drain(connection, tally())
+    (stored,) = versions(connection)
+    here, there = States(connection).look(
+        [(STATE, str(stored["message_id"])), ("tally:state-2", str(stored["message_id"]))]
+    )
+    assert here.known is not None
+    assert (there.known, there.newest) == (None, -1)
+
+
+@pytest.mark.parametrize("streams", ["12", "21"])
+def test_a_stream_is_built_from_its_own_versions(connection, store, streams):
+    """Also if another holds the whole at other positions."""
+    for stream in streams:
+        form = "delta" if stream == "1" else "whole"
+        store.write([Add(stream)] * 3, f"tally:command-{stream}")
+        drain(connection, tally(StateBased(form)))
+    for stream in streams:
+        newest = States(connection).newest(f"tally:state-{stream}")
+        assert newest is not None
+        assert json.loads(newest)["total"] == 3
+
+
 def test_a_reserved_command_has_its_state_too(connection, store):
     """A reissue under another id is discarded before it comes to that."""
     component = tally()
@@ -717,8 +742,8 @@ def test_the_highest_of_what_was_removed_is_remembered(connection, store):
 def test_a_step_removes_a_bounded_number(connection, store):
     """And says where the next one begins, until all streams were looked at."""
     component = tally(StateBased(window=DAY))
-    for n in range(3):
-        store.write([Add(str(n))] * (4 + n), f"tally:command-{n}")
+    for n, added in enumerate((1, 1, 4, 5, 6)):
+        store.write([Add(str(n))] * added, f"tally:command-{n}")
     store.write([Add("1")], "other:command-1")
     drain(connection, component)
     age(connection)
@@ -729,8 +754,8 @@ def test_a_step_removes_a_bounded_number(connection, store):
         start = step.resume
     assert sum(steps) == 12
     assert max(steps) == 2
-    newest = [[one["position"] for one in versions(connection, f"tally:state-{n}")] for n in "012"]
-    assert newest == [[3], [4], [5]]
+    left = [versions(connection, f"tally:state-{n}") for n in range(5)]
+    assert [[one["position"] for one in stream] for stream in left] == [[0], [0], [3], [4], [5]]
     assert count_removable(connection, DAY) == 0
 
 
