@@ -55,6 +55,25 @@ class Sent:
     revision: int
 
 
+def intent(sent: Sent) -> Any:
+    """Return the command of an intent: every third takes, from one of two entities."""
+    number = sent.number
+    account, amount = str(number % 2), str(1 + number)
+    if number % 3 == 2:
+        return withdraw(f"k{number}", amount, account=account)
+    return deposit(f"k{number}", amount, account=account)
+
+
+def numbered_intent(sent: Sent) -> Any:
+    """Return the same with its revision, from one of two senders."""
+    return numbered(intent(sent), sent.revision, str(sent.number // 4))
+
+
+def opening_intent(sent: Sent) -> Any:
+    """Return the same, but that the last two open an entity each."""
+    return open_(str(sent.number % 2)) if sent.number > 5 else intent(sent)
+
+
 # Which of the messages take effect, of all that were stored, in their order.
 Taken = Callable[[list[Sent]], list[Sent]]
 
@@ -71,9 +90,10 @@ def by_key(came: list[Sent]) -> list[Sent]:
 
 def newer(came: list[Sent]) -> list[Sent]:
     """Take what is newer than all that came before it, by entity and source."""
-    taken, last = [], dict[tuple[int, int], int]()
+    taken, last = [], dict[tuple[str, str], int]()
     for one in came:
-        line = (one.number % 2, source(one.number))
+        command = numbered_intent(one)
+        line = (command.account_id, command.source)
         if one.revision > last.get(line, -1):
             last[line] = one.revision
             taken.append(one)
@@ -85,7 +105,7 @@ def opening(came: list[Sent]) -> list[Sent]:
     taken: list[Sent] = []
     for one in came:
         begun = any(other.number % 2 == one.number % 2 for other in effective(taken, OPENING))
-        if not (isinstance(OPENING.intent(one), Open) and begun):
+        if not (isinstance(opening_intent(one), Open) and begun):
             taken.append(one)
     return taken
 
@@ -107,17 +127,17 @@ class Way:
     make: Callable[[], Component]
     taken: Taken = each
     twice: bool = True
-    intent: Callable[[Sent], Any] = lambda sent: intent(sent.number)
+    intent: Callable[[Sent], Any] = intent
     late: bool = False
 
 
-OPENING = Way(opened, opening, intent=lambda sent: to_open(sent.number))
+OPENING = Way(opened, opening, intent=opening_intent)
 WAYS = {
     "processed": Way(lambda: purse(Processed())),
     "processed, key": Way(lambda: purse(Processed(key=key_of)), by_key),
     "message id": Way(lambda: purse(MessageIdInEvents())),
-    "revisions": Way(revised, newer, intent=lambda sent: with_revision(sent)),
-    "revisions, late": Way(revised, newer, intent=lambda sent: with_revision(sent), late=True),
+    "revisions": Way(revised, by_key, intent=numbered_intent),
+    "revisions, late": Way(revised, newer, intent=numbered_intent, late=True),
     "states": Way(lambda: purse(StateBased("whole"))),
     "states, deltas": Way(lambda: purse(StateBased("delta"))),
     "states, shared": Way(lambda: purse(StateBased("whole")), twice=False),
@@ -147,29 +167,6 @@ events = st.one_of(
     ),
 )
 histories = st.lists(events, min_size=4, max_size=24)
-
-
-def intent(number: int) -> Any:
-    """Return the command of an intent: every third takes, from one of two entities."""
-    account, amount = str(number % 2), str(1 + number)
-    if number % 3 == 2:
-        return withdraw(f"k{number}", amount, account=account)
-    return deposit(f"k{number}", amount, account=account)
-
-
-def source(number: int) -> int:
-    """Return which of two senders an intent is of."""
-    return number // 4
-
-
-def with_revision(sent: Sent) -> Any:
-    """Return the command of an intent, which carries a revision."""
-    return numbered(intent(sent.number), sent.revision, str(source(sent.number)))
-
-
-def to_open(number: int) -> Any:
-    """Return the command of an intent, of which the last two open an entity each."""
-    return open_(str(number % 2)) if number > 5 else intent(number)
 
 
 class _Killed(BaseException):
