@@ -325,16 +325,17 @@ class Explorer:
         consumer.blocked = False
         if went_on:
             consumer.seen = (*consumer.seen, self._version)
+            consumer.began = consumer.began or self._version
             if consumer.ends:
                 self._version = self._committed()
         connection = consumer.connection
         if connection.lost is not None:
             alone = consumer.began == self._version
             assert not alone, f"with nobody in its way a consumer fails: {connection.lost}"
-            connection.lost, consumer.began = None, self._version
+            connection.lost = consumer.began = None
         if connection.afresh is not None:
             consumer.seen = ((hash(connection.afresh),) * 2,)
-            connection.afresh, consumer.began = None, self._version
+            connection.afresh = consumer.began = None
         if consumer.failure is not None:
             raise AssertionError(repr(consumer.failure)) from consumer.failure
 

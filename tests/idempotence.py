@@ -98,9 +98,9 @@ def within(once: Any = None) -> Component:
     return component
 
 
-def revised() -> Component:
+def revised(once: Any = Revisions()) -> Component:  # noqa: B008  it is a value
     """Return a purse whose commands carry revisions."""
-    return purse(Revisions(), adds=NumberedDeposit, takes=NumberedWithdraw)
+    return purse(once, adds=NumberedDeposit, takes=NumberedWithdraw)
 
 
 def opened() -> Component:
