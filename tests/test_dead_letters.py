@@ -445,7 +445,9 @@ def plant(connection, position, **columns):
 
 
 def cli(database_url, *arguments, status=0):
-    done = run_cli("dead-letters", *arguments, env={"RESERVATION_DATABASE_URL": database_url})
+    done = run_cli(
+        "dead-letters", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
+    )
     assert done.returncode == status, done.stderr
     return done.stdout if status == 0 else done.stderr
 

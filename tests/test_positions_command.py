@@ -26,7 +26,7 @@ def reservation(database_url):
     """Give the command line on the test's database; what it prints as JSON, if it does."""
 
     def run(*arguments, status=0):
-        done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": database_url})
+        done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"})
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout) if "--json" in arguments and status == 0 else done

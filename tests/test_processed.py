@@ -25,7 +25,7 @@ from reservation.store.connection import connect
 from reservation.store.roles import grant
 from tests.bank import batch
 from tests.once import COMMANDS, SENT, effects, pay, prepare, redeliver, refund, run, till
-from tests.processes import Started
+from tests.processes import EXAMPLES, Started
 
 BY_KEY = Processed(key="pay_id")
 DAY = timedelta(days=1)
@@ -218,10 +218,11 @@ def test_what_is_refused_for_its_age_is_a_dead_letter_that_says_so(
     assert effects(connection, "many") == Counter()
 
 
-APP = """
+APP = f"""
+import sys; sys.path.append({str(EXAMPLES)!r})
 from reservation import Processed
 from tests.once import till
-many = till(Processed(key="pay_id"{}), name="many")
+many = till(Processed(key="pay_id"{{}}), name="many")
 """
 
 

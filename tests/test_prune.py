@@ -24,7 +24,9 @@ def cli(database_url):
     """Give what runs the command to its end."""
 
     def prune(*arguments):
-        return run_cli("prune", *arguments, env={"RESERVATION_DATABASE_URL": database_url})
+        return run_cli(
+            "prune", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
+        )
 
     return prune
 

@@ -1,6 +1,7 @@
 """The example of the source: a shot handled twice has one outcome, whatever lies between."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from shooting_range.component import ATTEMPTS, POSITIONS, ShootingRange
 from shooting_range.messages import FireAt, MoveTarget
 from tests.bank import batch, drain
 from tests.crashing import Cut
-from tests.processes import PATIENCE, Started
+from tests.processes import EXAMPLES, PATIENCE, Started
 
 GAME = "shootingRange:command-1"
 COMMANDS = "shootingRange:command"
@@ -131,6 +132,7 @@ def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, s
     crasher = subprocess.Popen(
         [sys.executable, "-P", "-m", "tests.crashing", database_url],
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -166,7 +166,7 @@ def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
         "VALUES (1234567, E'a\\x1b[31m-1', 0, 'Deposit', '{}')"
     )
     group(connection, [0], category="a\x1b[31m", consumer="[bold]x")
-    done = run_cli("status", "--database-url", database_url)
+    done = run_cli("status", "--database-url", database_url, env={"COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "a\\x1b[31m" in done.stdout
@@ -274,7 +274,7 @@ def test_watching_outlives_the_database(server_url, database_url):
 )
 def test_watching_is_for_people(database_url, arguments, problem):
     """Where nobody can look at it, it is refused."""
-    done = run_cli("status", *arguments, "--database-url", database_url)
+    done = run_cli("status", *arguments, "--database-url", database_url, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert problem in done.stderr
 

@@ -11,7 +11,7 @@ from reservation import Metadata, Write
 from tests.bank import batch, drain
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.idempotence import PURSE, drained, purse
-from tests.processes import run_cli
+from tests.processes import EXAMPLES, run_cli
 
 pytestmark = pytest.mark.spark
 
@@ -66,6 +66,7 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
             "reserved": 2,
             "missing": 1,
             "pending": 2,
+            "dead": 0,
             "orphans": 2,
             "multiple": 1,
             "conflicts": 1,
@@ -146,7 +147,8 @@ def test_java_that_is_missing_or_too_old_is_named(database_url, tmp_path, versio
     assert "openjdk-17-jre-headless" in line
 
 
-WITHIN = """
+WITHIN = f"""
+import sys; sys.path.append({str(EXAMPLES)!r})
 from bank.messages import Deposit, Withdraw
 from tests.idempotence import purse
 
