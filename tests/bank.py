@@ -39,6 +39,11 @@ def claim(connection: Connection[Any], consumer: str, category: str) -> Position
         session(connection.info.dsn), consumer, category, Share(), structlog.get_logger()
     )
     membership.join(connection)
+    # A connection that was cut a moment ago may still move the position; a member would pass it by.
+    connection.execute(
+        "SELECT FROM reservation.positions WHERE consumer = %s AND category = %s FOR UPDATE",
+        [consumer, category],
+    )
     membership.turn(connection)
     return membership.positions
 
