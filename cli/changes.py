@@ -17,6 +17,18 @@ from reservation.message import printable
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
+def chosen(component: Component, category: str | None) -> list[str]:
+    """Return the category that was named, or all that a component's consumers read.
+
+    Raises:
+        UsageError: it is none of theirs.
+    """
+    if category is None:
+        return categories(component)
+    check_category(component, category)
+    return [category]
+
+
 def check_category(component: Component, category: str) -> None:
     """Refuse a category that a component's consumers do not read.
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from consumers.host import ConsumerFailed
-from reservation.errors import MessageError, PositionLostError, ReservationError
+from reservation.errors import MessageError, ReservationError
 
 NOT_IN_ORDER = 1
 COULD_NOT_RUN = 2
@@ -59,7 +59,7 @@ class Group(click.Group):
 def _is_about_data(error: Exception) -> bool:
     if isinstance(error, ConsumerFailed):
         return not error.could_not_run
-    return isinstance(error, MessageError | PositionLostError)
+    return isinstance(error, MessageError)
 
 
 def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -2,11 +2,10 @@
 
 import click
 
-from cli.changes import carry_out, check_category
+from cli.changes import carry_out, chosen
 from cli.errors import debug_option
 from cli.options import app_options, database_option, json_option
 from consumers.resting import find_resting, plan_partitions
-from consumers.stored_positions import categories
 from reservation.app_path import load_component
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
@@ -39,12 +38,10 @@ def partitions(
       reservation partitions bank:account 4 --category accountTransaction
     """
     component = load_component(app, app_dir)
-    if category is not None:
-        check_category(component, category)
+    wanted = chosen(component, category)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         changes = [
-            plan_partitions(find_resting(connection, component.name, one), number)
-            for one in ([category] if category else categories(component))
+            plan_partitions(find_resting(connection, component.name, one), number) for one in wanted
         ]
         carry_out(connection, changes, None, as_json=as_json)

@@ -6,13 +6,13 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from cli.changes import carry_out, check_category, yes_option
+from cli.changes import carry_out, check_category, chosen, yes_option
 from cli.errors import Failure, Group, debug_option
 from cli.options import app_options, database_option, json_option, optional_app_options
 from cli.tables import console
 from consumers.eventide import position_stream, stored_position
 from consumers.resting import find_resting, plan_move
-from consumers.stored_positions import StoredPosition, categories, read_positions
+from consumers.stored_positions import StoredPosition, read_positions
 from reservation.app_path import load_component
 from reservation.message import printable
 from reservation.store.connection import connect
@@ -120,14 +120,10 @@ def reset_command(
       reservation positions reset bank:account accountTransaction --yes
     """
     component = load_component(app, app_dir)
-    if category is not None:
-        check_category(component, category)
+    wanted = chosen(component, category)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        groups = [
-            find_resting(connection, component.name, one)
-            for one in ([category] if category else categories(component))
-        ]
+        groups = [find_resting(connection, component.name, one) for one in wanted]
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]
         carry_out(connection, changes, None if yes else "Set them to 0", as_json=as_json)
 
@@ -171,9 +167,7 @@ def import_command(
       reservation positions import bank:account --category account:command --identifier bank
     """
     component = load_component(app, app_dir)
-    if category is not None:
-        check_category(component, category)
-    read = [category] if category else categories(component)
+    read = chosen(component, category)
     changes = []
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)

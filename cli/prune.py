@@ -8,7 +8,7 @@ from datetime import timedelta
 import click
 
 from cli.errors import debug_option
-from cli.options import database_option, json_option
+from cli.options import database_option, json_option, optional_app_options
 from reservation.app_path import load_component
 from reservation.idempotence.pruning import ALWAYS, Prune, Pruned, prune_reservations, prune_states
 from reservation.store.connection import connect
@@ -38,14 +38,7 @@ class Age(click.ParamType[timedelta]):
 
 
 @click.command()
-@click.argument("app", metavar="[APP]", required=False)
-@click.option(
-    "--app-dir",
-    type=click.Path(file_okay=False),
-    default=".",
-    show_default="the current folder",
-    help="The folder in which APP's module is looked for first.",
-)
+@optional_app_options
 @click.option(
     "--reservations-older-than",
     "reservations",

@@ -202,9 +202,7 @@ class Consumer:
             self._singly = self._batch_size
             return True
         except PositionLostError as error:
-            self._log.warning("partitions_lost", error=str(error))
-            self._patiently(self._turn, connection, stop)
-            return True
+            return self._lost(error, connection, stop)
         if result is None or not result.moved:
             self._singly = 0
             return False
@@ -271,15 +269,19 @@ class Consumer:
                     singly=self._singly > 0,
                 )
         except PositionLostError as error:
-            self._log.warning("partitions_lost", error=str(error))
-            self._patiently(self._turn, connection, stop)
-            return True
+            return self._lost(error, connection, stop)
         self._blocked -= retried.freed
         tell_conflicts(self._log, retried.conflicts)
         tell_letters(self._log, retried.letters)
         if retried.handled or retried.dead:
             self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
         return retried.more
+
+    def _lost(self, error: PositionLostError, connection: Connection[Any], stop: Stop) -> bool:
+        """Look what is left of what was held; there is cause to try again with that."""
+        self._log.warning("partitions_lost", error=str(error))
+        self._patiently(self._turn, connection, stop)
+        return True
 
     def _persistently(self, call: Callable[[bool], R], stop: Stop) -> R | None:
         """Make a call until no other transaction is in its way; None if it is time to stop.

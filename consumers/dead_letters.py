@@ -6,8 +6,6 @@ behind it. Only the holder of their partition adds letters and handles them; peo
 only (`consumers.letter_states`), and each side holds off the other while it does.
 """
 
-import os
-import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +13,12 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.failure import Failure, Letter
+from consumers.naming import process_name
 from reservation.message import StoredMessage
 from reservation.queries import load_queries
 from reservation.store.errors import translated
 
 _QUERIES = load_queries("consumers", "dead_letters.sql")
-
-# Names this process in letters, so that its logs can be found.
-PROCESS = f"{socket.gethostname()}:{os.getpid()}"
 
 
 class LettersChanged(Exception):
@@ -65,7 +61,7 @@ class DeadLetters:
             consumer: the component's name.
             category: the category that is read.
         """
-        self._names = {"consumer": consumer, "category": category, "process": PROCESS}
+        self._names = {"consumer": consumer, "category": category, "process": process_name()}
 
     def blocked(
         self, connection: Connection[Any], partitions: Collection[int], size: int

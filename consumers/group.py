@@ -10,8 +10,6 @@ long as its lease. It may still be alive then, and only paused: its batch can no
 whoever took its partitions over has raised their epochs.
 """
 
-import os
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from psycopg import Connection
 
 from consumers.heartbeat import Heartbeat
 from consumers.logs import Log
+from consumers.naming import process_name
 from consumers.position import Held, Positions
 from consumers.session import Session
 from reservation.errors import GroupError
@@ -116,7 +115,7 @@ class Membership:
                     "consumer": self._consumer,
                     "category": self._category,
                     "partitions": self._share.partitions or self._share.to_begin_with,
-                    "process": f"{socket.gethostname()}:{os.getpid()}",
+                    "process": process_name(),
                     "partition": self._share.member,
                     "lease": LEASE,
                     "former": self._member,

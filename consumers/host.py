@@ -4,8 +4,8 @@ One consumer runs in the process that was started. Several get a process each: t
 them, hands a signal on to them, and starts one again that dies without a word, since what one
 message does to a process is no reason to stop the others. It stops all when one of them says why it
 can not go on, or dies again and again, so that whoever supervises the host sees the failure. A
-consumer whose host dies stops by itself. One that does not stop in
-time ends itself (`Grace`), and if it can not even do that, its host kills it.
+consumer whose host dies stops by itself. One that does not stop in time ends itself (`Grace`), and
+if it can not even do that, its host kills it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from consumers.session import Session
 from consumers.stopping import STOP_SIGNALS, Stop
 from consumers.vitals import Vitals
 from reservation.app_path import load_component
-from reservation.errors import MessageError, PositionLostError, ReservationError
+from reservation.errors import MessageError, ReservationError
 from reservation.store.notice import Notices
 
 # Of the text with which a consumer tells its host why it fails. The host reads it once the consumer
@@ -50,8 +50,7 @@ class ConsumerFailed(ReservationError):
     """A consumer's process ended without having been told to.
 
     Attributes:
-        could_not_run: whether something kept it from running, rather than a message or its being
-            taken over.
+        could_not_run: whether something kept it from running, rather than a message or its death.
     """
 
     def __init__(self, message: str, *, could_not_run: bool = False) -> None:
@@ -292,7 +291,7 @@ def _process(assignment: Assignment, failures: Connection, report_to: socket.soc
         configure_logs(level=assignment.log_level)
         try:
             _consume(assignment, stop, Vitals(report_to), impatient=False)  # its host is
-        except (MessageError, PositionLostError) as error:
+        except MessageError as error:
             failures.send((str(error)[:LONGEST_REASON], False))
             raise SystemExit(1) from None
         except ReservationError as error:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
+from psycopg import Connection
 
 from reservation.idempotence.strategy import Incoming
 from reservation.metadata import Metadata
 from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, register_arrays
+from reservation.store.arrays import IntArray, TextArray, array_cursor
 from reservation.store.errors import translated
 
 _QUERIES = load_queries("reservation.idempotence", "in_events.sql")
@@ -54,12 +53,14 @@ def causes(connection: Connection[Any], batch: Sequence[Incoming]) -> list[Cause
     for one in batch:
         position = one.message.global_position
         after[one.entity_stream] = min(position, after.get(one.entity_stream, position))
-    cursor = Cursor(connection, row_factory=tuple_row)
-    register_arrays(cursor)
     with translated():
-        rows = cursor.execute(
-            _QUERIES["newer_events"], [TextArray(list(after)), IntArray(list(after.values()))]
-        ).fetchall()
+        rows = (
+            array_cursor(connection)
+            .execute(
+                _QUERIES["newer_events"], [TextArray(list(after)), IntArray(list(after.values()))]
+            )
+            .fetchall()
+        )
     return [Cause(*row) for row in rows]
 
 

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
+from psycopg import Connection
 
 from reservation import stream_name
 from reservation.errors import (
@@ -40,7 +39,7 @@ from reservation.idempotence.key import KeyFunction, check_fields, key_parts, ke
 from reservation.idempotence.strategy import Incoming
 from reservation.metadata import Metadata
 from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, register_arrays
+from reservation.store.arrays import IntArray, TextArray, array_cursor
 from reservation.store.errors import translated
 
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
@@ -232,8 +231,7 @@ class ProcessedCheck:
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = Cursor(self._connection, row_factory=tuple_row)
-        register_arrays(cursor)
+        cursor = array_cursor(self._connection)
         with translated():
             return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
 

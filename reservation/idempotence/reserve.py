@@ -23,7 +23,7 @@ from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
 from reservation.message import StoredMessage
 from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, register_arrays
+from reservation.store.arrays import IntArray, TextArray, array_cursor
 from reservation.store.errors import translated
 
 # What tells a copy in the command category from a command, among its local properties.
@@ -156,12 +156,14 @@ def _outcomes(
     volatile: Mapping[str, Sequence[str]],
 ) -> Iterator[tuple[int, Outcome]]:
     positions, names = zip(*commands, strict=True)
-    cursor = connection.cursor()
-    register_arrays(cursor)
     with translated():
-        rows = cursor.execute(
-            _QUERIES[query],
-            [IntArray(positions), TextArray(names), json.dumps(volatile, ensure_ascii=False)],
-        ).fetchall()
+        rows = (
+            array_cursor(connection)
+            .execute(
+                _QUERIES[query],
+                [IntArray(positions), TextArray(names), json.dumps(volatile, ensure_ascii=False)],
+            )
+            .fetchall()
+        )
     for ordinal, outcome in rows:
         yield ordinal, Outcome(outcome)

@@ -17,15 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
+from psycopg import Connection
 
 from reservation.errors import IdempotenceKeyError, SerializationError
 from reservation.idempotence.key import check_fields, key_part
 from reservation.idempotence.strategy import Incoming
 from reservation.metadata import Metadata
 from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, register_arrays
+from reservation.store.arrays import IntArray, TextArray, array_cursor
 from reservation.store.errors import translated
 
 _QUERIES = load_queries("reservation.idempotence", "revision.sql")
@@ -158,8 +157,7 @@ class RevisionCheck:
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = Cursor(self._connection, row_factory=tuple_row)
-        register_arrays(cursor)
+        cursor = array_cursor(self._connection)
         with translated():
             return cursor.execute(
                 _QUERIES[query], [*self._of, *parameters], prepare=False

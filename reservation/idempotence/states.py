@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 from psycopg import Connection, Cursor
 from psycopg import errors as pg
-from psycopg.rows import tuple_row
 
 from reservation.errors import ExpectedVersionError
 from reservation.idempotence.delta import apply
 from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, UuidArray, register_arrays
+from reservation.store.arrays import IntArray, TextArray, UuidArray, array_cursor
 from reservation.store.errors import translated
 
 QUERIES = load_queries("reservation.idempotence", "states.sql")
@@ -186,8 +185,7 @@ class States:
 
     # Any: what a query takes.
     def _execute(self, query: str, **parameters: Any) -> Cursor[tuple[Any, ...]]:
-        cursor = Cursor(self._connection, row_factory=tuple_row)
-        register_arrays(cursor)
+        cursor = array_cursor(self._connection)
         with translated():
             try:
                 return cursor.execute(QUERIES[query], parameters, prepare=False)

@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from psycopg import adapters
+from psycopg import Connection, Cursor, adapters
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+from psycopg.rows import tuple_row
 
 _HEADER = struct.Struct("!iiiii")  # dimensions, whether there are NULLs, type, length, lower bound
 _LENGTH = struct.Struct("!i")
@@ -104,6 +105,13 @@ _DUMPERS = {
         (IntArray, "int8"),
     )
 }
+
+
+def array_cursor(connection: Connection[Any]) -> Cursor[tuple[Any, ...]]:
+    """Return a cursor that takes these arrays and gives tuples, whatever the connection has."""
+    cursor = Cursor(connection, row_factory=tuple_row)
+    register_arrays(cursor)
+    return cursor
 
 
 def register_arrays(context: AdaptContext) -> None:
