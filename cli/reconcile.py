@@ -3,6 +3,8 @@
 import json
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -10,21 +12,78 @@ from rich.console import Console
 
 from cli.errors import NOT_IN_ORDER, debug_option
 from cli.extras import require_extras
-from cli.options import app_options, database_option
+from cli.options import app_options, database_option, json_option
 from cli.termination import clear_away_on_sigterm
 from reservation.app_path import load_component
-from spark_jobs.run import as_json, reconcile_component
+from spark_jobs import run as running
+from spark_jobs import thresholds
+from spark_jobs.output import outputs
+from spark_jobs.result import VIOLATIONS
+from spark_jobs.snapshot import GRACE
+
+
+class Duration(click.ParamType[timedelta]):
+    """A time that something may take, such as 90s, 5m, 2h or 1d."""
+
+    name = "duration"
+    _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}  # noqa: RUF012
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return the duration that a text says."""
+        if isinstance(value, timedelta):
+            return value
+        text = str(value)
+        number, unit = text[:-1], text[-1:]
+        if not number.isdecimal() or unit not in self._UNITS:
+            self.fail(f"{text!r} is no duration; write 90s, 5m, 2h or 1d", param, ctx)
+        return timedelta(**{self._UNITS[unit]: int(number)})
+
+
+def _file(name: str, what: str) -> object:
+    return click.option(
+        name,
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help=what,
+    )
 
 
 @click.command()
 @app_options
 @database_option
-@click.option("--json", "as_json_", is_flag=True, help="Print one JSON object.")
+@json_option
+@_file("--html", "Write a page to this file, which needs no other.")
+@_file("--junit", "Write JUnit's XML to this file, for CI.")
+@_file("--prometheus", "Write metrics to this file, for the textfile collector of node-exporter.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Write every row that needs attention to this new folder, as Parquet.",
+)
+@click.option(
+    "--fail-on",
+    default=",".join(VIOLATIONS),
+    show_default="every kind of finding",
+    metavar="NAMES",
+    help="What makes the exit status 1, as name, name:N or name:N%, several with commas between.",
+)
+@click.option("--warn", metavar="NAMES", help="What is only pointed out, written likewise.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep in this folder what was read, and read only what is new.",
+)
+@click.option(
+    "--grace",
+    type=Duration(),
+    default=GRACE,
+    show_default="5m",
+    help="How old a message is that counts as read, in a store in which no consumer of ours or of "
+    "Eventide's keeps its position.",
 )
 @click.pass_context
 @debug_option
@@ -33,38 +92,71 @@ def reconcile(
     app: str,
     app_dir: str,
     database_url: str,
-    as_json_: bool,
+    as_json: bool,
+    html: Path | None,
+    junit: Path | None,
+    prometheus: Path | None,
     output: Path | None,
+    fail_on: str,
+    warn: str | None,
+    state: Path | None,
+    grace: timedelta,
 ) -> None:
-    """Hold the commands of the component APP against their reservations, with Spark.
+    """Hold what the component APP was asked to do against what it did, with Spark.
 
-    Both categories are read from the running store, in parallel and under one snapshot. For each
-    reservation category it says how many commands there are and how many distinct keys, and of
-    these what is reserved, pending (not yet read by the consumer), missing (read and not reserved),
-    duplicate, in conflict (same key, other content), an orphan (a reservation without a command) or
-    more than one message.
+    All categories are read from the running store, in parallel and under one snapshot. Of commands
+    and their reservations it says what is reserved, pending (not yet read by the consumer), missing
+    (read and not reserved), duplicate, in conflict (same key, other content), an orphan (a
+    reservation without a command) or more than one message; of reserved commands and the events that
+    follow them, what was handled, had its effect twice or had none, and which events follow nothing.
 
-    Exit status: 0 all is in order; 1 something is missing, an orphan, more than one message or in
-    conflict; 2 it could not run. Needs Java 17 and the extra `spark`.
+    Exit status: 0 nothing reached a threshold of --fail-on; 1 something did; 2 it could not run.
+    Needs Java 17 and the extra `spark`.
 
     \b
     Examples:
       reservation reconcile bank:account
+      reservation reconcile bank:account --html report.html
       reservation reconcile bank:account --json | jq '.categories[0].missing'
-      reservation reconcile bank:account --output findings
+      reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
+      reservation reconcile bank:account --output findings --junit reconcile.xml
+      reservation reconcile bank:account --state /var/lib/reservation/account
     """
     require_extras("spark")
     clear_away_on_sigterm()
+    checked = thresholds.parse(fail_on)
+    if warn:
+        checked += thresholds.parse(warn, failing=False)
     component = load_component(app, app_dir)
-    progress = Console(stderr=True)
-    status = progress.status("Reconciling with Spark…") if sys.stderr.isatty() else nullcontext()
-    with status:
-        report = reconcile_component(component, app, app_dir, database_url, output)
-    if as_json_:
-        click.echo(json.dumps(as_json(report)))
-    else:
-        from spark_jobs.report import print_report
+    with outputs() as staged:
+        run = running.Run(
+            component,
+            app,
+            Path(app_dir),
+            database_url,
+            grace=grace,
+            details=html is not None or as_json,
+            findings=staged.folder(output) if output else None,
+            state=state,
+        )
+        files = [
+            (staged.file(place), f"spark_jobs.report.{name}", f"render_{name}")
+            for name, place in (("html", html), ("junit", junit), ("prometheus", prometheus))
+            if place
+        ]
+        progress = Console(stderr=True)
+        with progress.status("Reconciling with Spark…") if sys.stderr.isatty() else nullcontext():
+            report = running.reconcile(run)
+        reached = thresholds.reached(report, checked)
+        for path, module, render in files:
+            path.write_text(getattr(import_module(module), render)(report, reached))
+    if as_json:
+        from spark_jobs.report.as_json import as_json as to_json
 
-        print_report(report, Console())
-    if not report.in_order:
+        click.echo(json.dumps(to_json(report, reached)))
+    else:
+        from spark_jobs.report.terminal import print_report
+
+        print_report(report, reached, Console())
+    if any(one.threshold.failing for one in reached):
         context.exit(NOT_IN_ORDER)

@@ -9,3 +9,15 @@ class SparkUnavailableError(ReservationError):
 
 class SparkJobError(ReservationError):
     """A job did not come to its end; nothing that it had written was put in place."""
+
+
+class ReadError(ReservationError):
+    """The store could not be read by one of Spark's workers."""
+
+
+class OptionError(ReservationError):
+    """An option of the source names nothing that there is."""
+
+
+class StateError(ReservationError):
+    """The state of earlier runs can not be gone on from."""

@@ -1,114 +1,206 @@
 """Commands held against their reservations: is every command reserved, and each key once?
 
-Every row of the two categories gets one verdict. Rows of one key are put in order, its reservation
+Every row of the categories gets one verdict. Rows of one key are put in order, its reservation
 first and then its commands as they came; the content of the first row is what the key stands for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.component import Component
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
+from spark_jobs.declaration import Declaration
+from spark_jobs.judging import Counts, Read
+from spark_jobs.keys import with_function_keys
+from spark_jobs.progress import Progress
+from spark_jobs.result import Reconciled
 
-# What needs a person's attention.
-VIOLATIONS = ("missing", "orphan", "multiple", "conflict")
+_MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
+
+# Under what name each count of a pair is kept, and the verdict that it counts.
+_VERDICTS = {
+    "duplicates": "duplicate",
+    "missing": "missing",
+    "pending": "pending",
+    "dead": "dead",
+    "orphans": "orphan",
+    "conflicts": "conflict",
+    "wrong_type": "wrong-type",
+}
+_FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
+_OPEN = ("missing", "pending", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
-    """What became of the commands that are reserved into one category.
-
-    Commands are without a key, the first of their key, a duplicate, or a conflict: ``commands =
-    keyless + keys + duplicates + conflicts``; and ``keyless + keys = reserved + missing +
-    pending + dead``. (Where a reservation says what none of its commands says, each of them is a
-    conflict, and the first is counted as a key too.)
+class Reconcile:
+    """The job, for one component.
 
     Attributes:
-        command_category: where the commands are.
-        reservation_category: where they are reserved, or the entity's category for commands that
-            initiate.
-        commands: how many commands are stored.
-        keys: how many distinct idempotence keys they have.
-        keyless: commands that have no usable key, and so can not be reserved.
-        duplicates: commands that say the same as an earlier one of their key.
-        reserved: keys that have a reservation.
-        missing: keys without one although the consumer has read their command: lost.
-        pending: keys without one that the consumer has not read yet.
-        dead: keys without one whose command is a dead letter, or is parked behind one.
-        orphans: reservations without a command.
-        multiple: reservation streams with more than one message.
-        conflicts: commands whose content is not that of their key.
+        component: whose commands they are.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions.
     """
 
-    command_category: str
-    reservation_category: str
-    commands: int
-    keys: int
-    keyless: int
-    duplicates: int
-    reserved: int
-    missing: int
-    pending: int
-    dead: int
-    orphans: int
-    multiple: int
-    conflicts: int
+    component: Component
+    app: str
+    app_dir: Path
+
+    name = "reconcile"
 
     @property
-    def in_order(self) -> bool:
-        """Whether nothing was found that needs attention."""
-        return not (self.missing or self.orphans or self.multiple or self.conflicts)
+    def pairs(self) -> list[str]:
+        """The categories that commands are held against, each once."""
+        component = self.component
+        pairs = list(component.reservation_categories)
+        if component.reserves_within:
+            pairs.append(component.command_category)
+        if component.initiations:
+            pairs.append(component.name)
+        return pairs
+
+    def rows(self, read: Read) -> DataFrame:
+        """Return commands and reservations, grouped by key."""
+        component, declaration = self.component, Declaration.of(self.component)
+        made = ["key_category", "key_stream", "causation", "is_copy", "content", "sender"]
+        made += ["function_data"] if declaration.by_function else []
+        sent = read([component.command_category], [*_MESSAGE, *made])
+        sent = with_function_keys(
+            sent.where(F.col("key_category").isNotNull()), declaration, self.app, self.app_dir
+        )
+        rows = sent.select(
+            F.col("key_category").alias("pair"),
+            (~F.col("is_copy")).alias("is_command"),
+            F.lit(False).alias("is_wrong"),
+            F.when(F.col("is_copy"), F.col("stream_name"))
+            .otherwise(F.col("key_stream"))
+            .alias("key_stream"),
+            "causation",
+            "content",
+            "sender",
+            *_MESSAGE,
+        )
+        if component.reservation_categories:
+            rows = rows.unionByName(self._reservations(read, declaration))
+        if component.initiations:
+            rows = rows.unionByName(self._starts(read))
+        return rows.withColumn("group", _group())
+
+    def _reservations(self, read: Read, declaration: Declaration) -> DataFrame:
+        is_wrong = F.lit(True)
+        for type_, key in declaration.keys.items():
+            right = (F.col("category") == key.category) & (F.col("type") == type_)
+            is_wrong &= ~right
+        return read(
+            self.component.reservation_categories, [*_MESSAGE, "causation", "content"]
+        ).select(
+            F.col("category").alias("pair"),
+            F.lit(False).alias("is_command"),
+            is_wrong.alias("is_wrong"),
+            F.col("stream_name").alias("key_stream"),
+            "causation",
+            "content",
+            F.lit(None).cast("string").alias("sender"),
+            *_MESSAGE,
+        )
+
+    def _starts(self, read: Read) -> DataFrame:
+        """Return the events that stand for the reservations of commands that initiate.
+
+        They are the first of the entity's stream. Pseudo events start none, so what follows one
+        may; it is what an initiating command caused.
+        """
+        events = read([self.component.name], [*_MESSAGE, "causation"]).where(
+            F.col("type") != PSEUDO_EVENT
+        )
+        if not self.component.strategies:  # nothing else leaves pseudo events
+            events = events.where(F.col("position") == 0)
+        return events.select(
+            F.lit(self.component.name).alias("pair"),
+            F.lit(False).alias("is_command"),
+            F.lit(False).alias("is_wrong"),
+            F.col("stream_name").alias("key_stream"),
+            "causation",
+            F.lit(None).cast("string").alias("content"),
+            F.lit(None).cast("string").alias("sender"),
+            *_MESSAGE,
+        )
+
+    def judge(self, rows: DataFrame, progress: Progress) -> DataFrame:
+        """Give every command and reservation its verdict."""
+        component = self.component
+        judged = judge(rows, progress, component.name if component.initiations else None)
+        return judged.withColumn("command_category", F.lit(component.command_category))
+
+    def counts(self) -> Mapping[str, Column]:
+        """Return the counts of each pair, under its number and the count's name."""
+        return {
+            f"{n} {name}": column
+            for n, pair in enumerate(self.pairs)
+            for name, column in _counts(F.col("pair") == pair).items()
+        }
+
+    def results(self, counts: Counts) -> list[Reconciled]:
+        """Return what was counted, for each pair."""
+        component = self.component
+        return [
+            Reconciled(
+                component.command_category,
+                pair,
+                initiates=pair == component.name,
+                **{name: counts[f"{n} {name}"] for name in _counts(F.lit(True))},
+            )
+            for n, pair in enumerate(self.pairs)
+        ]
 
 
-def judge(
-    commands: DataFrame, reservations: DataFrame, position: int, letters: Sequence[int] = ()
-) -> DataFrame:
+def _group() -> Column:
+    """Return what brings the rows of a key together; what has no key stands alone."""
+    alone = F.concat(F.lit("-"), F.col("global_position").cast("string"))
+    key = F.when(F.col("is_wrong"), alone).otherwise(F.coalesce("key_stream", alone))
+    # No name of a category has one.
+    return F.concat(F.col("pair"), F.lit("\n"), key)
+
+
+def judge(rows: DataFrame, progress: Progress, initiating: str | None = None) -> DataFrame:
     """Give every command and reservation its verdict.
 
     Args:
-        commands: those reserved into one category, with the columns of `spark_jobs.source`.
-        reservations: that category, with the same columns.
-        position: how far the consumer of the commands has read.
-        letters: the global positions of the commands that it passed without having dealt with them.
+        rows: with the columns that `Reconcile.rows` gives.
+        progress: how far the consumer of the commands has read, and its dead letters.
+        initiating: the entity's category, whose rows stand for commands that initiate; None if
+            there are none.
 
     Returns:
-        The rows of both with ``role`` (command or reservation), ``key_stream``, ``is_key`` (the
-        first command of its key) and ``verdict``: reserved, duplicate, missing, pending, dead,
-        conflict, orphan, multiple, or null for a reservation that is in order.
+        The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
+        multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
+        command of its key), ``is_reserved``, ``is_second`` and the columns of a finding.
     """
-    columns = ["global_position", "position", "stream_name", "type", "id", "key_stream", "content"]
-    rows = (
-        _with_letters(commands, letters)
-        .select(F.lit("command").alias("role"), "is_letter", *columns)
-        .unionByName(
-            reservations.withColumn("key_stream", F.col("stream_name")).select(
-                F.lit("reservation").alias("role"), F.lit(False).alias("is_letter"), *columns
-            )
-        )
-        .withColumn("says", F.struct("type", "content"))
-        # A command without a key has nothing in common with any other.
-        .withColumn(
-            "group",
-            F.coalesce("key_stream", F.concat(F.lit("-"), F.col("global_position").cast("string"))),
-        )
-    )
-    is_command = F.col("role") == "command"
+    is_command = F.col("is_command")
     order: list[Column | str] = [
-        F.col("role").desc(),
+        is_command,
         F.when(~is_command, F.col("position")),
         "global_position",
     ]
     in_order = Window.partitionBy("group").orderBy(*order)
-    whole = Window.partitionBy("group")
+    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
+    says = progress.marked(rows).withColumn("says", F.struct("type", "content"))
+    starts = F.lit(False)
+    if initiating is not None:
+        # An event says what the command says that it follows, and nothing if it follows another.
+        starts = ~is_command & (F.col("pair") == initiating)
+        followed = F.first("causation").over(whole)
+        meant = F.max(F.when(is_command & (F.col("global_position") == followed), F.col("says")))
+        says = says.withColumn("says", F.when(starts, meant.over(whole)).otherwise(F.col("says")))
     judged = (
-        rows.withColumn("meant", F.first("says").over(in_order))
+        says.withColumn("meant", F.first("says").over(whole))
         .withColumn("is_reserved", F.max(~is_command).over(whole))
         .withColumn("has_command", F.max(is_command).over(whole))
         .withColumn("same", F.col("says").eqNullSafe(F.col("meant")))
@@ -116,106 +208,59 @@ def judge(
         .withColumn("nth_command", count(is_command).over(so_far))
         .withColumn("nth_reservation", count(~is_command).over(so_far))
     )
-    read = F.col("global_position") <= position
-    unreserved = F.when(F.col("is_letter"), "dead").when(read, "missing").otherwise("pending")
-    first_command = is_command & (F.col("nth_command") == 1)
+    unreserved = (
+        F.when(F.col("is_letter"), "dead").when(F.col("was_read"), "missing").otherwise("pending")
+    )
     verdict = (
-        F.when(is_command & ~F.col("same"), "conflict")
+        F.when(F.col("is_wrong"), "wrong-type")
+        .when(is_command & ~F.col("same"), "conflict")
         .when(is_command & (F.col("nth_same") > 1), "duplicate")
         .when(is_command & F.col("is_reserved"), "reserved")
         .when(is_command, unreserved)
+        # A stream without a command that initiates stands for nothing here.
+        .when(starts, F.lit(None))
         .when(~F.col("has_command") & (F.col("nth_reservation") == 1), "orphan")
         .when(F.col("nth_reservation") > 1, "multiple")
     )
-    return judged.select(
-        "role",
-        "key_stream",
-        "stream_name",
-        "position",
-        "global_position",
-        "type",
-        "id",
-        (first_command & F.col("key_stream").isNotNull()).alias("is_key"),
-        (F.col("nth_reservation") == 2).alias("is_second"),
+    first_command = is_command & (F.col("nth_command") == 1)
+    return judged.withColumn("verdict", verdict).select(
+        "group",
+        "pair",
+        "is_command",
         "is_reserved",
-        verdict.alias("verdict"),
-    )
-
-
-def _with_letters(commands: DataFrame, letters: Sequence[int]) -> DataFrame:
-    """Return the commands with ``is_letter``: whether each is one of these global positions."""
-    if not letters:
-        return commands.withColumn("is_letter", F.lit(False))
-    rows = commands.sparkSession.createDataFrame(
-        [(position, True) for position in letters], "global_position bigint, found boolean"
-    )
-    joined = commands.join(F.broadcast(rows), "global_position", "left")
-    return joined.withColumn("is_letter", F.coalesce("found", F.lit(False)))
-
-
-def count_up(judged: DataFrame, command_category: str, reservation_category: str) -> Reconciled:
-    """Count the verdicts of one pair of categories."""
-    is_command = F.col("role") == "command"
-
-    def count(condition: Column) -> Column:
-        return F.count(F.when(condition, 1))
-
-    verdict = F.col("verdict")
-    row = judged.agg(
-        count(is_command).alias("commands"),
-        count(F.col("is_key")).alias("keys"),
-        count(is_command & F.col("key_stream").isNull()).alias("keyless"),
-        count(verdict == "duplicate").alias("duplicates"),
-        count(F.col("is_key") & F.col("is_reserved")).alias("reserved"),
-        count(verdict == "missing").alias("missing"),
-        count(verdict == "pending").alias("pending"),
-        count(verdict == "dead").alias("dead"),
-        count(verdict == "orphan").alias("orphans"),
-        count((F.col("role") == "reservation") & F.col("is_second")).alias("multiple"),
-        count(verdict == "conflict").alias("conflicts"),
-    ).collect()[0]
-    return Reconciled(command_category, reservation_category, **row.asDict())
-
-
-def findings(judged: DataFrame, command_category: str, reservation_category: str) -> DataFrame:
-    """Return the rows that need attention, one for each message concerned."""
-    return judged.where(F.col("verdict").isin(*VIOLATIONS)).select(
-        F.col("verdict").alias("finding"),
-        F.lit(command_category).alias("command_category"),
-        F.lit(reservation_category).alias("reservation_category"),
+        "verdict",
+        (first_command & F.col("key_stream").isNotNull()).alias("is_key"),
+        (~is_command & ~starts & ~F.col("is_wrong") & (F.col("nth_reservation") == 2)).alias(
+            "is_second"
+        ),
+        F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")).alias("finding"),
+        F.lit(None).cast("string").alias("command_category"),
+        F.col("pair").alias("reservation_category"),
         "key_stream",
         "stream_name",
         "position",
         "global_position",
         "type",
         F.col("id").alias("message_id"),
+        "time",
+        # Whatever is not reserved waits for the consumer, or for somebody to mend it.
+        F.col("verdict").isin(*_OPEN).alias("is_open"),
     )
 
 
-def initiated(commands: DataFrame, streams: DataFrame) -> DataFrame:
-    """Return the first messages of entities' streams as reservations of what they follow.
+def _counts(here: Column) -> dict[str, Column]:
+    """Return what is counted of a pair's judged rows."""
 
-    A stream that a command initiated says what that command says, so its content is taken from
-    there. A stream without a command that initiates stands for nothing here and is left out, and so
-    do pseudo events, which start no stream.
+    def count(condition: Column) -> Column:
+        return F.count(F.when(here & condition, 1))
 
-    Args:
-        commands: those that initiate, with the columns of `spark_jobs.source`.
-        streams: the entity's category, with the same columns.
-    """
-    cause = commands.select(
-        F.col("global_position").alias("causation"),
-        F.col("type").alias("cause_type"),
-        F.col("content").alias("cause_content"),
-    )
-    asked_for = commands.select("key_stream").distinct()
-    return (
-        streams.where(F.col("type") != PSEUDO_EVENT)
-        .groupBy("stream_name")
-        .agg(F.min_by(F.struct("*"), "position").alias("first"))
-        .select("first.*")
-        .join(asked_for, F.col("stream_name") == asked_for["key_stream"], "left_semi")
-        .join(cause, "causation", "left")
-        .withColumn("type", F.col("cause_type"))
-        .withColumn("content", F.col("cause_content"))
-    )
+    counts = {
+        "commands": count(F.col("is_command")),
+        "keys": count(F.col("is_key")),
+        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
+        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "multiple": count(F.col("is_second")),
+    }
+    for name, verdict in _VERDICTS.items():
+        counts[name] = count(F.col("verdict") == verdict)
+    return counts

@@ -1,198 +1,185 @@
-"""Reconciling a component: its categories are read, judged and counted under one snapshot."""
+"""A component's reconciliation, from the snapshot to the report."""
 
 import dataclasses
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reservation.component import Component
-from reservation.errors import DeclarationError
+from reservation.errors import DeclarationError, ReservationError
+from spark_jobs.declaration import Declaration
 from spark_jobs.errors import SparkJobError
+from spark_jobs.result import Finding, Report
 from spark_jobs.session import spark_session
-from spark_jobs.snapshot import Snapshot, exported_snapshot
+from spark_jobs.snapshot import GRACE, Snapshot, exported_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.reconcile import Reconciled
+    from spark_jobs import incremental, judging
 
-# How many rows that need attention are shown; the Parquet output has all of them.
+# How many rows of each finding are shown; the Parquet output has all of them.
 SAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a reconciliation found.
+class Run:
+    """What is to be done.
 
     Attributes:
-        component: the component's name.
-        time: when the snapshot was taken, in UTC.
-        categories: for each reservation category, what became of the commands reserved into it.
-        initiations: the same for the commands that start their entity's stream, if there are any.
-        samples: some of the rows that need attention.
+        component: whose commands and events are looked at.
+        app, app_dir: the app path by which Spark's workers load it, and its folder.
+        database_url: a libpq URL or connection string; empty for libpq's own defaults.
+        grace: how long a consumer may take, where nobody tells how far it is.
+        details: whether latency, volume and reissues are wanted as well.
+        findings: a folder that does not exist yet, for every row that needs attention as Parquet.
+        state: the folder of what earlier runs have read; None to read everything.
     """
 
-    component: str
-    time: datetime
-    categories: "list[Reconciled]"
-    initiations: "list[Reconciled]"
-    samples: list[dict[str, Any]]
-
-    @property
-    def in_order(self) -> bool:
-        """Whether nothing was found that needs attention."""
-        return all(one.in_order for one in (*self.categories, *self.initiations))
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One component's categories as DataFrames, all of one snapshot."""
-
-    spark: "SparkSession"
-    snapshot: Snapshot
+    component: Component
     app: str
-    app_dir: str
+    app_dir: Path
+    database_url: str
+    grace: timedelta = GRACE
+    details: bool = False
+    findings: Path | None = None
+    state: Path | None = None
 
-    def category(self, name: str) -> "DataFrame":
-        return (
-            self.spark.read.format("message_store")
-            .option("category", name)
-            .option("snapshot", self.snapshot.id)
-            .option("partitions", max(2, self.spark.sparkContext.defaultParallelism))
-            .option("app", self.app)
-            .option("appDir", str(Path(self.app_dir).resolve()))
-            .load()
-        )
+    def __post_init__(self) -> None:
+        """Refuse a component that nothing can be said of.
+
+        Raises:
+            DeclarationError: it reserves no command and initiates with none.
+        """
+        if not (self.component.reservations or self.component.initiations):
+            raise DeclarationError(
+                f"The component {self.component.name!r} reserves no command and initiates with "
+                f"none, so there is nothing to reconcile"
+            )
 
 
-def reconcile_component(
-    component: Component, app: str, app_dir: str, database_url: str, output: Path | None = None
-) -> Report:
-    """Hold a component's commands against their reservations.
-
-    Args:
-        component: the component.
-        app: its app path, by which Spark's workers load it.
-        app_dir: the folder that the app path starts from.
-        database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        output: a folder that does not exist yet, for every row that needs attention as Parquet.
+def reconcile(run: Run) -> Report:
+    """Hold a component's commands against their reservations, and these against the events.
 
     Raises:
         DatabaseUnavailableError: the database can not be reached.
         SchemaError: it holds no message store.
-        DeclarationError: the component reserves no command and initiates with none.
         SparkUnavailableError: Spark or Java is missing or too old.
-        SparkJobError: the job did not come to its end, or the output can not be written.
+        SparkJobError: the job did not come to its end, or the findings can not be written.
     """
-    if not (component.reservations or component.initiations):
-        raise DeclarationError(
-            f"The component {component.name!r} reserves no command and initiates with none, so "
-            f"there is nothing to reconcile"
-        )
-    with (
-        _put_in_place(output) as unfinished,
-        exported_snapshot(database_url) as snapshot,
-        spark_session(database_url) as spark,
-    ):
-        reading = _Reading(spark, snapshot, app, app_dir)
+    with exported_snapshot(run.database_url) as snapshot, spark_session(run.database_url) as spark:
         try:
-            return _reconcile(component, reading, unfinished)
+            return in_session(run, snapshot, spark)
+        except ReservationError:
+            raise
         except Exception as error:
-            raise SparkJobError(f"The Spark job failed: {_reason(error)}") from error
+            raise SparkJobError(f"The Spark job failed: {reason(error)}") from error
 
 
-def _reconcile(component: Component, reading: _Reading, output: Path | None) -> Report:
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
+    """Do the same in a session and under a snapshot that are there."""
+    from spark_jobs.effects import Effects
+    from spark_jobs.reconcile import Reconcile
 
-    from spark_jobs import reconcile
-
-    position = reading.snapshot.position(component.name, component.command_category)
-    letters = reading.snapshot.letters(component.name, component.command_category)
-    commands = reading.category(component.command_category)
-    pairs = [
-        (name, commands.where(F.col("key_category") == name), reading.category(name))
-        for name in component.reservation_categories
-    ]
-    if component.reserves_within:
-        name = component.command_category
-        sent = commands.where(F.col("key_category") == name)
-        pairs.append((name, sent.where(~F.col("is_copy")), sent.where(F.col("is_copy"))))
-    if component.initiations:
-        openings = commands.where(F.col("key_category") == component.name)
-        streams = reconcile.initiated(openings, reading.category(component.name))
-        pairs.append((component.name, openings, streams))
-
-    counted, rows = [], []
-    for name, some_commands, reservations in pairs:
-        judged = reconcile.judge(some_commands, reservations, position, letters).persist()
-        counted.append(reconcile.count_up(judged, component.command_category, name))
-        rows.append(reconcile.findings(judged, component.command_category, name))
-    needing_attention = rows[0]
-    for more in rows[1:]:
-        needing_attention = needing_attention.unionByName(more)
-    samples = []
-    if not all(one.in_order for one in counted):
-        samples = [row.asDict() for row in needing_attention.limit(SAMPLES).collect()]
-    if output is not None:
-        needing_attention.coalesce(1).write.parquet(str(output))
-    initiations = 1 if component.initiations else 0
-    split = len(counted) - initiations
-    return Report(component.name, reading.snapshot.time, counted[:split], counted[split:], samples)
+    component = run.component
+    reconciling = Reconcile(component, run.app, run.app_dir.resolve())
+    following = Effects(component)
+    with _taking(run, snapshot, spark) as taking:
+        reconciled, effects = taking.take(reconciling), taking.take(following)
+        findings = taking.findings()
+        of_categories, events = following.results(effects)
+        report = Report(
+            component=component.name,
+            time=snapshot.time,
+            categories=reconciling.results(reconciled),
+            effects=of_categories,
+            events=events,
+            findings=samples(findings),
+        )
+        if run.findings is not None:
+            findings.coalesce(1).write.parquet(str(run.findings))
+        if run.details:
+            rows = taking.rows(reconciling)
+            report = _with_details(report, rows, taking.rows(following))
+        taking.commit()
+    return report
 
 
 @contextmanager
-def _put_in_place(output: Path | None) -> Iterator[Path | None]:
-    """Give a folder to write to that takes the output's place only once everything succeeded.
+def _taking(
+    run: Run, snapshot: Snapshot, spark: "SparkSession"
+) -> "Iterator[judging.Whole | incremental.Step]":
+    """Give what judges everything, or what is new since a state was written."""
+    from spark_jobs import incremental, judging
+    from spark_jobs.categories import Categories
 
-    Raises:
-        SparkJobError: the output exists already, or can not be made.
-    """
-    if output is None:
-        yield None
+    component = run.component
+    declaration = Declaration.of(component)
+    progress = snapshot.progress(component, run.grace)
+    if run.state is None:
+        yield judging.Whole(Categories(spark, snapshot.id, declaration), progress)
         return
-    if output.exists():
-        raise SparkJobError(f"The output folder {output} exists already; name one that does not")
+    with incremental.opened(run.state, component.name, declaration.to_json()) as state:
+        if state.manifest is not None:
+            state.check(
+                {
+                    category: head.message_id is None
+                    or snapshot.holds(head.position, head.message_id)
+                    for category, head in state.manifest.heads.items()
+                }
+            )
+        names = [component.command_category, *component.reservation_categories, component.name]
+        heads = {name: incremental.Head(*snapshot.head(name)) for name in names}
+        read = Categories(spark, snapshot.id, declaration, state.after)
+        yield incremental.Step(spark, state, read, heads, progress)
+
+
+def _with_details(report: Report, messages: "DataFrame", effects: "DataFrame") -> Report:
+    """Return a report with latency, volume and reissues."""
+    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+    from spark_jobs import latency, reissues
+
+    commands = messages.where("is_command")
+    durations = latency.durations(
+        commands,
+        messages.where(~F.col("is_command")),
+        effects.where(~F.col("is_cause")).withColumn("causation", F.col("group")),
+    ).persist()
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-    except OSError as error:
-        raise SparkJobError(
-            f"The output folder {output} can not be made: {error.strerror}"
-        ) from error
-    try:
-        yield beside / "rows"
-        (beside / "rows").rename(output)
+        return dataclasses.replace(
+            report,
+            latency=latency.latencies(durations),
+            volume=latency.volumes(commands, durations),
+            reissues=reissues.reissues(commands),
+        )
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        durations.unpersist()
 
 
-def _reason(error: Exception) -> str:
+def samples(findings: "DataFrame") -> list[Finding]:
+    """Return the first rows of each finding."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+    by_position = Window.partitionBy("finding").orderBy("global_position")
+    rows = (
+        findings.withColumn("nth", F.row_number().over(by_position))
+        .where(F.col("nth") <= SAMPLES)
+        .drop("nth")
+        .orderBy("finding", "global_position")
+        .collect()
+    )
+    return [Finding(**row.asDict()) for row in rows]
+
+
+def reason(error: Exception) -> str:
     """Return the line of an error that says what went wrong, out of Spark's many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Failure)\b.*:", line)]
     told = (raised[-1:] or lines[:1] or [type(error).__name__])[0]
-    return re.sub(r"^(psycopg|reservation)[\w.]*: ", "", told)
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """Return a report as the JSON object that ``--json`` prints."""
-    return {
-        "component": report.component,
-        "time": report.time.isoformat(),
-        "inOrder": report.in_order,
-        "categories": [_camel_case(dataclasses.asdict(one)) for one in report.categories],
-        "initiations": [_camel_case(dataclasses.asdict(one)) for one in report.initiations],
-        "samples": [_camel_case(sample) for sample in report.samples],
-    }
-
-
-def _camel_case(values: dict[str, Any]) -> dict[str, Any]:
-    from reservation.codec import camel_case
-
-    return {camel_case(name): value for name, value in values.items()}
+    return re.sub(r"^(psycopg|reservation|spark_jobs)[\w.]*: ", "", told)

@@ -7,17 +7,23 @@ and categories that are read at different moments fit together to the row.
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg import Connection, IsolationLevel
 
+from reservation.component import Component
+from reservation.eventide import position_stream
 from reservation.queries import load_queries
 from reservation.store.connection import connect
 from reservation.store.errors import translated
-from reservation.store.install import check_installed
+from reservation.store.install import is_attached
+from spark_jobs.progress import Consumed, Progress
 
 _QUERIES = load_queries("spark_jobs")
+
+# How old a message is that counts as read where nobody tells how far the consumer is.
+GRACE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +33,55 @@ class Snapshot:
     Attributes:
         id: the name under which other transactions can take the snapshot over.
         time: when it was taken, in UTC.
+        has_positions: whether consumers of ours keep their positions in this store.
     """
 
     id: str
     time: datetime
+    has_positions: bool
     _connection: Connection[Any]
 
-    def position(self, consumer: str, category: str) -> int:
-        """Return how far a consumer had read its category, 0 if it has never run."""
-        with translated():
-            rows = self._connection.execute(_QUERIES["position"], [consumer, category]).fetchall()
-        return int(rows[0][0]) if rows else 0
+    def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
+        """Return how far the consumers of a component are.
 
-    def letters(self, consumer: str, category: str) -> list[int]:
-        """Return the global positions of the messages that a consumer did not deal with."""
+        In a store that Message DB installed and nobody attached, positions are those that
+        Eventide's consumers stored; without any, what is older than a grace counts as read.
+
+        Args:
+            component: the component.
+            grace: how long a consumer may take, where nobody tells how far it is.
+        """
+        categories = [component.command_category, *component.reservation_categories]
+        return Progress({name: self._consumed(component, name, grace) for name in categories})
+
+    def _consumed(self, component: Component, category: str, grace: timedelta) -> Consumed:
         with translated():
-            rows = self._connection.execute(_QUERIES["letters"], [consumer, category]).fetchall()
-        return [int(row[0]) for row in rows]
+            if self.has_positions:
+                named = [component.name, category]
+                rows = self._connection.execute(_QUERIES["position"], named).fetchall()
+                letters = self._connection.execute(_QUERIES["letters"], named).fetchall()
+                position = int(rows[0][0]) if rows else 0
+                return Consumed(position, letters=[int(row[0]) for row in letters])
+            theirs = {"category": position_stream(category, None)}
+            rows = self._connection.execute(_QUERIES["position_of_eventide"], theirs).fetchall()
+        position = rows[0][0]
+        if position is not None:
+            return Consumed(int(position))
+        return Consumed(None, before=self.time - grace)
+
+    def head(self, category: str) -> tuple[int, str | None]:
+        """Return the global position and id of a category's last message; 0 and None without one."""
+        with translated():
+            rows = self._connection.execute(_QUERIES["head"], {"category": category}).fetchall()
+        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, None)
+
+    def holds(self, global_position: int, message_id: str) -> bool:
+        """Tell whether the store holds a message."""
+        with translated():
+            rows = self._connection.execute(
+                _QUERIES["holds"], {"global_position": global_position, "id": message_id}
+            ).fetchall()
+        return bool(rows)
 
 
 @contextlib.contextmanager
@@ -57,9 +95,9 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
     with connect(database_url, application_name="reservation snapshot") as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True
-        check_installed(connection)
+        has_positions = is_attached(connection)
         # It stays open, and idle, for as long as the job reads.
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         with translated():
             snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
-        yield Snapshot(snapshot, time, connection)
+        yield Snapshot(snapshot, time, has_positions, connection)

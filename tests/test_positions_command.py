@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from bank import account
-from consumers.eventide import position_stream
+from reservation.eventide import position_stream
 from consumers.resting import find_resting, make, plan_move
 from reservation.errors import LockTimeoutError, StoreError
 from reservation.store.connection import connect

@@ -208,20 +208,30 @@ def check_installed(connection: Connection[Any]) -> None:
     Raises:
         SchemaError: it does not; the message names the command that mends it.
     """
-    with translated():
-        _check_message_store(connection)
-        version = _version(connection)
-    _refuse_newer(version)
-    if version is None:
+    if not is_attached(connection):
         raise SchemaError(
             f"The message store in database {connection.info.dbname!r} lacks the schema "
             f"reservation; {INSTALL_HINT}"
         )
-    if version < SCHEMA_VERSION:
+
+
+def is_attached(connection: Connection[Any]) -> bool:
+    """Tell whether a message store has the schema ``reservation`` beside it.
+
+    Raises:
+        SchemaError: there is no message store, or one of the two has another version than this
+            package works with.
+    """
+    with translated():
+        _check_message_store(connection)
+        version = _version(connection)
+    _refuse_newer(version)
+    if version is not None and version < SCHEMA_VERSION:
         raise SchemaError(
             f"The schema reservation in database {connection.info.dbname!r} has version "
             f"{version}, this package needs {SCHEMA_VERSION}; {INSTALL_HINT}"
         )
+    return version is not None
 
 
 def begin_change(connection: Connection[Any]) -> None:

@@ -1,0 +1,93 @@
+"""The books of a bank with findings planted in them, of any size, made inside the server."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from reservation.queries import load_queries
+
+_LEDGER = load_queries("benchmarks", "ledger.sql")
+_QUERIES = load_queries("benchmarks")
+
+# What is planted at which remainder of a deposit's number; see ledger.sql.
+EVERY = 1009
+PLANTED = {
+    1: "missing",
+    2: "orphan",
+    3: "multiple",
+    4: "conflict",
+    5: "wrong-type",
+    6: "keyless",
+    7: "effect-twice",
+    8: "unhandled",
+    9: "without-cause",
+    10: "dead",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Books of so many deposits.
+
+    Attributes:
+        keys: how many deposits there are.
+        accounts: to how many accounts.
+        pending: how many of the last are not reserved yet, and how many before them not handled.
+    """
+
+    keys: int
+    accounts: int
+    pending: int
+
+    @classmethod
+    def of_messages(cls, messages: int) -> "Ledger":
+        """Return books that hold about so many messages in all."""
+        keys = max(1, round(messages / 3.16))
+        return cls(keys, max(1, keys // 20), max(1, keys // 1000))
+
+    @property
+    def _base(self) -> int:
+        return 2 * self.accounts + 2
+
+    def fill(self, connection: Connection[tuple[object, ...]]) -> None:
+        """Write the books to an empty store.
+
+        Args:
+            connection: in autocommit.
+        """
+        connection.execute(_QUERIES["drop_indexes"])
+        connection.execute(_LEDGER["open"], {"accounts": self.accounts})
+        self._write(connection, 1, self.keys)
+        connection.execute(_QUERIES["make_indexes"])
+        values = {"base": self._base, "keys": self.keys, "pending": self.pending}
+        connection.execute(_LEDGER["positions"], values)
+        connection.execute(_LEDGER["letters"], values)
+        connection.execute(_LEDGER["settle"])
+        connection.execute(_QUERIES["analyze"])
+
+    def _write(self, connection: Connection[tuple[object, ...]], first: int, last: int) -> None:
+        connection.execute(
+            _LEDGER["fill"],
+            {
+                "first": first,
+                "last": last,
+                "base": self._base,
+                "accounts": self.accounts,
+                "keys": self.keys,
+                "pending": self.pending,
+            },
+        )
+
+    def findings(self) -> Counter[str]:
+        """Return how many of each kind are planted, and how many duplicates and what is pending."""
+        read = self.keys - 2 * self.pending
+        found = Counter(
+            {
+                name: (read - kind) // EVERY + 1 if read >= kind else 0
+                for kind, name in PLANTED.items()
+            }
+        )
+        found["duplicates"] = sum(1 for n in range(1020, read + 1, 20) if (n - 1000) % EVERY != 2)
+        found["pending"] = 2 * self.pending
+        return found

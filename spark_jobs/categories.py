@@ -1,0 +1,51 @@
+"""The categories of a store as DataFrames, all of one snapshot."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.declaration import Declaration
+from spark_jobs.source import NAME
+
+# Ranges for each core, so that one that takes longer does not let the others wait.
+_RANGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Categories:
+    """Reads columns of categories.
+
+    Attributes:
+        spark: the session.
+        snapshot: the id of the snapshot.
+        declaration: how keys are made.
+        after: from where to read on, of each category.
+    """
+
+    spark: SparkSession
+    snapshot: str
+    declaration: Declaration
+    after: Mapping[str, int] = field(default_factory=dict)
+
+    def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """Return columns of categories, in one DataFrame."""
+        return (
+            self.spark.read.format(NAME)
+            .option("categories", json.dumps(list(categories)))
+            .option("columns", ",".join(columns))
+            .option("snapshot", self.snapshot)
+            .option("declaration", self.declaration.to_json())
+            .option("after", json.dumps(dict(self.after)))
+            .option("partitions", _RANGES * parallelism(self.spark))
+            .load()
+        )
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at a time, as far as that can be told."""
+    context = getattr(spark, "sparkContext", None)  # there is none with Spark Connect
+    if context is not None:
+        return max(1, int(context.defaultParallelism))
+    return int(spark.conf.get("spark.sql.leafNodeDefaultParallelism", None) or 4)

@@ -1,0 +1,119 @@
+"""The columns that the source has, and the query that takes those that are asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection, sql
+
+from reservation.queries import load_queries
+from spark_jobs.declaration import Declaration, DeclaredKey
+
+# Under each column's name its type in Spark: what a message is, and what is made of it.
+MESSAGE = {
+    "category": "string",
+    "global_position": "bigint",
+    "position": "bigint",
+    "stream_name": "string",
+    "type": "string",
+    "id": "string",
+    "time": "timestamp",
+    "data": "string",
+    "metadata": "string",
+}
+MADE = {
+    "causation": "bigint",
+    "sender": "string",
+    "key_category": "string",
+    "key_stream": "string",
+    "is_copy": "boolean",
+    "content": "string",
+    "function_data": "string",
+}
+TYPES = MESSAGE | MADE
+
+_COLUMNS = {name: text.decode() for name, text in load_queries("spark_jobs", "columns.sql").items()}
+_MESSAGES = load_queries("spark_jobs")["messages"].decode()
+
+
+def _sql(text: str) -> sql.SQL:
+    return sql.SQL(text)  # from files of ours only
+
+
+def expression(name: str, category: str, declaration: Declaration) -> sql.Composable:
+    """Return what makes a column of a row."""
+    keys = declaration.keys
+    values = {
+        "category": sql.Literal(category),
+        "key_categories": _by_type(
+            {type_: sql.Literal(key.category) for type_, key in keys.items()}
+        ),
+        "key_streams": _by_type({type_: _key_stream(key) for type_, key in keys.items()}),
+        "within": _texts([type_ for type_, key in keys.items() if key.within]),
+        "by_function": _texts(declaration.by_function),
+        "volatile": _by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
+    }
+    return _sql(_COLUMNS[name]).format(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is read of a category.
+
+    Attributes:
+        category: its name.
+        columns: the names of the columns, in their order.
+        declaration: how keys are made.
+        filters: what the rows have to fulfil.
+    """
+
+    category: str
+    columns: Sequence[str]
+    declaration: Declaration
+    filters: Sequence[sql.Composable]
+
+    def text(self, first: int, last: int, connection: Connection[tuple[object, ...]]) -> str:
+        """Return the query that reads a range of global positions, both ends included."""
+        columns = [
+            sql.SQL("{} AS {}").format(
+                expression(name, self.category, self.declaration), sql.Identifier(name)
+            )
+            for name in self.columns
+        ]
+        query = _sql(_MESSAGES).format(
+            columns=sql.SQL(", ").join(columns),
+            kept=expression("kept", self.category, self.declaration),
+            category=sql.Literal(self.category),
+            first=sql.Literal(first),
+            last=sql.Literal(last),
+            filters=sql.SQL(" AND ").join(self.filters or [sql.SQL("true")]),
+        )
+        return query.as_string(connection)
+
+
+def _key_stream(key: DeclaredKey) -> sql.Composable:
+    """Return what makes the stream that a key names, NULL where one of its parts is unusable."""
+    parts = [
+        _sql(_COLUMNS["part"]).format(
+            field=sql.Literal(field),
+            # The last part may hold what separates the others.
+            plus_allowed=sql.Literal(n == len(key.fields) and not key.within),
+        )
+        for n, field in enumerate(key.fields, start=1)
+    ]
+    if not parts or key.by_function:
+        return sql.SQL("NULL::text")
+    prefix = _sql(_COLUMNS["beneath"]) if key.within else sql.Literal(f"{key.category}-")
+    return sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
+
+
+def _by_type(values: dict[str, sql.Composable]) -> sql.Composable:
+    """Return the branches of a CASE by type; there is always one, or it would be no CASE."""
+    branches: list[sql.Composable] = [
+        sql.SQL("WHEN {} THEN {}").format(sql.Literal(type_), value)
+        for type_, value in values.items()
+    ]
+    return sql.SQL(" ").join(branches or [sql.SQL("WHEN NULL THEN NULL")])
+
+
+def _texts(values: Sequence[str]) -> sql.Composable:
+    return sql.SQL("{}::text[]").format(sql.Literal(list(values)))

@@ -1,0 +1,61 @@
+"""How far consumers are, which tells what is lost from what is still to come."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How far the consumer of a category is.
+
+    Attributes:
+        position: the global position up to which it has dealt with everything; None where that is
+            not known, and then
+        before: whatever was stored before this moment counts as read, in UTC.
+        letters: the global positions of the messages that it passed without having dealt with them.
+    """
+
+    position: int | None
+    before: datetime | None = None
+    letters: Sequence[int] = ()
+
+    def has_read(self) -> Column:
+        """Return whether a message was read, of rows with ``global_position`` and ``time``."""
+        if self.position is not None:
+            return F.col("global_position") <= self.position
+        return F.col("time") < F.lit(self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the consumers of several categories are, by the category's name."""
+
+    consumed: Mapping[str, Consumed] = field(default_factory=dict)
+
+    def marked(self, messages: DataFrame) -> DataFrame:
+        """Add ``was_read`` and ``is_letter`` to messages with category, global position and time.
+
+        Of a category that nothing is known of, nothing was read.
+        """
+        was_read = F.lit(False)
+        for category, consumed in self.consumed.items():
+            was_read = F.when(F.col("category") == category, consumed.has_read()).otherwise(
+                was_read
+            )
+        letters = [
+            (category, position, True)
+            for category, consumed in self.consumed.items()
+            for position in consumed.letters
+        ]
+        read = messages.withColumn("was_read", was_read)
+        if not letters:
+            return read.withColumn("is_letter", F.lit(False))
+        rows = messages.sparkSession.createDataFrame(
+            letters, "category string, global_position bigint, found boolean"
+        )
+        joined = read.join(F.broadcast(rows), ["category", "global_position"], "left")
+        return joined.withColumn("is_letter", F.coalesce("found", F.lit(False))).drop("found")
