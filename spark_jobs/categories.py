@@ -29,11 +29,15 @@ class Categories:
     declaration: Declaration
     after: Mapping[str, int] = field(default_factory=dict)
 
-    def __call__(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
         return (
             self.spark.read.format(NAME)
             .option("categories", json.dumps(list(categories)))
+            .option("firsts", json.dumps(list(firsts_of)))
+            .option("filters", "false")
             .option("columns", ",".join(columns))
             .option("snapshot", self.snapshot)
             .option("declaration", self.declaration.to_json())

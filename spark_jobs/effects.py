@@ -45,31 +45,22 @@ class Effects:
     def rows(self, read: Read) -> DataFrame:
         """Return causes and events, grouped by the global position of the cause."""
         component = self.component
-        keys = Declaration.of(component).keys
-        is_copy = F.lit(False)
-        for type_, key in keys.items():
+        category, is_event = F.col("category"), F.col("category") == component.name
+        is_copy = F.col("is_copy") & (category == component.command_category)
+        for type_, key in Declaration.of(component).keys.items():
             if not key.within and type_ in component.reservations:
-                is_copy |= (F.col("category") == key.category) & (F.col("type") == type_)
-        if component.reserves_within:
-            is_copy |= F.col("is_copy")
-        causes = read(
-            [component.command_category, *component.reservation_categories],
-            [*_MESSAGE, *(["is_copy"] if component.reserves_within else [])],
+                is_copy |= (category == key.category) & (F.col("type") == type_)
+        messages = read(
+            [component.command_category, *component.reservation_categories, component.name],
+            [*_MESSAGE, "causation", "is_copy"],
         )
-        events = read([component.name], [*_MESSAGE, "causation"])
-        return causes.select(
-            F.col("global_position").alias("group"),
-            F.lit(True).alias("is_cause"),
+        # No message has the number of one that follows nothing, less than 0.
+        followed = F.coalesce("causation", -F.col("global_position"))
+        return messages.select(
+            F.when(is_event, followed).otherwise(F.col("global_position")).alias("group"),
+            (~is_event).alias("is_cause"),
             is_copy.alias("is_copy"),
             *_MESSAGE,
-        ).unionByName(
-            events.select(
-                # No message has the number of one that follows nothing, less than 0.
-                F.coalesce("causation", -F.col("global_position")).alias("group"),
-                F.lit(False).alias("is_cause"),
-                F.lit(False).alias("is_copy"),
-                *_MESSAGE,
-            )
         )
 
     @property
@@ -227,4 +218,5 @@ def _is_derived(id_: str) -> Column:
         )
 
     ordinals = F.sequence(F.lit(0), F.col("followers").cast("int") - 1)
-    return F.exists(ordinals, lambda n: derived(n) == F.col(id_))
+    same = F.exists(ordinals, lambda n: derived(n) == F.col(id_))
+    return F.coalesce(same, F.lit(False))  # of what is no UUID nothing is derived

@@ -5,7 +5,7 @@ that what it found of one part of the groups and of another can be added up. Tha
 look only at the groups that something has changed in (`spark_jobs.incremental`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
@@ -15,8 +15,22 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.progress import Progress
 
-# Reads columns of categories; what `spark_jobs.categories` gives, or a part of it.
-Read = Callable[[Sequence[str], Sequence[str]], DataFrame]
+
+class Read(Protocol):
+    """Reads columns of categories; what `spark_jobs.categories` gives, or a part of it."""
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return them in one DataFrame.
+
+        Args:
+            categories: their names.
+            columns: of `spark_jobs.columns`.
+            firsts_of: those of the categories of which no more is wanted than the first message of
+                each stream.
+        """
+
 
 # The columns of findings, in the order in which they are put out.
 FINDING = (

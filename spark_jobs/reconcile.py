@@ -62,70 +62,49 @@ class Reconcile:
         return pairs
 
     def rows(self, read: Read) -> DataFrame:
-        """Return commands and reservations, grouped by key."""
-        component, declaration = self.component, Declaration.of(self.component)
-        made = ["key_category", "key_stream", "causation", "is_copy", "content", "sender"]
-        made += ["function_data"] if declaration.by_function else []
-        sent = read([component.command_category], [*_MESSAGE, *made])
-        sent = with_function_keys(
-            sent.where(F.col("key_category").isNotNull()), declaration, self.app, self.app_dir
-        )
-        rows = sent.select(
-            F.col("key_category").alias("pair"),
-            (~F.col("is_copy")).alias("is_command"),
-            F.lit(False).alias("is_wrong"),
-            F.when(F.col("is_copy"), F.col("stream_name"))
-            .otherwise(F.col("key_stream"))
-            .alias("key_stream"),
-            "causation",
-            "content",
-            "sender",
-            *_MESSAGE,
-        )
-        if component.reservation_categories:
-            rows = rows.unionByName(self._reservations(read, declaration))
-        if component.initiations:
-            rows = rows.unionByName(self._starts(read))
-        return rows.withColumn("group", _group())
+        """Return commands and reservations, grouped by key.
 
-    def _reservations(self, read: Read, declaration: Declaration) -> DataFrame:
-        is_wrong = F.lit(True)
-        for type_, key in declaration.keys.items():
-            right = (F.col("category") == key.category) & (F.col("type") == type_)
-            is_wrong &= ~right
-        return read(
-            self.component.reservation_categories, [*_MESSAGE, "causation", "content"]
-        ).select(
-            F.col("category").alias("pair"),
-            F.lit(False).alias("is_command"),
-            is_wrong.alias("is_wrong"),
-            F.col("stream_name").alias("key_stream"),
-            "causation",
-            "content",
-            F.lit(None).cast("string").alias("sender"),
-            *_MESSAGE,
-        )
-
-    def _starts(self, read: Read) -> DataFrame:
-        """Return the events that stand for the reservations of commands that initiate.
-
-        They are the first of the entity's stream. Pseudo events start none, so what follows one
-        may; it is what an initiating command caused.
+        Events stand for the reservations of commands that initiate: the first of the entity's
+        stream. Pseudo events start none, so what follows them may.
         """
-        events = read([self.component.name], [*_MESSAGE, "causation"]).where(
-            F.col("type") != PSEUDO_EVENT
+        component, declaration = self.component, Declaration.of(self.component)
+        starts = [component.name] if component.initiations else []
+        made = ["key_category", "key_stream", "causation", "is_copy", "content", "sender"]
+        messages = with_function_keys(
+            read(
+                [component.command_category, *component.reservation_categories, *starts],
+                [*_MESSAGE, *made, *(["function_data"] if declaration.by_function else [])],
+                # Only what leaves pseudo events may let another than the first start a stream.
+                firsts_of=[] if component.strategies else starts,
+            ),
+            declaration,
+            self.app,
+            self.app_dir,
         )
-        if not self.component.strategies:  # nothing else leaves pseudo events
-            events = events.where(F.col("position") == 0)
-        return events.select(
-            F.lit(self.component.name).alias("pair"),
-            F.lit(False).alias("is_command"),
-            F.lit(False).alias("is_wrong"),
-            F.col("stream_name").alias("key_stream"),
-            "causation",
-            F.lit(None).cast("string").alias("content"),
-            F.lit(None).cast("string").alias("sender"),
-            *_MESSAGE,
+        category, type_ = F.col("category"), F.col("type")
+        was_sent = category == component.command_category
+        is_start = category == component.name
+        is_right = F.lit(False)
+        for name, key in declaration.keys.items():
+            is_right |= (category == key.category) & (type_ == name)
+        return (
+            messages.where(
+                (was_sent & F.col("key_category").isNotNull())
+                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+            )
+            .select(
+                F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
+                (was_sent & ~F.col("is_copy")).alias("is_command"),
+                (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
+                F.when(was_sent & ~F.col("is_copy"), F.col("key_stream"))
+                .otherwise(F.col("stream_name"))
+                .alias("key_stream"),
+                "causation",
+                "content",
+                "sender",
+                *_MESSAGE,
+            )
+            .withColumn("group", _group())
         )
 
     def judge(self, rows: DataFrame, progress: Progress) -> DataFrame:

@@ -86,6 +86,8 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
     from spark_jobs.reconcile import Reconcile
 
     component = run.component
+    # To ask whether a condition can be left to the server takes a process of its own at each read.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     reconciling = Reconcile(component, run.app, run.app_dir.resolve())
     following = Effects(component)
     with _taking(run, snapshot, spark) as taking:

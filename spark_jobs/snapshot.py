@@ -70,7 +70,7 @@ class Snapshot:
         return Consumed(None, before=self.time - grace)
 
     def head(self, category: str) -> tuple[int, str | None]:
-        """Return the global position and id of a category's last message; 0 and None without one."""
+        """Return the global position and id of a category's last message, or 0 and None."""
         with translated():
             rows = self._connection.execute(_QUERIES["head"], {"category": category}).fetchall()
         return (int(rows[0][0]), str(rows[0][1])) if rows else (0, None)

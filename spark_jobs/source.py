@@ -44,7 +44,11 @@ class MessageStoreSource(ds.DataSource):
             `spark_jobs.columns` for what there is.
         after: from where to read on, as a JSON object of categories and global positions; from
             the beginning of those that it does not name.
+        firsts: those of the categories of which no more is wanted than the first message of each
+            stream, as a JSON list.
         snapshot: the id of an exported snapshot.
+        filters: whether conditions are left to the server, which Spark does only with
+            ``spark.sql.python.filterPushdown.enabled``; "true" without it.
         partitions: into how many ranges to divide the read, 4 without it.
         declaration: how keys are made, from `spark_jobs.declaration`, for the columns that are made
             of it.
@@ -62,7 +66,9 @@ class MessageStoreSource(ds.DataSource):
     def reader(self, schema: StructType) -> "MessageStoreReader":
         """Return the reader; the schema is always the source's own."""
         del schema
-        return MessageStoreReader(self.options)
+        if self.options.get("filters", "true") == "false":
+            return MessageStoreReader(self.options)
+        return FilteringReader(self.options)
 
 
 class Reading:
@@ -72,6 +78,7 @@ class Reading:
         self.categories = categories(options)
         self.columns = asked_for(options)
         self.after: dict[str, int] = json.loads(options.get("after", "{}"))
+        self.firsts: list[str] = json.loads(options.get("firsts", "[]"))
         self.partitions = number(options, "partitions", _PARTITIONS)
         self.declaration = Declaration.from_json(options.get("declaration", '{"keys":{}}'))
 
@@ -82,6 +89,8 @@ class Reading:
 
     def query(self, category: str, conditions: Sequence[sql.Composable] = ()) -> columns.Query:
         """Return what is read of a category."""
+        if category in self.firsts:
+            conditions = [*conditions, sql.SQL("m.position = 0")]
         return columns.Query(category, self.columns, self.declaration, conditions)
 
 
@@ -91,15 +100,6 @@ class MessageStoreReader(ds.DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._filters: list[ds.Filter] = []
-
-    def pushFilters(self, filters_: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802  Spark's
-    own
-        """Keep the conditions that the server takes, and give back the others."""
-        for one, condition in filters.taken(filters_):
-            if condition is None:
-                yield one
-            else:
-                self._filters.append(one)
 
     def partitions(self) -> Sequence[ds.InputPartition]:
         """Divide the categories into ranges."""
@@ -121,8 +121,22 @@ class MessageStoreReader(ds.DataSourceReader):
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, in batches."""
-        assert isinstance(partition, reading.Range)  # noqa: S101  Spark hands back what it was
-        given return reading.batches(partition, Reading(self._options).schema)
+        assert isinstance(partition, reading.Range)  # noqa: S101  as it was given
+        return reading.batches(partition, Reading(self._options).schema)
+
+
+class FilteringReader(MessageStoreReader):
+    """A reader that leaves conditions to the server."""
+
+    def pushFilters(  # noqa: N802  Spark's own
+        self, filters_: list[ds.Filter]
+    ) -> Iterable[ds.Filter]:
+        """Keep the conditions that the server takes, and give back the others."""
+        for one, condition in filters.taken(filters_):
+            if condition is None:
+                yield one
+            else:
+                self._filters.append(one)
 
 
 def categories(options: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,188 @@
+"""The verdict on each reserved command and on each event, on messages made by hand."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from reservation import Component, MessageIdInEvents, Processed
+from reservation.message import followed_id
+from spark_jobs.effects import Effects
+from spark_jobs.judging import Whole
+from spark_jobs.progress import Consumed, Progress
+from tests.spark.messages import message, reading
+
+pytestmark = pytest.mark.spark
+
+POSITION = 100
+CAUSE = "0f5ba3a5-3c5c-4d3c-9a55-2a5a0e3dbb5f"
+
+
+@dataclass
+class Deposit:
+    a_id: str
+    key: str
+
+
+@dataclass
+class Close:
+    a_id: str
+
+
+def component(once=None):
+    """Return a component that reserves a command and handles another on the spot."""
+    made = Component("a", id="a_id")
+    made.reserve(Deposit, into="t", entity="a_id", key="key")
+    made.handle(Deposit, once=once)(lambda command: None)
+    made.handle(Close)(lambda command: None)
+    return made
+
+
+def copy(global_position, **columns):
+    """Return a reserved command's row."""
+    return message(global_position, f"t-1+k{global_position}", "Deposit", **columns)
+
+
+def event(global_position, causation, type_="Deposited", stream="a-1", **columns):
+    """Return an event's row."""
+    return message(
+        global_position,
+        stream,
+        type_,
+        causation=causation,
+        position=global_position,
+        **columns,
+    )
+
+
+def derived(ordinal, stream="a-1"):
+    """Return the id that the framework gives to an event."""
+    return str(followed_id(CAUSE, stream, ordinal))
+
+
+HANDLED = {"reserved": 1, "handled": 1}
+CASES = {
+    "nothing": ([], {}, {}),
+    "handled": ([copy(1), event(2, 1)], HANDLED, {"events": 1, "causes": 1}),
+    "handled though it was a dead letter once": (
+        [copy(50), event(51, 50)],
+        HANDLED,
+        {"events": 1, "causes": 1},
+    ),
+    "pending": ([copy(101)], {"reserved": 1, "pending": 1}, {}),
+    "unhandled, up to and including the position": (
+        [copy(99), copy(100), copy(101)],
+        {"reserved": 3, "unhandled": 2, "pending": 1},
+        {},
+    ),
+    "dead": ([copy(50), copy(150)], {"reserved": 2, "dead": 2}, {}),
+    "several events of other types, or in other streams, are one effect": (
+        [copy(1), event(2, 1), event(3, 1, "Noted"), event(4, 1, stream="a-2")],
+        HANDLED,
+        {"events": 3, "causes": 1},
+    ),
+    "two events of one type in one stream are two effects": (
+        [copy(1), event(2, 1), event(3, 1, "Noted"), event(4, 1), event(5, 1)],
+        HANDLED,
+        {"events": 4, "causes": 1, "effect_twice": 1},
+    ),
+    "unless their ids are the framework's": (
+        [copy(1, id=CAUSE), event(2, 1, id=derived(0)), event(3, 1, id=derived(1))],
+        HANDLED,
+        {"events": 2, "causes": 1},
+    ),
+    "all of them": (
+        [
+            copy(1, id=CAUSE),
+            event(2, 1, id="6a0f6b4e-5b1a-4e88-9d8b-0d7f3a3f9a11"),
+            event(3, 1, id=derived(0)),
+        ],
+        HANDLED,
+        {"events": 2, "causes": 1, "effect_twice": 1},
+    ),
+    "those of another stream are not": (
+        [copy(1, id=CAUSE), event(2, 1, id=derived(0)), event(3, 1, id=derived(1, "a-2"))],
+        HANDLED,
+        {"events": 2, "causes": 1, "effect_twice": 1},
+    ),
+    "an event follows a message that is not there, or none": (
+        [event(2, 1), event(3, None), event(4, None)],
+        {},
+        {"events": 3, "without_cause": 3},
+    ),
+    "a command that is handled on the spot is a cause, and needs no effect": (
+        [
+            message(1, "a:command-1", "Close"),
+            message(2, "a:command-1", "Close"),
+            event(3, 1, "Closed"),
+        ],
+        {},
+        {"events": 1, "causes": 1},
+    ),
+    "a pseudo event is no event, but tells that its cause was handled": (
+        [copy(1), event(2, 1, "PseudoEvent"), event(3, 1, "PseudoEvent")],
+        HANDLED,
+        {"causes": 1},
+    ),
+    "what is of a type that is not reserved there is nothing to be handled": (
+        [message(1, "t-1+x", "Audit"), event(2, 1)],
+        {},
+        {"events": 1, "causes": 1},
+    ),
+}
+
+
+def judged(spark, messages, once=None):
+    """Return what was found of messages in the store."""
+    progress = Progress(
+        {"a:command": Consumed(POSITION), "t": Consumed(POSITION, letters=[50, 150])}
+    )
+    job = Effects(component(once))
+    whole = Whole(reading(spark, messages), progress)
+    (of_category,), events = job.results(whole.take(job))
+    return of_category, events, whole.findings().collect()
+
+
+def counts_of(result):
+    """Return what is not 0."""
+    names = [name for name in result.__dataclass_fields__ if name != "category"]
+    return {name: getattr(result, name) for name in names if getattr(result, name)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_message_is_counted_under_its_verdict(spark, name):
+    """Each kind of finding, alone and beside what is in order."""
+    messages, of_commands, of_events = CASES[name]
+    of_category, events, findings = judged(spark, messages)
+    assert counts_of(of_category) == of_commands
+    assert counts_of(events) == of_events
+    counted = {**of_commands, **of_events}
+    assert {row.finding for row in findings} == {
+        name.replace("_", "-")
+        for name in ("unhandled", "effect_twice", "without_cause")
+        if name in counted
+    }
+
+
+@pytest.mark.parametrize(("once", "silent"), [(Processed(), 1), (MessageIdInEvents(), 0)])
+def test_handling_may_leave_nothing_in_the_log_where_its_trace_is_elsewhere(spark, once, silent):
+    """Processed messages are in a table; ids in the events leave a pseudo event at least."""
+    of_category, _, findings = judged(spark, [copy(1)], once)
+    assert (of_category.silent, of_category.unhandled) == (silent, 1 - silent)
+    assert len(findings) == 1 - silent
+
+
+def test_the_findings_name_the_messages_and_what_they_follow(spark):
+    """The second event and each later one, the event without a cause, the command without one."""
+    _, _, findings = judged(
+        spark, [copy(1), event(2, 1), event(3, 1), event(4, 1), event(6, 5), copy(7)]
+    )
+    found = [
+        (row.finding, row.global_position, row.command_category, row.key_stream)
+        for row in sorted(findings, key=lambda row: row.global_position)
+    ]
+    assert found == [
+        ("effect-twice", 3, "t", "t-1+k1"),
+        ("effect-twice", 4, "t", "t-1+k1"),
+        ("without-cause", 6, None, None),
+        ("unhandled", 7, "t", "t-1+k7"),
+    ]
