@@ -1,0 +1,222 @@
+"""Processes that share a category: fixed members, the partition of a stream, a lease that lasts."""
+
+import hashlib
+import time
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from consumers.group import LEASE
+from reservation import stream_name
+from tests.bank import RESERVED, broken, event_types, wait_until_drained
+from tests.controls import COMMANDS, deposit, open_
+from tests.holding import HELD, holding
+from tests.processes import PATIENCE, Started, run_cli
+
+# A component whose handler notes which process called it, for what.
+_APP = """
+import os
+from dataclasses import dataclass
+
+from reservation import Component
+
+
+@dataclass
+class Note:
+    n: int
+
+
+notes = Component("notes", id="n")
+
+
+@notes.handle(Note)
+def note(command, entity, context):
+    message = context.message
+    context.connection.execute(
+        "INSERT INTO noted (process, stream_name, position) VALUES (%s, %s, %s)",
+        [os.environ["NOTES_BY"], message.stream_name, message.global_position],
+    )
+"""
+
+NOTES = "notes:command"
+WITHOUT_ID = NOTES
+STREAMS = [
+    WITHOUT_ID,
+    *(f"{NOTES}-{n}" for n in range(12)),
+    *(f"{NOTES}-{n}+part" for n in range(12)),
+]
+
+# Whether all that there is was dealt with.
+REACHED = "SELECT min(position) >= %(last)s FROM reservation.positions"
+
+# Whether a member, which had a lease until then, would have been taken for dead by another since.
+OUTLIVED = """
+SELECT bool_and(m.expires_at > %(until)s + make_interval(secs => %(lease)s))
+FROM reservation.members m WHERE m.member <> %(member)s
+"""
+
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("-+:"), max_size=30)
+sizes = st.integers(1, 1024)
+
+
+def write_notes(connection, positions):
+    """Write to every stream in turn, and return which global positions each got."""
+    written = {name: [] for name in STREAMS}
+    for n in positions:
+        for name in STREAMS:
+            written[name] += connection.execute(
+                "INSERT INTO message_store.messages (stream_name, position, type, data) "
+                "VALUES (%s, %s, 'Note', jsonb_build_object('n', %s::int)) "
+                "RETURNING global_position",
+                [name, n, n],
+            ).fetchone()
+    return written
+
+
+def wait_until(connection, query, values, *running):
+    """Wait until a query says true, and see to it that the processes run."""
+    deadline = time.monotonic() + PATIENCE
+    while not connection.execute(query, values).fetchone()[0]:
+        for one in running:
+            assert one.process.poll() is None, one.log
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def partition_of(connection, name, size):
+    return connection.execute("SELECT reservation.partition_of(%s, %s)", [name, size]).fetchone()[0]
+
+
+@pytest.fixture
+def app_dir(tmp_path, connection):
+    """Give the folder of the app ``notes:notes``, and make its table."""
+    (tmp_path / "notes.py").write_text(_APP)
+    connection.execute(
+        "CREATE TABLE noted (n serial, process text, stream_name text, position bigint)"
+    )
+    return str(tmp_path)
+
+
+def test_two_members_handle_every_message_once_between_them(
+    connection, database_url, app_dir, monkeypatch
+):
+    """Each stream is its member's alone, and read in order; what has no id is the first one's."""
+    written = write_notes(connection, range(5))
+    options = ("--app-dir", app_dir, "--batch-size", "7", "--size", "2")
+    with ExitStack() as running:
+        members = []
+        for member in ("0", "1"):
+            monkeypatch.setenv("NOTES_BY", member)
+            one = Started(database_url, *options, "--member", member, app="notes:notes")
+            members.append(running.enter_context(one))
+            assert one.wait_for("consumer_started")["partitions"] == [int(member)]
+        for name, positions in write_notes(connection, range(5, 10)).items():
+            written[name] += positions
+        last = max(positions[-1] for positions in written.values())
+        wait_until(connection, REACHED, {"last": last}, *members)
+        assert [one.stop() for one in members] == [0, 0]
+    handled, by = {}, {}
+    for name, position, process in connection.execute(
+        "SELECT stream_name, position, process FROM noted ORDER BY n"
+    ):
+        handled.setdefault(name, []).append(position)
+        by.setdefault(name, set()).add(process)
+    assert handled == written
+    assert by == {name: {str(partition_of(connection, name, 2))} for name in STREAMS}
+    assert by[WITHOUT_ID] == {"0"}
+    assert set.union(*by.values()) == {"0", "1"}
+
+
+@pytest.mark.parametrize("only", [["--only", "commands"], []])
+def test_a_member_of_a_group_of_another_size_is_refused(connection, database_url, only):
+    """In one line that says how to change it, with status 2, and nothing of the group changes."""
+    with Started(database_url, "--only", "commands", "--partitions", "3") as started:
+        started.wait_for("consumer_started")
+        assert started.stop() == 0
+    done = run_cli(
+        "start", "bank:account", *only, "--member", "0", "--size", "2",
+        "--database-url", database_url,
+    )  # fmt: skip
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert "\n".join(errors) == (
+        "Error: The consumer account of account:command has 3 partitions, not 2; stop it "
+        "everywhere and change that with `reservation partitions`"
+    )
+    rows = connection.execute(
+        "SELECT partition, epoch, holder FROM reservation.positions "
+        "WHERE category = 'account:command' ORDER BY partition"
+    ).fetchall()
+    assert rows == [(0, 1, None), (1, 1, None), (2, 1, None)]
+    members = connection.execute("SELECT count(*) FROM reservation.members").fetchone()
+    assert members == (0,)
+
+
+@given(category=ids, leading=ids, size=sizes)
+@example(category="a", leading="", size=2)
+@example(category="", leading="+", size=3)
+def test_a_stream_is_in_the_partition_that_message_db_would_read_it_in(
+    connection, category, leading, size
+):
+    """By the hash of its cardinal id, compound ids and odd characters or not."""
+    name = f"{category.replace('-', '_')}-{leading}"
+    cardinal_id = stream_name.cardinal_id(name) or ""
+    digest = hashlib.md5(cardinal_id.encode(), usedforsecurity=False).digest()[:8]
+    by_hand = abs(int.from_bytes(digest, signed=True)) % size
+    theirs = connection.execute(
+        "SELECT MOD(@message_store.hash_64(message_store.cardinal_id(%s)), %s)", [name, size]
+    ).fetchone()[0]
+    assert partition_of(connection, name, size) == theirs == by_hand
+
+
+@given(category=ids, size=sizes)
+@example(category="", size=1)
+def test_a_stream_without_an_id_is_in_the_first_partition(connection, category, size):
+    """Message DB gives it to no member; here none is left out."""
+    assert partition_of(connection, category.replace("-", "_"), size) == 0
+
+
+@given(leading=ids.filter(lambda text: "+" not in text), rest=ids, size=sizes)
+def test_streams_with_the_same_leading_id_are_in_the_same_partition(
+    connection, leading, rest, size
+):
+    """Whatever their category and the ids behind it."""
+    alone = partition_of(connection, f"a-{leading}", size)
+    assert partition_of(connection, f"b:command-{leading}+{rest}", size) == alone
+
+
+def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
+    connection, store, database_url, tmp_path, monkeypatch
+):
+    """Another member, which is there to take over, sees it alive by its heartbeat."""
+    app = holding(tmp_path, monkeypatch)
+    store.write([open_(), deposit(), deposit(HELD)], COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        wait_until_drained(connection, commands, categories=["account:command"])
+        assert commands.stop() == 0
+    only = ("--only", "reserved", "--app-dir", str(tmp_path))
+    with Started(database_url, *only, app="held:account") as slow:
+        app.wait()
+        with Started(database_url, "--only", "reserved") as other:
+            other.wait_for("standing_by")
+            ((member, until),) = connection.execute(
+                "SELECT m.member, m.expires_at FROM reservation.positions p "
+                "JOIN reservation.members m ON m.member = p.holder WHERE p.category = %s",
+                [RESERVED],
+            ).fetchall()
+            values = {"member": member, "until": until, "lease": LEASE}
+            wait_until(connection, OUTLIVED, values, slow, other)
+            app.let_go()
+            committed = slow.wait_for("batch_committed")
+            assert (committed["read"], committed["handled"]) == (2, 2)
+            assert connection.execute(
+                "SELECT holder, epoch FROM reservation.positions WHERE category = %s", [RESERVED]
+            ).fetchall() == [(member, 1)]
+            assert [one.stop() for one in (other, slow)] == [0, 0]
+            for line in ("taken_for_dead", "partitions_lost", "database_unavailable"):
+                assert line not in slow.log
+            assert "batch_committed" not in other.log
+    assert event_types(store) == ["Opened", "Deposited", "Deposited"]
+    assert broken(connection) == {}
