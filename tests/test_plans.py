@@ -1,15 +1,17 @@
 """How much of a large store each statement touches, counted by the server.
 
-The log holds 100,000 messages. Every call is made by a session that is new, and by one that planned
+The log holds 100,000 messages, and beside it there are 40,000 versions of states. Every call is made by a session that is new, and by one that planned
 it while there were next to none; on a log that was never analyzed, on one that was, and on one that
 was when it was small. What is written is rolled back.
 """
 
 import contextlib
+import hashlib
 import itertools
 import os
+import uuid
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import pytest
@@ -25,6 +27,8 @@ from reservation.errors import StoreError
 from reservation.idempotence.in_events import causes
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.idempotence.rules import read_commands, server_rules
+from reservation.idempotence.state_clean_up import clean_up_states, count_removable
+from reservation.idempotence.states import States, Version
 from reservation.idempotence.strategy import Incoming
 from reservation.store.connection import connect
 from reservation.store.part import Part
@@ -35,7 +39,10 @@ COMMANDS, LONG = "account:command", "account:command-long"
 SENT, RESERVED = 80_000, 20_001  # of which the first is not
 SMALL = 200  # how many there are when the older session plans; the long stream begins after it
 BATCH = 100
+DAY = timedelta(days=1)
 RULES = server_rules(account.reservations)
+
+LARGE = ("message_store.messages", "reservation.states", "reservation.state_horizons")
 
 COMMANDS_SENT = """
 INSERT INTO message_store.messages
@@ -61,9 +68,40 @@ FROM message_store.messages
 WHERE global_position BETWEEN %(first)s AND %(last)s AND global_position BETWEEN 2 AND %(reserved)s
 """
 
+# A version for each of the first commands, one in ten in a long stream, of changes to every tenth; the
+# others in streams of their own, half of which lost some. And streams of four that are old.
+STATES = 20_000
+LONG_STATE, OLD_STATES = "account:state-long", "old:state"
+
+VERSIONS_STORED = """
+INSERT INTO reservation.states (
+  stream_name, position, message_id, category, global_position, base, state, given, outputs,
+  outputs_hash, published, time)
+SELECT v.stream_name, v.position, md5(v.message)::uuid, 'account:command', n, v.base,
+       '{}', '{}', '[]', '', v.old, now() - CASE WHEN v.old THEN '2 days'::interval ELSE '0' END
+FROM generate_series(%(first)s::int, least(%(last)s, %(states)s)::int) AS n
+CROSS JOIN LATERAL (
+  SELECT 'old:state-' || n / 4, mod(n, 4), 'old ' || n, mod(n, 4), true
+  UNION ALL
+  SELECT 'account:state-long', at, 'state ' || n, at - mod(at, 10), true
+  FROM (SELECT (n - %(small)s) / 10 - 1 AS at) AS long
+  WHERE mod(n, 10) = 0 AND n > %(small)s
+  UNION ALL
+  SELECT 'account:state-' || n, 0, 'state ' || n, 0, false
+  WHERE mod(n, 10) > 0 OR n <= %(small)s
+) AS v(stream_name, position, message, base, old)
+"""
+
+VERSIONS_REMOVED = """
+INSERT INTO reservation.state_horizons (stream_name, expired)
+SELECT 'account:state-' || n, '{"account:command": 1}'
+FROM generate_series(%(first)s::int, least(%(last)s, %(states)s)::int) AS n
+WHERE mod(n, 2) = 0
+"""
+
 
 class Work(NamedTuple):
-    """A call, and how many rows of the log it may fetch for its batch."""
+    """A call, and how many rows of the large tables it may fetch for its batch."""
 
     rows: int
     do: object
@@ -124,6 +162,24 @@ def look_for_causes(c):
     return causes(c, [Incoming(message, deposit(), name) for name in streams])
 
 
+def version(n):
+    """Return the id of the message that made a version."""
+    return hashlib.md5(f"state {n}".encode(), usedforsecurity=False).hexdigest()
+
+
+def append(c):
+    """Store versions, in new streams and at the end of the long one."""
+    position = c.execute(
+        "SELECT max(position) FROM reservation.states WHERE stream_name = %s", [LONG_STATE]
+    ).fetchone()[0]
+    versions = [
+        Version(stream, at, uuid.uuid4(), COMMANDS, n, at, "{}", "{}", "[]", "")
+        for n in range(BATCH // 2)
+        for stream, at in ((f"new:state-{n}", 0), (LONG_STATE, (position or 0) + n + 1))
+    ]
+    return States(c).append(versions)
+
+
 CATEGORY = "SELECT * FROM message_store.get_category_messages(%s, %s, %s"
 
 WORK = {
@@ -164,6 +220,48 @@ WORK = {
     "the snapshots of many streams": Work(BATCH, keep_snapshots),
     # Of the long stream one in ten; of the others the last, to see that it is an old one.
     "what brought about the events": Work(BATCH + 15, look_for_causes),
+    # Of each its own version, the newest and what was removed.
+    "states of messages that were handled before": Work(
+        3 * BATCH,
+        lambda c: States(c).look(
+            [(f"account:state-{n}", version(n)) for n in range(1, BATCH) if n % 10]
+            + [(LONG_STATE, version(n)) for n in range(1010, 1100, 10)]
+        ),
+    ),
+    "states of messages that are new": Work(
+        2 * BATCH,
+        lambda c: States(c).look([(f"account:state-{n}", str(uuid7())) for n in range(1, BATCH)]),
+    ),
+    # Nine changes at most to be made to each, and the one that is wanted to know which.
+    "states of a long stream": Work(
+        11 * BATCH, lambda c: States(c).read((LONG_STATE, n) for n in range(500, 500 + BATCH))
+    ),
+    "the newest state of a long stream": Work(12, lambda c: States(c).newest(LONG_STATE) or ""),
+    "storing versions": Work(1, append),
+    "marking versions as published": Work(
+        BATCH, lambda c: States(c).publish([(LONG_STATE, n) for n in range(500, 500 + BATCH)])
+    ),
+    # Of a hundred streams all four, twice, their ends twice, and those that are removed.
+    "removing old versions": Work(
+        11 * BATCH,
+        lambda c: clean_up_states(c, DAY, category=OLD_STATES, at_once=BATCH),
+    ),
+    "removing old versions from the middle": Work(
+        11 * BATCH,
+        lambda c: clean_up_states(
+            c, DAY, category=OLD_STATES, start=f"{OLD_STATES}-4", at_once=BATCH
+        ),
+    ),
+    # All of it that may go is looked at: whether it is needed, and what comes first.
+    "removing old versions of a long stream": Work(
+        2 * STATES // 10 + 4 * BATCH,
+        lambda c: clean_up_states(
+            c, DAY, category="account:state", start=LONG_STATE, at_once=BATCH
+        ),
+    ),
+    "counting what may be removed where there is nothing": Work(
+        5, lambda c: [count_removable(c, DAY, category="account:stat")]
+    ),
     "the last message of a long stream": Work(1, lambda c: MessageStore(c).last_message(LONG)),
     "the version of a long stream": Work(1, lambda c: MessageStore(c).stream_version(LONG)),
     "looking for ids": Work(
@@ -263,18 +361,25 @@ def run(connection, do) -> Counted:
 
 
 def counts(connection) -> tuple[int, int]:
-    """Return the rows of the log that this session read by scanning it, and through an index."""
+    """Return the rows of the large tables that this session scanned, and got through an index."""
     return connection.execute(
-        "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables "
-        "WHERE relid = 'message_store.messages'::regclass"
+        "SELECT sum(seq_tup_read)::int, sum(idx_tup_fetch)::int FROM pg_stat_xact_user_tables "
+        "WHERE relid = ANY (%s::regclass[])",
+        [list(LARGE)],
     ).fetchone()
 
 
 def fill(connection, first, last):
     """Write a part of the commands, and the copies of all but the first of them."""
-    for query in (COMMANDS_SENT, COPIES):
-        bounds = {"first": first, "last": last, "small": SMALL, "sent": SENT, "reserved": RESERVED}
+    bounds = {"first": first, "last": last, "small": SMALL}
+    bounds |= {"sent": SENT, "reserved": RESERVED, "states": STATES}
+    for query in (COMMANDS_SENT, COPIES, VERSIONS_STORED, VERSIONS_REMOVED):
         connection.execute(query, bounds)
+
+
+def analyze(connection):
+    for table in LARGE:
+        connection.execute(f"ANALYZE {table}")
 
 
 def plan(connection):
@@ -295,17 +400,18 @@ def large(request, admin, server_url, template) -> Iterator[dict[str, Connection
     try:
         url = conninfo.make_conninfo(server_url, dbname=database)
         with connect(url, autocommit=True) as older, connect(url, autocommit=True) as new:
-            new.execute("ALTER TABLE message_store.messages SET (autovacuum_enabled = off)")
+            for table in LARGE:
+                new.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
             # What the calls write, and is rolled back, takes no number of what is to come.
             new.execute("ALTER SEQUENCE message_store.messages_global_position_seq RESTART 1000000")
             plan(older)
             fill(new, 1, SMALL)
             if request.param == "analyzed while small":
-                new.execute("ANALYZE message_store.messages")
+                analyze(new)
             plan(older)
             fill(new, SMALL + 1, SENT)
             if request.param == "analyzed":
-                new.execute("ANALYZE message_store.messages")
+                analyze(new)
             yield {"new": new, "older than most messages": older}
     finally:
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))

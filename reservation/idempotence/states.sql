@@ -15,7 +15,11 @@ LEFT JOIN LATERAL (
   WHERE s.stream_name = i.stream_name
   ORDER BY s.position DESC LIMIT 1
 ) AS newest ON true
-LEFT JOIN reservation.state_horizons AS horizon ON horizon.stream_name = i.stream_name
+LEFT JOIN LATERAL (
+  SELECT h.expired FROM reservation.state_horizons h
+  WHERE h.stream_name = i.stream_name
+  LIMIT 1
+) AS horizon ON true
 ORDER BY i.n
 
 -- name: read
@@ -63,23 +67,25 @@ WHERE s.stream_name = i.stream_name AND s.position = i.position AND NOT s.publis
 SELECT pg_try_advisory_xact_lock(message_store.hash_64(%s))
 
 -- name: clean_up
+-- What goes is found again by where it is stored: by its key the planner may look for it in all there
+-- is. Nothing changes it meanwhile, because it is published, and only one process cleans up at a time.
 WITH cuts AS MATERIALIZED (
   SELECT stream_name, position
   FROM reservation.state_cuts(
     %(first)s, %(bound)s, now() - make_interval(secs => %(seconds)s), %(streams)s)
 ), old AS MATERIALIZED (
-  SELECT s.stream_name, s.position
+  SELECT s.stream_name, s.place
   FROM cuts
   CROSS JOIN LATERAL (
-    SELECT s.stream_name, s.position FROM reservation.states s
+    SELECT s.stream_name, s.position, s.ctid AS place FROM reservation.states s
     WHERE s.stream_name = cuts.stream_name AND s.position < cuts.position
     ORDER BY s.position LIMIT %(versions)s
   ) AS s
   ORDER BY s.stream_name, s.position
   LIMIT %(versions)s
 ), removed AS (
-  DELETE FROM reservation.states AS s USING old
-  WHERE s.stream_name = old.stream_name AND s.position = old.position
+  DELETE FROM reservation.states AS s
+  WHERE s.ctid = ANY (ARRAY(SELECT place FROM old))
   RETURNING s.stream_name, s.category, s.global_position
 ), noted AS (
   INSERT INTO reservation.state_horizons AS h (stream_name, expired)

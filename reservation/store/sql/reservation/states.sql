@@ -43,5 +43,6 @@ AS $$
   LEFT JOIN LATERAL (
     SELECT s.base FROM reservation.states s
     WHERE s.stream_name = names.stream_name AND s.position = needed.position - 1
+    LIMIT 1  -- so that it is looked up for each, and not joined with all there is
   ) AS before ON true
 $$;
