@@ -19,6 +19,7 @@ from psycopg import Connection
 from consumers.dead_letters import DeadLetters
 from consumers.effects import Effects
 from consumers.failure import Letter
+from consumers.logs import Log
 from consumers.parking import ALL_OR_NOTHING, Policy
 from consumers.portions import Portions
 from consumers.position import Positions
@@ -76,6 +77,7 @@ class Batch:
         component: Component,
         category: str,
         moves: Callable[[], None] = lambda: None,
+        log: Log | None = None,
     ) -> None:
         """Prepare.
 
@@ -84,11 +86,14 @@ class Batch:
             component: whose handlers decide.
             category: the category to take forward.
             moves: called before each handler is, as a sign that the process is not stuck.
+            log: where it is told what a handler did wrong; None for one of its own.
         """
         self._connection = connection
         self._component = component
         self._category = category
-        self._effects = Effects(connection, component, category, moves)
+        self._effects = Effects(
+            connection, component, category, moves, log or Log(component.name, category)
+        )
         self._dead_letters = DeadLetters(component.name, category)
         self._portions = Portions(self._effects.alone, self._effects.in_two_steps)
         self.settling = Settling(connection, self._effects, self._dead_letters)

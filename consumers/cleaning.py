@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 from psycopg import Connection
-from structlog.typing import FilteringBoundLogger
 
+from consumers.logs import Log
 from reservation.component import Component
 from reservation.errors import LockTimeoutError, SerializationError
 from reservation.idempotence.state_based import state_category
@@ -23,7 +23,7 @@ class Cleaning:
     same.
     """
 
-    def __init__(self, component: Component, log: FilteringBoundLogger) -> None:
+    def __init__(self, component: Component, log: Log) -> None:
         """Prepare; nothing is removed unless the component's states have a window."""
         self._window = component.state_window
         self._category = state_category(component.name)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import structlog
 from psycopg import Connection
 
 from consumers.backoff import Backoff
@@ -19,6 +18,7 @@ from consumers.cleaning import Cleaning
 from consumers.dead_letters import DeadLetters
 from consumers.failure import Failure
 from consumers.group import TURN, Membership, Share
+from consumers.logs import Log
 from consumers.parking import Policy
 from consumers.retrying import Retrying
 from consumers.session import Session
@@ -58,6 +58,7 @@ class Consumer:
         stop_on_error: bool = False,
         notices: Notices | None = None,
         vitals: Vitals | None = None,
+        log: Log | None = None,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
 
@@ -72,6 +73,7 @@ class Consumer:
             notices: what waits for notice of new messages between two looks; left open.
             vitals: where the consumer says that it lives, and what it did; None if nobody wants to
                 know.
+            log: where it is told what happens; None for one of its own.
         """
         self._session = session
         self._component = component
@@ -82,7 +84,7 @@ class Consumer:
         self._noticed = False
         self._poll = POLL
         self._singly = 0  # how many messages to deal with one by one
-        self._log = structlog.get_logger().bind(consumer=component.name, category=category)
+        self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
         self._membership = Membership(session, component.name, category, share, self._log)
         self._stop_on_error = stop_on_error
@@ -120,7 +122,7 @@ class Consumer:
         membership = self._membership
         self._patiently(membership.join, connection, stop)
         # A new one for each connection: whether what it remembers was committed is not known.
-        batch = Batch(connection, self._component, self._category, self._vitals.moves)
+        batch = Batch(connection, self._component, self._category, self._vitals.moves, self._log)
         self._known = None
         look, retry = True, False
         while not stop.requested:
@@ -251,7 +253,7 @@ class Consumer:
         result = self._persistently(run, stop)
         if result is not None:
             self._blocked.update(result.blocked)
-            tell_batch(self._log, result)
+            tell_batch(self._log, result, self._membership.positions.partitions)
             if result.read:
                 self._vitals.holds(self._membership.positions.reached, self._membership.head)
                 self._vitals.committed(result.counts, time.monotonic() - began)

@@ -8,6 +8,7 @@ from psycopg import Connection, Rollback
 
 from consumers.decisions import Decisions
 from consumers.handling import Handling
+from consumers.logs import Log
 from consumers.parking import Policy
 from reservation.component import Component
 from reservation.errors import (
@@ -32,6 +33,7 @@ class Effects:
         component: Component,
         category: str,
         moves: Callable[[], None],
+        log: Log,
     ) -> None:
         """Prepare.
 
@@ -40,10 +42,11 @@ class Effects:
             component: whose handlers decide.
             category: whose messages they are.
             moves: called before each handler is, as a sign that the process is not stuck.
+            log: where it is told what a handler did wrong.
         """
         self._connection = connection
         self._component = component
-        self._handling = Handling(connection, component, category, moves)
+        self._handling = Handling(connection, component, category, moves, log)
         self._wanted: list[str] = []
 
     @property

@@ -69,7 +69,7 @@ class Membership:
             consumer: the component's name.
             category: the category that the group shares.
             share: which part the process is to have.
-            log: where it is told what is held.
+            log: where it is told what is held, with each event from then on.
         """
         self._consumer = consumer
         self._category = category
@@ -175,20 +175,21 @@ class Membership:
 
     def _tell(self, before: Positions) -> None:
         """Log what has changed."""
+        if self._size > 1:
+            self._log.holds(self.positions.partitions)
         now, then = set(self.positions.partitions), set(before.partitions)
         taken, gone = sorted(now - then), sorted(then - now)
         if gone:
-            self._log.info("partitions_left", partitions=gone)
+            self._log.info("partitions_left", left=gone)
         if now and not self._started:
             self._started = True
             self._log.info(
                 "consumer_started",
                 position=self.positions.lowest,
                 epoch=self.positions.epoch,
-                partitions=taken,
             )
         elif taken:
-            self._log.info("partitions_taken", partitions=taken, position=self.positions.lowest)
+            self._log.info("partitions_taken", taken=taken, position=self.positions.lowest)
         if not now and not self._standing_by:
             self._log.info("standing_by")
         self._standing_by = not now

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
 from psycopg import Connection
 
 from consumers.calling import call
 from consumers.decisions import Decisions
+from consumers.logs import Log
 from consumers.parking import ALL_OR_NOTHING, Policy, Triage, blocking
 from consumers.states import StateHandling
 from reservation.component import Component
@@ -60,7 +60,8 @@ class Handling:
         connection: Connection[Any],
         component: Component,
         category: str,
-        moves: Callable[[], None] = lambda: None,
+        moves: Callable[[], None],
+        log: Log,
     ) -> None:
         """Prepare to deal with a category.
 
@@ -69,6 +70,7 @@ class Handling:
             component: whose handlers decide.
             category: the component's command category, or one of its reservation categories.
             moves: called before each handler is, as a sign that the process is not stuck.
+            log: where it is told what a handler did wrong.
         """
         self._connection = connection
         self._moves = moves
@@ -80,8 +82,8 @@ class Handling:
             component.projection,
             snapshots=component.snapshots(connection),
         )
-        self.states = StateHandling(connection, component, category, moves)
-        self._log = structlog.get_logger().bind(consumer=component.name, category=category)
+        self.states = StateHandling(connection, component, category, moves, log)
+        self._log = log
 
     @property
     def alone(self) -> frozenset[str]:

@@ -20,13 +20,11 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-import structlog
-
 from consumers.consumer import Consumer
 from consumers.grace import Grace
 from consumers.group import Share
 from consumers.health import STUCK_AFTER, Board
-from consumers.logs import configure_logs
+from consumers.logs import Log, configure_logs
 from consumers.session import Session
 from consumers.stopping import STOP_SIGNALS, Stop
 from consumers.vitals import Vitals
@@ -138,7 +136,7 @@ def _answering(assignments: Sequence[Assignment], address: Address) -> None:
 
 
 def _consume(assignment: Assignment, stop: Stop, vitals: Vitals, *, impatient: bool) -> None:
-    log = structlog.get_logger().bind(consumer=assignment.consumer, category=assignment.category)
+    log = Log(*assignment.reads)
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
         name = f"reservation {component.name} {assignment.category}"
@@ -159,6 +157,7 @@ def _consume(assignment: Assignment, stop: Stop, vitals: Vitals, *, impatient: b
                     stop_on_error=assignment.stop_on_error,
                     notices=notices,
                     vitals=vitals,
+                    log=log,
                 ).run(stop)
 
 
@@ -237,9 +236,7 @@ class _Host:
         self, assignment: Assignment, reason: tuple[str, bool] | None, exit_code: int | None
     ) -> None:
         """Start a consumer again that died, or stop all because of one that can not go on."""
-        log = structlog.get_logger().bind(
-            consumer=assignment.consumer, category=assignment.category
-        )
+        log = Log(*assignment.reads)
         if reason is None:
             code = exit_code or 0
             how = f"by signal {-code}" if code < 0 else f"status {code}"
@@ -280,9 +277,7 @@ class _Host:
             if process not in self._killed:
                 self._killed.add(process)
                 process.kill()
-                structlog.get_logger().warning(
-                    "batch_abandoned", consumer=assignment.consumer, category=assignment.category
-                )
+                Log(*assignment.reads).warning("batch_abandoned")
 
 
 def _process(assignment: Assignment, failures: Connection, report_to: socket.socket | None) -> None:

@@ -4,10 +4,46 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
-Log = structlog.typing.FilteringBoundLogger
+
+class Log:
+    """A consumer's logger, the one of all that its process does.
+
+    Each event has the ``consumer`` and the ``category`` that it reads, and where others may have a
+    part of that, the ``partitions`` that are held by then.
+    """
+
+    def __init__(self, consumer: str, category: str) -> None:
+        """Prepare.
+
+        Args:
+            consumer: the component's name.
+            category: the category that it reads.
+        """
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind(
+            consumer=consumer, category=category
+        )
+
+    def holds(self, partitions: Sequence[int]) -> None:
+        """Have each event tell from now on that these partitions are held."""
+        self._log = self._log.bind(partitions=list(partitions))
+
+    # Any: what JSON has a form for.
+    def info(self, event: str, **fields: Any) -> None:
+        """Tell what happens anyway."""
+        self._log.info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Tell what somebody may want to look at."""
+        self._log.warning(event, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Tell what somebody has to see to."""
+        self._log.error(event, **fields)
 
 
 class _Forgiving:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import structlog
 from psycopg import Connection
 
 from consumers.calling import call
+from consumers.logs import Log
 from reservation import codec
 from reservation.component import Component
 from reservation.context import Context, Given
@@ -87,7 +87,8 @@ class StateHandling:
         connection: Connection[Any],
         component: Component,
         category: str,
-        moves: Callable[[], None] = lambda: None,
+        moves: Callable[[], None],
+        log: Log,
     ) -> None:
         """Prepare to deal with a category.
 
@@ -96,12 +97,13 @@ class StateHandling:
             component: whose handlers decide.
             category: the category that the messages are read from.
             moves: called before each handler is, as a sign that the process is not stuck.
+            log: where it is told what a handler did wrong.
         """
         self._connection = connection
         self._moves = moves
         self._component = component
         self._category = category
-        self._log = structlog.get_logger().bind(consumer=component.name, category=category)
+        self._log = log
 
     @property
     def categories(self) -> list[str]:

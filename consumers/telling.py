@@ -8,13 +8,19 @@ from consumers.logs import Log
 from reservation.message import StoredMessage, printable
 
 
-def tell_batch(log: Log, result: BatchResult) -> None:
-    """Log what became of a batch."""
+def tell_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
+    """Log what became of a batch.
+
+    Args:
+        log: that of the consumer.
+        result: what became of it.
+        held: the partitions that the consumer holds; told is which of them it was for, if not all.
+    """
     tell_conflicts(log, result.conflicts)
     tell_letters(log, result.letters)
     if result.read and result.part is not None:
         partitions = result.part.partitions
-        where = {} if partitions is None else {"partitions": list(partitions)}
+        where = {} if partitions in (None, tuple(held)) else {"part": partitions}
         log.info("batch_committed", position=result.to, read=result.read, **where, **result.counts)
 
 

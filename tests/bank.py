@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import structlog
 from psycopg import Connection
 
 from bank import account
 from bank.invariants import check_invariants, progress
 from consumers.batch import Batch, BatchResult
 from consumers.group import Membership, Share
+from consumers.logs import Log
 from consumers.position import Positions
 from consumers.session import Session
 from reservation import Component, MessageStore
@@ -35,9 +35,8 @@ class Claimed:
 def claim(connection: Connection[Any], consumer: str, category: str) -> Positions:
     """Take a category over, as if whoever held it were gone."""
     connection.execute("DELETE FROM reservation.members")
-    membership = Membership(
-        session(connection.info.dsn), consumer, category, Share(), structlog.get_logger()
-    )
+    log = Log(consumer, category)
+    membership = Membership(session(connection.info.dsn), consumer, category, Share(), log)
     membership.join(connection)
     # A connection that was cut a moment ago may still move the position; a member would pass it by.
     connection.execute(
@@ -55,7 +54,7 @@ def batch(connection: Connection[Any], category: str, component: Component = acc
 
 def session(database_url: str) -> Session:
     """Return what a consumer works on, to be entered."""
-    return Session(database_url, "reservation test", structlog.get_logger())
+    return Session(database_url, "reservation test", Log("test", "test"))
 
 
 def drain(connection: Connection[Any], component: Component = account) -> list[BatchResult]:

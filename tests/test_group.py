@@ -1,6 +1,7 @@
 """Processes that share a category: fixed members, the partition of a stream, a lease that lasts."""
 
 import hashlib
+import json
 import time
 from contextlib import ExitStack
 
@@ -220,3 +221,62 @@ def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
             assert "batch_committed" not in other.log
     assert event_types(store) == ["Opened", "Deposited", "Deposited"]
     assert broken(connection) == {}
+
+
+def test_each_event_of_a_member_tells_what_it_holds_by_then(connection, store, database_url):
+    """Beside the consumer and the category; the events of taking and leaving tell what changed."""
+    for n in range(20):
+        store.write(open_(str(n)), f"account:command-{n}")
+    only = ("--only", "commands")
+    with Started(database_url, *only, "--partitions", "4") as first:
+        first.wait_for("consumer_started", partitions=[0, 1, 2, 3])
+        first.wait_for("batch_committed", partitions=[0, 1, 2, 3], position=20)
+        with Started(database_url, *only) as second:
+            second.wait_for("standing_by", partitions=[])
+            second.wait_for("consumer_started", partitions=[2, 3])
+            first.wait_for("partitions_left", left=[2, 3], partitions=[0, 1])
+            assert second.stop() == 0
+            second.wait_for("consumer_stopped", partitions=[2, 3])
+        first.wait_for("partitions_taken", taken=[2, 3], partitions=[0, 1, 2, 3])
+        assert first.stop() == 0
+    connection.execute("UPDATE reservation.positions SET position = 0 WHERE partition = 2")
+    with Started(database_url, *only) as again:
+        again.wait_for("batch_committed", partitions=[0, 1, 2, 3], part=[2])
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'reservation account account:command'"
+        )
+        again.wait_for("database_unavailable", partitions=[0, 1, 2, 3])
+        again.wait_for("database_available")
+        assert again.stop() == 0
+    for one in (first, second, again):
+        for line in map(json.loads, one.log.splitlines()):
+            assert (line["consumer"], line["category"]) == ("account", "account:command")
+            assert "partitions" in line
+            assert set(line.get("taken", [])) <= set(line["partitions"])
+    assert first.log.count('"part"') == 0
+
+
+def test_a_process_that_is_ended_while_it_stops_tells_what_it_held(
+    store, database_url, tmp_path, monkeypatch
+):
+    """Though it is a thread of its own that ends it."""
+    app = holding(tmp_path, monkeypatch, "deaf")
+    store.write(deposit(HELD), COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        commands.wait_for("batch_committed", reserved=1)
+        assert commands.stop() == 0
+    options = ("--only", "reserved", "--partitions", "2", "--grace", "0")
+    with Started(database_url, *options, "--app-dir", str(tmp_path), app="held:account") as deaf:
+        app.wait()
+        assert deaf.stop() == 0
+        deaf.wait_for("batch_abandoned", consumer="account", category=RESERVED, partitions=[0, 1])
+
+
+def test_the_events_of_a_category_that_is_not_shared_name_no_partitions(store, database_url):
+    """There is but one."""
+    store.write(open_(), COMMANDS)
+    with Started(database_url, "--only", "commands") as started:
+        started.wait_for("batch_committed")
+        assert started.stop() == 0
+    assert "partitions" not in started.log

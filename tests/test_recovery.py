@@ -15,6 +15,7 @@ from consumers import backoff
 from consumers.batch import Batch
 from consumers.consumer import Consumer
 from consumers.group import Membership, Share
+from consumers.logs import Log
 from consumers.session import Session
 from consumers.stopping import Stop
 from reservation import MessageStore, install
@@ -337,7 +338,7 @@ def test_a_member_that_does_not_know_whether_it_joined_joins_again(
 def test_a_position_that_an_earlier_connection_still_moves_is_waited_for(connection, database_url):
     """Its commit may be on its way; what is held then is what came of it."""
     with session(database_url) as first, session(database_url) as second:
-        membership = Membership(first, "account", COMMANDS, Share(), structlog.get_logger())
+        membership = Membership(first, "account", COMMANDS, Share(), Log("account", COMMANDS))
         membership.join(first.connection)
         membership.turn(first.connection)
         positions = membership.positions
