@@ -1,8 +1,9 @@
 """How much of a large store each statement touches, counted by the server.
 
-The log holds 100,000 messages, and beside it there are 40,000 versions of states. Every call is made by a session that is new, and by one that planned
-it while there were next to none; on a log that was never analyzed, on one that was, and on one that
-was when it was small. What is written is rolled back.
+The log holds 100,000 messages, and beside it there are 40,000 versions of states. Every call is
+made by a session that is new, and by one that planned it while there were next to none; on a log
+that was never analyzed, on one that was, and on one that was when it was small. What is written is
+rolled back.
 """
 
 import contextlib
@@ -68,8 +69,9 @@ FROM message_store.messages
 WHERE global_position BETWEEN %(first)s AND %(last)s AND global_position BETWEEN 2 AND %(reserved)s
 """
 
-# A version for each of the first commands, one in ten in a long stream, of changes to every tenth; the
-# others in streams of their own, half of which lost some. And streams of four that are old.
+# A version for each of the first commands: one in ten in a long stream, where one in ten holds the
+# whole; the others in streams of their own, half of which lost some. And streams of four that are
+# old.
 STATES = 20_000
 LONG_STATE, OLD_STATES = "account:state-long", "old:state"
 

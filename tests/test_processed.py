@@ -1,6 +1,7 @@
 """Processed messages: what was handled is known again, for as long as it is to be."""
 
 import random
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -477,6 +478,9 @@ def test_handlers_that_say_the_same_are_asked_together(connection, store):
     """Equal declarations are one, whatever the handlers."""
     assert Processed(key="a", keep=DAY) == Processed(key=["a"], keep=DAY)
     assert len({Processed(), Processed(), Processed(keep=DAY), Processed(key="a")}) == 3
+    assert Processed() != Processed(keep=DAY)
+    assert Processed(key="a") != Processed(key="b")
+    assert Processed() != "Processed()"
 
 
 HISTORY = st.lists(
@@ -529,3 +533,215 @@ def test_the_time_of_a_message_may_say_its_zone(connection, store):
         check.record()
     rows = connection.execute("SELECT time FROM reservation.processed_messages").fetchall()
     assert rows == [(datetime(2026, 1, 2, 3),)]  # noqa: DTZ001  the store's times have no zone
+
+
+@pytest.fixture
+def far_away(monkeypatch):
+    """Let this process be in another time zone than UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_time_of_a_message_is_kept_as_it_is_stored(connection, store, far_away):
+    """Wherever the process is."""
+    store.write(pay("a"), SENT)
+    run(connection, till(KEPT))
+    assert connection.execute(
+        "SELECT count(*) FROM reservation.processed_messages p "
+        "JOIN message_store.messages m USING (global_position, time)"
+    ).fetchone() == (1,)
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+def test_what_was_handled_before_is_known_of_its_type_and_its_consumer_alone(
+    connection, store, once
+):
+    """Where all of them have handled something in earlier batches."""
+    store.write(pay("z"), "shop:command-1")
+    assert run(connection, till(once, name="shop")) == Counter(handled=1)
+    store.write([refund("z"), pay("a"), refund("a"), pay("z")], SENT)
+    assert run(connection, till(once), limit=1) == Counter(handled=4)
+    store.write([pay("a"), pay("b")], "shop:command-1")
+    assert run(connection, till(once, name="shop")) == Counter(handled=2)
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+def test_a_message_is_known_by_a_reissue_that_was_handled_before_it(connection, store, once):
+    """As where they are in two partitions of a category, and that of the reissue was ahead."""
+    begun(connection, "till")
+    store.write(pay("a"), SENT)
+    assert run(connection, till(once)) == Counter(handled=1)
+    store.write(pay("a"), SENT)
+    connection.execute(
+        "UPDATE message_store.messages SET time = time - interval '2 days' WHERE position = 1"
+    )
+    assert run(connection, till(once)) == Counter(duplicate=1)
+
+
+def test_who_handled_the_reissue_meanwhile_is_found_too(connection, store):
+    """It was not there when the batch began, and is of a later day."""
+    begun(connection, "till")
+    store.write([pay("a"), pay("a")], SENT)
+    connection.execute(
+        "UPDATE message_store.messages SET time = time - interval '2 days' WHERE position = 0"
+    )
+    older, newer = incoming(store)
+    with connection.transaction():
+        check, other = (
+            KEPT_BY_KEY.begin(connection, "till", COMMANDS, [one]) for one in (older, newer)
+        )
+        assert not check.is_duplicate(older)
+        assert not other.is_duplicate(newer)
+        other.record()
+        with pytest.raises(SerializationError):
+            check.record()
+
+
+def test_the_first_moment_of_what_is_kept_is_kept(connection, store):
+    """What was stored then is handled, and known from then on."""
+    begun(connection, "till")
+    store.write(pay("a"), SENT)
+    begins = "(now() AT TIME ZONE 'utc')::date - interval '1 day'"
+    connection.execute(f"UPDATE message_store.messages SET time = {begins}")
+    connection.execute(f"UPDATE reservation.processed_handlers SET dropped_until = {begins}")
+    assert run(connection, till(KEPT)) == Counter(handled=1)
+    redeliver(connection)
+    assert run(connection, till(KEPT)) == Counter(duplicate=1)
+
+
+def test_of_a_batch_only_what_is_too_old_is_refused(connection, store):
+    """Whatever its place."""
+    begun(connection, "till")
+    connection.execute(
+        "UPDATE reservation.processed_handlers SET dropped_until = now() - interval '3 days'"
+    )
+    for key, days in (("a", 0), ("b", 9), ("c", 0)):
+        store.write(pay(key), SENT)
+        age(connection, key, days)
+    batch_ = incoming(store)
+    with connection.transaction():
+        check = KEPT.begin(connection, "till", COMMANDS, batch_)
+        assert not check.is_duplicate(batch_[0])
+        assert not check.is_duplicate(batch_[2])
+        with pytest.raises(ExpiredError, match="global position 2"):
+            check.is_duplicate(batch_[1])
+
+
+def test_a_consumer_that_is_new_needs_one_partition_for_an_old_log(connection, store):
+    """That of all days before its first."""
+    for days, key in enumerate("abcde", start=10):
+        store.write(pay(key), SENT)
+        age(connection, key, days)
+    assert run(connection, till(KEPT)) == Counter(handled=5)
+    assert connection.execute(
+        "SELECT count(*) FROM pg_inherits "
+        "WHERE inhparent = 'reservation.processed_for_a_time'::regclass"
+    ).fetchone() == (1,)
+
+
+def test_days_are_dropped_of_each_handler_for_itself(connection, store):
+    """What another one does not know any more is nothing to it."""
+    begun(connection, "till", "shop")
+    for name, days in (("till", 9), ("till", 7), ("shop", 7), ("shop", 1)):
+        store.write(pay(f"{name}{days}"), f"{name}:command-123")
+        age(connection, f"{name}{days}", days)
+    run(connection, till(KEPT))
+    run(connection, till(Processed(keep=30 * DAY), name="shop"))
+    timeout = connection.execute("SHOW lock_timeout").fetchone()
+    assert prune(connection) == (2, [])
+    assert connection.execute("SHOW lock_timeout").fetchone() == timeout
+    assert dict(
+        connection.execute(
+            "SELECT consumer, dropped_until IS NULL FROM reservation.processed_handlers"
+        ).fetchall()
+    ) == {"till": False, "shop": True}
+    run(connection, till(KEPT, name="shop"))
+    store.write(pay("new"), "shop:command-123")
+    run(connection, till(KEPT, name="shop"))
+    assert prune(connection) == (1, [])
+
+
+def test_a_handler_that_keeps_for_ever_by_now_loses_nothing(connection, store):
+    """Also of the time when it did not, and while messages wait."""
+    begun(connection, "till")
+    store.write(pay("a"), SENT)
+    age(connection, "a", 9)
+    run(connection, till(KEPT))
+    store.write(pay("b"), SENT)
+    run(connection, till(Processed()))
+    store.write(pay("c"), SENT)
+    assert prune(connection) == (0, [])
+
+
+@pytest.mark.parametrize("days", [2, 1, 0])
+def test_what_waits_is_told_only_where_it_keeps_more_than_is_asked_for(connection, store, days):
+    """Not from the first day on that is kept anyway."""
+    begun(connection, "till")
+    store.write(pay("a"), SENT)
+    age(connection, "a", 9)
+    run(connection, till(KEPT))
+    store.write(pay("b"), SENT)
+    age(connection, "b", days)
+    assert prune(connection) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("dead", "unread", "dropped"),
+    [
+        ([], [], 4),
+        ([], [("Pay", "till", 9), ("Pay", "till", 5)], 2),
+        ([], [("Pay", "till", 5), ("Pay", "till", 9)], 2),
+        ([9, 5], [], 2),
+        ([5, 9], [], 2),
+        ([9], [("Pay", "till", 5)], 2),
+        ([5], [("Pay", "till", 9)], 2),
+        ([], [("Refund", "till", 9)], 4),
+        ([], [("Pay", "shop", 9)], 4),
+        ([], [("Pay", "nobody", 9)], 4),
+    ],
+)
+def test_the_oldest_of_what_waits_holds_the_days(connection, store, dead, unread, dropped):
+    """Of the handler's own type, in what its own consumer reads, or among its dead letters."""
+    begun(connection, "till")
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position, epoch) "
+        "VALUES ('shop', 'shop:command', 0, 0, 1)"
+    )
+    for days in (12, 10, 8, 6):
+        store.write(pay(f"done{days}"), SENT)
+        age(connection, f"done{days}", days)
+    assert run(connection, till(KEPT)) == Counter(handled=4)
+    for days in dead:
+        store.write(pay(f"dead{days}"), SENT)
+        age(connection, f"dead{days}", days)
+    redeliver(connection, to=4 + len(dead))
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
+        "stream_name, type, state, reason, process) SELECT 'till', %s, global_position, id, "
+        "stream_name, type, 'dead', 'x', 'x' FROM message_store.messages "
+        "WHERE global_position > 4",
+        [COMMANDS],
+    )
+    for type_, name, days in unread:
+        command = pay(f"x{days}") if type_ == "Pay" else refund(f"x{days}")
+        store.write(command, f"{name}:command-123")
+        age(connection, f"x{days}", days)
+    assert prune(connection)[0] == dropped
+
+
+def test_of_a_group_the_partition_that_is_furthest_behind_holds_the_days(connection, store):
+    """What another one has passed may be before it."""
+    begun(connection, "till")
+    for days, key in ((9, "a"), (7, "b")):
+        store.write(pay(key), SENT)
+        age(connection, key, days)
+    run(connection, till(KEPT))
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position, epoch) "
+        "VALUES ('till', %s, 1, 1, 1)",
+        [COMMANDS],
+    )
+    assert prune(connection)[0] == 1
