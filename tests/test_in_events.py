@@ -46,6 +46,16 @@ def test_a_redelivery_is_a_duplicate(connection, store, once):
     assert (calls, effects(store)) == ([], ["Deposited", "Deposited"])
 
 
+@pytest.mark.parametrize("once", BOTH, ids=named)
+def test_each_of_many_messages_of_an_entity_is_known_again(connection, store, once):
+    """Not only those of its first event and its last."""
+    store.write([deposit(f"d{n}") for n in range(6)], PURSE)
+    component = purse(once)
+    assert drained(connection, component) == {"handled": 6}
+    redeliver(connection)
+    assert drained(connection, component) == {"duplicate": 6}
+
+
 @pytest.mark.parametrize("once", RECORDING, ids=named)
 def test_a_message_without_an_event_leaves_a_pseudo_event(connection, store, once):
     """It holds nothing, follows the message, and is the one trace that it was handled."""

@@ -745,3 +745,50 @@ def test_of_a_group_the_partition_that_is_furthest_behind_holds_the_days(connect
         [COMMANDS],
     )
     assert prune(connection)[0] == 1
+
+
+def test_what_one_handler_keeps_is_its_own(connection, store):
+    """Neither another consumer's handlers nor those of other types follow when it changes."""
+    for name in ("till", "shop"):
+        store.write([pay("a"), refund("a")], f"{name}:command-123")
+        run(connection, till(Processed(keep=9 * DAY), name=name))
+    store.write(pay("b"), SENT)
+    run(connection, till(KEPT))
+    assert set(
+        connection.execute("SELECT consumer, type, keep FROM reservation.processed_handlers")
+    ) == {
+        ("till", "Pay", 2 * DAY),
+        ("till", "Refund", 9 * DAY),
+        ("shop", "Pay", 9 * DAY),
+        ("shop", "Refund", 9 * DAY),
+    }
+
+
+def test_the_numbers_of_handlers_are_used_up_by_new_ones_only(connection, store):
+    """Not by every batch."""
+    store.write([pay(f"p{n}") for n in range(5)], SENT)
+    run(connection, till(KEPT), limit=1)
+    store.write(pay("a"), "shop:command-123")
+    run(connection, till(KEPT, name="shop"))
+    assert connection.execute(
+        "SELECT handler FROM reservation.processed_handlers ORDER BY 1"
+    ).fetchall() == [(1,), (2,)]
+
+
+def test_who_records_holds_up_no_other_handler(connection, database_url, store):
+    """Neither another consumer nor one of another type; a lock that is awaited would fail here."""
+    store.write([pay("a"), refund("a")], SENT)
+    run(connection, till(BY_KEY))
+    store.write([pay("b"), refund("b")], SENT)
+    found = {one.message.type: one for one in incoming(store) if one.command.pay_id == "b"}
+    shop = [one for one in incoming(store) if one.command.pay_id == "a"][:1]
+    with connect(database_url) as other:
+        check = BY_KEY.begin(other, "till", COMMANDS, [found["Refund"]])
+        assert not check.is_duplicate(found["Refund"])
+        check.record()
+        connection.execute("SET lock_timeout = '100ms'")
+        for consumer, messages in (("till", [found["Pay"]]), ("shop", shop)):
+            with connection.transaction():
+                check = BY_KEY.begin(connection, consumer, COMMANDS, messages)
+                assert not check.is_duplicate(messages[0])
+                check.record()

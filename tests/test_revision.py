@@ -71,6 +71,12 @@ def test_a_message_that_is_read_again_takes_no_effect(connection, store):
     assert last(connection) == [("till-123", "s", 3)]
 
 
+def test_the_highest_revision_is_one(connection, store):
+    """The last number that PostgreSQL has room for; the first that is refused is beyond it."""
+    store.write([pay("a", 2**63 - 2), pay("b", 2**63 - 1)], SENT)
+    assert run(connection, till(ONCE)) == Counter(handled=2)
+
+
 def test_what_is_older_takes_no_effect_even_if_it_never_had(connection, store):
     """Within a batch and after it; gaps are nothing."""
     store.write([pay("b", 7), pay("a", 2)], SENT)
