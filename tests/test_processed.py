@@ -778,17 +778,18 @@ def test_the_numbers_of_handlers_are_used_up_by_new_ones_only(connection, store)
 def test_who_records_holds_up_no_other_handler(connection, database_url, store):
     """Neither another consumer nor one of another type; a lock that is awaited would fail here."""
     store.write([pay("a"), refund("a")], SENT)
+    store.write(pay("z"), "shop:command-1")
     run(connection, till(BY_KEY))
+    run(connection, till(BY_KEY, name="shop"))
     store.write([pay("b"), refund("b")], SENT)
-    found = {one.message.type: one for one in incoming(store) if one.command.pay_id == "b"}
-    shop = [one for one in incoming(store) if one.command.pay_id == "a"][:1]
+    first, _, payment, repayment = incoming(store)
     with connect(database_url) as other:
-        check = BY_KEY.begin(other, "till", COMMANDS, [found["Refund"]])
-        assert not check.is_duplicate(found["Refund"])
+        check = BY_KEY.begin(other, "till", COMMANDS, [payment])
+        assert not check.is_duplicate(payment)
         check.record()
         connection.execute("SET lock_timeout = '100ms'")
-        for consumer, messages in (("till", [found["Pay"]]), ("shop", shop)):
+        for consumer, message in (("till", repayment), ("shop", first)):
             with connection.transaction():
-                check = BY_KEY.begin(connection, consumer, COMMANDS, messages)
-                assert not check.is_duplicate(messages[0])
+                check = BY_KEY.begin(connection, consumer, COMMANDS, [message])
+                assert not check.is_duplicate(message)
                 check.record()
