@@ -94,6 +94,28 @@ def test_each_source_and_each_entity_has_revisions_of_its_own(connection, store)
     assert last(connection) == [("till-123", "x", 9), ("till-123", "y", 2), ("till-7", "x", 1)]
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("shop", COMMANDS, "till-123", "s"),
+        ("till", "tillTransaction", "till-123", "s"),
+        ("till", COMMANDS, "till-7", "s"),
+        ("till", COMMANDS, "till-123", "x"),
+    ],
+)
+def test_where_one_is_raised_another_that_was_as_high_stays(connection, store, other):
+    """Of another consumer, category, entity or source."""
+    store.write([pay("a", 5), pay("b", 6)], SENT)
+    connection.execute("INSERT INTO reservation.revisions VALUES (%s, %s, %s, %s, 5)", other)
+    assert run(connection, till(ONCE), limit=1) == Counter(handled=2)
+    rows = connection.execute(
+        "SELECT revision FROM reservation.revisions "
+        "WHERE (consumer, category, entity_stream, source) = (%s, %s, %s, %s)",
+        other,
+    ).fetchall()
+    assert rows == [(5,)]
+
+
 def test_without_a_source_all_are_counted_together(connection, store):
     """Whatever the field of that name says."""
     store.write([pay("a", 9, "x"), pay("b", 1, "y")], SENT)
