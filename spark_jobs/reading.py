@@ -29,6 +29,9 @@ _SAMPLED_PAGES = 2_000
 # it.
 _ENOUGH = 200
 
+# Fewer messages are read sooner by one worker than by two that have to be started.
+_ENOUGH_FOR_ONE = 20_000
+
 _LAST = 2**63 - 1
 
 
@@ -88,7 +91,8 @@ def ranges(
             return []
         if number <= 1 or last == first:
             return [(first, last)]
-        found = _where(connection, {"category": category, "first": first, "last": last})
+        found, messages = _where(connection, {"category": category, "first": first, "last": last})
+    number = min(number, max(1, messages // _ENOUGH_FOR_ONE))
     ends = sorted({found[len(found) * n // number] for n in range(1, number)} - {last})
     starts = [first, *(end + 1 for end in ends)]
     return list(zip(starts, [*ends, last], strict=True))
@@ -113,15 +117,21 @@ def _bounds(
     return found[0] or 0, found[1] or 0
 
 
-def _where(connection: Connection[tuple[Any, ...]], values: dict[str, Any]) -> list[int]:
-    """Return global positions of a category, in order: all, or those on some of the log's pages."""
+def _where(
+    connection: Connection[tuple[Any, ...]], values: dict[str, Any]
+) -> tuple[list[int], int]:
+    """Return global positions of a category, in order, and about how many messages there are.
+
+    They are all, or those on some of the log's pages.
+    """
     pages = int(connection.execute(QUERIES["pages"]).fetchall()[0][0])
     if pages > _SAMPLED_PAGES:
         percent = 100 * _SAMPLED_PAGES / pages
         rows = connection.execute(QUERIES["sample"], {**values, "percent": percent}).fetchall()
         if len(rows) >= _ENOUGH:
-            return [row[0] for row in rows]
-    return [row[0] for row in connection.execute(QUERIES["every_position"], values)]
+            return [row[0] for row in rows], len(rows) * pages // _SAMPLED_PAGES
+    found = [row[0] for row in connection.execute(QUERIES["every_position"], values)]
+    return found, len(found)
 
 
 def batches(part: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
