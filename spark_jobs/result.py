@@ -154,11 +154,13 @@ class Sender:
         sender: the category that the sender's messages name; None where they name none.
         type: the command's type.
         commands: how many it sent.
-        keys: how many distinct idempotence keys they have.
-        reissued: how many of the keys were sent more than once.
+        keys: how many distinct idempotence keys they have, each counted for its first send.
+        reissued: how many keys were sent more than once, each counted for its second send.
         duplicates: commands after the first of their key.
-        longest_gap: the longest time between two sends of one key; None if none was sent again.
-        largest_burst: the most sends of one key that followed each other quickly.
+        longest_gap: the longest time between a duplicate and the send of its key before it; None
+            if there is no duplicate.
+        largest_burst: the most sends of one key that followed each other quickly, counted for the
+            last of them; 0 if none did.
     """
 
     sender: str | None
@@ -193,16 +195,21 @@ class Reissues:
 
     Attributes:
         senders: for each sender and type.
-        longest_gap: the longest time between two sends of one key, which any window of retention
-            has to exceed; None if nothing was sent again.
+        longest_gap: the longest time between two sends of one key that follow each other; None if
+            nothing was sent again.
         longest_gap_key: the stream that this key names.
         bursts: the largest.
+        longest_span: the longest time from the first to the last send of one key, which any window
+            of retention that starts with the first has to exceed; None if nothing was sent again.
+        longest_span_key: the stream that this key names.
     """
 
     senders: Sequence[Sender]
     longest_gap: timedelta | None
     longest_gap_key: str | None
     bursts: Sequence[Burst]
+    longest_span: timedelta | None = None
+    longest_span_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
