@@ -151,16 +151,14 @@ def _with_details(report: Report, messages: "DataFrame", effects: "DataFrame") -
         commands,
         messages.where(~F.col("is_command")),
         effects.where(~F.col("is_cause")).withColumn("causation", F.col("group")),
-    ).persist()
-    try:
-        return dataclasses.replace(
-            report,
-            latency=latency.latencies(durations),
-            volume=latency.volumes(commands, durations),
-            reissues=reissues.reissues(commands),
-        )
-    finally:
-        durations.unpersist()
+    )
+    told = latency.latencies(durations)
+    return dataclasses.replace(
+        report,
+        latency=told,
+        volume=latency.volumes(commands, told),
+        reissues=reissues.reissues(commands),
+    )
 
 
 def samples(findings: "DataFrame") -> list[Finding]:
