@@ -10,10 +10,10 @@ from cli.changes import carry_out, check_category, chosen, yes_option
 from cli.errors import Failure, Group, debug_option
 from cli.options import app_options, database_option, json_option, optional_app_options
 from cli.tables import console
-from reservation.eventide import position_stream, stored_position
 from consumers.resting import find_resting, plan_move
 from consumers.stored_positions import StoredPosition, read_positions
 from reservation.app_path import load_component
+from reservation.eventide import position_stream, stored_position
 from reservation.message import printable
 from reservation.store.connection import connect
 from reservation.store.install import check_installed

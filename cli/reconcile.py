@@ -2,10 +2,12 @@
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -20,6 +22,8 @@ from spark_jobs import thresholds
 from spark_jobs.output import outputs
 from spark_jobs.result import VIOLATIONS
 from spark_jobs.snapshot import GRACE
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[timedelta]):
@@ -41,7 +45,7 @@ class Duration(click.ParamType[timedelta]):
         return timedelta(**{self._UNITS[unit]: int(number)})
 
 
-def _file(name: str, what: str) -> object:
+def _file(name: str, what: str) -> Callable[[F], F]:
     return click.option(
         name,
         type=click.Path(path_type=Path, dir_okay=False),
@@ -107,8 +111,9 @@ def reconcile(
     All categories are read from the running store, in parallel and under one snapshot. Of commands
     and their reservations it says what is reserved, pending (not yet read by the consumer), missing
     (read and not reserved), duplicate, in conflict (same key, other content), an orphan (a
-    reservation without a command) or more than one message; of reserved commands and the events that
-    follow them, what was handled, had its effect twice or had none, and which events follow nothing.
+    reservation without a command) or more than one message; of reserved commands and the events
+    that follow them, what was handled, had its effect twice or had none, and which events follow
+    nothing.
 
     Exit status: 0 nothing reached a threshold of --fail-on; 1 something did; 2 it could not run.
     Needs Java 17 and the extra `spark`.

@@ -21,3 +21,7 @@ class OptionError(ReservationError):
 
 class StateError(ReservationError):
     """The state of earlier runs can not be gone on from."""
+
+
+class ThresholdError(ReservationError):
+    """The text of an option names no threshold."""

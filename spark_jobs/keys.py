@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.sql.pandas.functions import arrow_udf
 
 from reservation import codec
 from reservation.app_path import load_component
@@ -33,7 +34,7 @@ def with_function_keys(
     """
     if not declaration.by_function:
         return commands
-    function_key = F.arrow_udf(_function_keys(app, str(app_dir)), "string")
+    function_key = arrow_udf(_function_keys(app, str(app_dir)), "string")
     made = function_key("type", "stream_name", "function_data")
     return commands.withColumn(
         "key_stream", F.when(F.col("function_data").isNull(), F.col("key_stream")).otherwise(made)

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from bank import account
-from reservation.eventide import position_stream
 from consumers.resting import find_resting, make, plan_move
 from reservation.errors import LockTimeoutError, StoreError
+from reservation.eventide import position_stream
 from reservation.store.connection import connect
 from tests.bank import broken, drain, event_types
 from tests.controls import COMMANDS as STREAM

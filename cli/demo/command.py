@@ -3,6 +3,7 @@
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ from reservation.store.client import MessageStore
 from reservation.store.connection import connect
 from reservation.store.install import install
 from spark_jobs.java import require_java
-from spark_jobs.run import Report, as_json, reconcile_component
+from spark_jobs.result import Report
+from spark_jobs.run import Run, reconcile
+from spark_jobs.thresholds import Reached, in_order, reached
 
 if TYPE_CHECKING:
     from bank.invariants import Invariant
@@ -81,29 +84,34 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
             if not as_json_:
                 _print_invariants(console, invariants)
         with console.status("Reconciling with Spark…"):
-            report = reconcile_component(component, APP, str(app_dir), database_url)
+            report = reconcile(Run(component, APP, app_dir, database_url))
 
     seconds = time.monotonic() - started
-    in_order = (
-        report.in_order and not any(statuses.values()) and all(one.holds for one in invariants)
-    )
+    found = reached(report)
+    well = in_order(found) and not any(statuses.values()) and all(one.holds for one in invariants)
     if as_json_:
-        click.echo(json.dumps(_as_json(in_order, invariants, report, seconds)))
+        click.echo(json.dumps(_as_json(well, invariants, report, found, seconds)))
     else:
-        from spark_jobs.report import render
+        from spark_jobs.report.terminal import print_report
 
-        console.print(render(report))
-        verdict = "every command took effect once" if in_order else "see what is marked above"
+        print_report(report, found, console)
+        verdict = "every command took effect once" if well else "see what is marked above"
         console.print(f"{len(traffic):,} commands sent in {seconds:.0f} s in all: {verdict}.")
-    if not in_order:
+    if not well:
         context.exit(NOT_IN_ORDER)
 
 
 def _as_json(
-    in_order: bool, invariants: "list[Invariant]", report: Report, seconds: float
+    well: bool,
+    invariants: "list[Invariant]",
+    report: Report,
+    found: Sequence[Reached],
+    seconds: float,
 ) -> dict[str, Any]:
+    from spark_jobs.report.as_json import as_json
+
     return {
-        "inOrder": in_order,
+        "inOrder": well,
         "seconds": round(seconds, 1),
         "invariants": [
             {
@@ -114,7 +122,7 @@ def _as_json(
             }
             for one in invariants
         ],
-        "reconciliation": as_json(report),
+        "reconciliation": as_json(report, found),
     }
 
 

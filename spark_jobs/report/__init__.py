@@ -1,0 +1,1 @@
+"""What a run found, shown to people and to programs."""

@@ -1,0 +1,82 @@
+"""A run as a JSON object; `schema.json` beside this module describes it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from reservation.codec import camel_case
+from spark_jobs.result import Latency, Reconciled, Reissues, Report
+from spark_jobs.thresholds import Reached, in_order
+
+
+def as_json(report: Report, reached: Sequence[Reached]) -> dict[str, Any]:
+    """Return a report, and the thresholds that it reached, as one JSON object.
+
+    Texts of the store are as they are stored: whoever writes the object escapes them, as
+    `json.dumps` does.
+    """
+    return {
+        "component": report.component,
+        "time": report.time.isoformat(),
+        "inOrder": in_order(reached),
+        "thresholds": [_threshold(one) for one in reached],
+        "categories": [_category(one) for one in report.categories if not one.initiates],
+        "initiations": [_category(one) for one in report.categories if one.initiates],
+        "effects": [_object(one) for one in report.effects],
+        "events": _object(report.events),
+        "samples": [_object(one) for one in report.findings],
+        "latency": [_latency(one) for one in report.latency],
+        "volume": [_object(one) for one in report.volume],
+        "reissues": None if report.reissues is None else _reissues(report.reissues),
+    }
+
+
+def _threshold(reached: Reached) -> dict[str, Any]:
+    threshold = reached.threshold
+    whole = threshold.limit == threshold.limit.to_integral_value()
+    return {
+        "name": threshold.name,
+        "fails": threshold.failing,
+        "count": reached.count,
+        "limit": int(threshold.limit) if whole else float(threshold.limit),
+        "percentOf": threshold.of if threshold.percent else None,
+        "whole": reached.whole if threshold.percent else None,
+    }
+
+
+def _category(one: Reconciled) -> dict[str, Any]:
+    values = _object(one)
+    del values["initiates"]  # the list that it is in says so
+    return values
+
+
+def _latency(one: Latency) -> dict[str, Any]:
+    values = _object(one)
+    spans = {name: values.pop(name) for name in ("p50", "p95", "p99", "max")}
+    return {**values, **{f"{name}Seconds": span for name, span in spans.items()}}
+
+
+def _reissues(one: Reissues) -> dict[str, Any]:
+    return {
+        "senders": [_object(sender) for sender in one.senders],
+        "longestGapSeconds": _value(one.longest_gap),
+        "longestGapKey": one.longest_gap_key,
+        "bursts": [_object(burst) for burst in one.bursts],
+    }
+
+
+def _object(one: Any) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.result`
+    """Return a dataclass as an object: camelCase, time spans in seconds, times as ISO 8601."""
+    return {
+        camel_case(name) + ("Seconds" if name == "longest_gap" else ""): _value(value)
+        for name, value in asdict(one).items()
+    }
+
+
+def _value(value: Any) -> Any:  # Any: a JSON value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value

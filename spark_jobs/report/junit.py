@@ -1,0 +1,56 @@
+"""A run as JUnit XML, which systems for continuous integration show as tests."""
+
+from collections.abc import Sequence
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from spark_jobs.report.words import at, shown
+from spark_jobs.result import Report
+from spark_jobs.thresholds import NAMES, Reached
+
+
+def render_junit(report: Report, reached: Sequence[Reached]) -> str:
+    """Return one suite for the component, with one case for each name that a threshold may have.
+
+    A case fails where a threshold that fails the run was reached. What was counted otherwise, and
+    the warnings, are the output of the case. Nothing in it is a character that XML can not hold:
+    those are none that is printed, and so are written as escapes.
+    """
+    suites = Element("testsuites", name="reservation reconcile")
+    failing = {one.threshold.name: one for one in reached if one.threshold.failing}
+    warning = {one.threshold.name: one for one in reached if not one.threshold.failing}
+    suite = SubElement(
+        suites,
+        "testsuite",
+        name=shown(report.component),
+        timestamp=report.time.isoformat(),
+        tests=str(len(NAMES)),
+        failures=str(len(failing)),
+        errors="0",
+        skipped="0",
+        time="0",
+    )
+    for name in NAMES:
+        case = SubElement(
+            suite, "testcase", classname=f"reconcile.{shown(report.component)}", name=name, time="0"
+        )
+        if name in failing:
+            failure = SubElement(case, "failure", message=str(failing[name]), type=name)
+            failure.text = _rows(report, name)
+        said = [f"Warning: {warning[name]}"] if name in warning else []
+        if name not in failing and report.count(name):
+            said.append(f"{report.count(name):,} counted")
+            said.extend(filter(None, [_rows(report, name)]))
+        if said:
+            SubElement(case, "system-out").text = "\n".join(said)
+    written = tostring(suites, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{written}\n'
+
+
+def _rows(report: Report, name: str) -> str:
+    """Return the sample rows of a finding, a line each."""
+    return "\n".join(
+        f"{shown(one.type)} at {shown(one.stream_name)}, position {one.position}, global position "
+        f"{one.global_position}, id {shown(one.message_id)}, {at(one.time)} UTC"
+        for one in report.findings
+        if one.finding == name
+    )

@@ -1,0 +1,126 @@
+"""A run as a file for the textfile collector of Prometheus' node-exporter."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from spark_jobs.report.words import shown
+from spark_jobs.result import Report
+from spark_jobs.thresholds import Reached, in_order
+
+_CATEGORIES = {
+    "commands": "Commands that are stored",
+    "keys": "Distinct idempotence keys of the commands",
+    "keyless": "Commands that have no usable key",
+    "duplicates": "Commands that say the same as an earlier one of their key",
+    "reserved": "Keys that have a reservation",
+    "missing": "Keys without a reservation although the consumer has read their command",
+    "pending": "Keys without a reservation whose command was not read yet",
+    "dead": "Keys without a reservation whose command is a dead letter, or parked behind one",
+    "orphans": "Reservations without a command",
+    "multiple": "Reservation streams with more than one message",
+    "conflicts": "Commands whose content is not that of their key",
+    "wrong_type": "Messages of a type that is not reserved in their category",
+}
+_EFFECTS = {
+    "reserved": "Reserved commands",
+    "handled": "Reserved commands that an event follows",
+    "silent": "Reserved commands that were handled in a way that leaves nothing in the log",
+    "pending": "Reserved commands that were not read yet",
+    "unhandled": "Reserved commands that were read and that no event follows",
+    "dead": "Reserved commands that are a dead letter, or parked behind one",
+}
+_EVENTS = {
+    "events": "Events of the component's entities",
+    "causes": "Messages that the events follow",
+    "effect_twice": "Messages that had their effect twice",
+    "without_cause": "Events that follow no message of the component",
+}
+_QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99", "max": "1"}
+
+
+class _Gauges:
+    """The gauges of one component, made when they are first needed."""
+
+    def __init__(self, component: str) -> None:
+        self.registry = CollectorRegistry()
+        self._component = shown(component)
+        self._gauges: dict[str, Gauge] = {}
+
+    def set(self, name: str, help_: str, value: float, **labels: str) -> None:
+        """Set a gauge; its labels are made printable."""
+        name = f"reservation_reconcile_{name}"
+        if name not in self._gauges:
+            names = ["component", *labels]
+            self._gauges[name] = Gauge(name, help_, names, registry=self.registry)
+        printed = {label: shown(text) for label, text in labels.items()}
+        self._gauges[name].labels(component=self._component, **printed).set(value)
+
+
+def render_prometheus(report: Report, reached: Sequence[Reached]) -> str:
+    """Return a gauge for each count, for the latencies, the thresholds reached and the verdict."""
+    gauges = _Gauges(report.component)
+    gauges.set("in_order", "Whether no threshold that fails was reached", in_order(reached))
+    gauges.set(
+        "time_seconds", "When the snapshot was taken, in seconds of Unix", report.time.timestamp()
+    )
+    for one in report.categories:
+        labels = {"command_category": one.command_category, "category": one.reservation_category}
+        for name, help_ in _CATEGORIES.items():
+            gauges.set(name, help_, asdict(one)[name], **labels)
+    for effects in report.effects:
+        for name, help_ in _EFFECTS.items():
+            gauges.set(f"effects_{name}", help_, asdict(effects)[name], category=effects.category)
+    for name, help_ in _EVENTS.items():
+        value = asdict(report.events)[name]
+        gauges.set(name, help_, value, category=report.events.category)
+    for reach in reached:
+        gauges.set(
+            "threshold_reached",
+            "What was counted, for each threshold that was reached",
+            reach.count,
+            name=reach.threshold.name,
+            level="fail" if reach.threshold.failing else "warn",
+        )
+    _set_latency(gauges, report)
+    _set_reissues(gauges, report)
+    return generate_latest(gauges.registry).decode()
+
+
+def _set_latency(gauges: _Gauges, report: Report) -> None:
+    for one in report.latency:
+        if one.hour is not None:
+            continue
+        labels = {"stage": one.stage, "type": one.type or ""}
+        gauges.set(
+            "latency_commands",
+            "Commands that came to a stage, of a type or all",
+            one.count,
+            **labels,
+        )
+        for name, quantile in _QUANTILES.items():
+            gauges.set(
+                "latency_seconds",
+                "Time to a stage, by command type or of all; quantile 1 is the longest",
+                asdict(one)[name],
+                **labels,
+                quantile=quantile,
+            )
+
+
+def _set_reissues(gauges: _Gauges, report: Report) -> None:
+    if report.reissues is None:
+        return
+    gap = report.reissues.longest_gap
+    gauges.set(
+        "longest_gap_seconds",
+        "Longest time between two sends of one key; 0 if none was sent again",
+        gap.total_seconds() if gap else 0,
+    )
+    for one in report.reissues.senders:
+        labels = {"sender": one.sender or "", "type": one.type}
+        gauges.set("sender_commands", "Commands by sender and type", one.commands, **labels)
+        gauges.set(
+            "sender_duplicates", "Commands after the first of their key", one.duplicates, **labels
+        )

@@ -1,0 +1,267 @@
+"""What the reports call things, and how they write numbers, times and texts of the store."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from reservation.message import printable
+from spark_jobs.result import VIOLATIONS, Report
+from spark_jobs.thresholds import Reached, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is found, in words.
+
+    Attributes:
+        name: as options call it.
+        title: as a heading.
+        meaning: what it is.
+        look_at: what to do about it.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    look_at: str
+
+
+KINDS = (
+    Kind(
+        "missing",
+        "Missing",
+        "The consumer has read the command, and there is no reservation for its key. "
+        "The command is lost.",
+        "See whether somebody deleted the reservation or moved the position, and whether the "
+        "key's declaration changed since.",
+    ),
+    Kind(
+        "orphan",
+        "Orphans",
+        "There is a reservation, and no command that it could be the copy of.",
+        "See whether somebody wrote to the reservation category or deleted commands, and whether "
+        "the declaration changed.",
+    ),
+    Kind(
+        "multiple",
+        "More than one message",
+        "A reservation stream holds more than one message, so its command may take effect again.",
+        "See who wrote to the reservation stream. The consumer writes its first message only.",
+    ),
+    Kind(
+        "conflict",
+        "Conflicts",
+        "One key was used for two intents: the content of the command is not that of its key. "
+        "The first was kept and this one was discarded.",
+        "Ask the sender which one was meant.",
+    ),
+    Kind(
+        "wrong-type",
+        "Wrong type",
+        "The message is in a reservation category, and the component reserves no message of its "
+        "type there.",
+        "See who wrote it, and whether the declaration changed.",
+    ),
+    Kind(
+        "effect-twice",
+        "Effect twice",
+        "One command is followed by two or more events of one type in one stream. "
+        "It took effect more than once.",
+        "See who wrote the events. Those of the framework have ids that the store admits once.",
+    ),
+    Kind(
+        "unhandled",
+        "Unhandled",
+        "The consumer has passed the reserved command, which is no dead letter, and no event "
+        "follows it.",
+        "See whether somebody deleted events or moved the position, and whether its handler may "
+        "write nothing.",
+    ),
+    Kind(
+        "without-cause",
+        "Without a cause",
+        "The event follows no message of the component's command and reservation categories.",
+        "See who wrote the event, and whether commands were deleted.",
+    ),
+)
+
+# The counts of a reservation category: the field, and what it is called.
+COUNTS = (
+    ("commands", "commands"),
+    ("keys", "distinct keys"),
+    ("duplicates", "duplicates"),
+    ("reserved", "reserved"),
+    ("pending", "pending"),
+    ("missing", "missing"),
+    ("dead", "dead letters"),
+    ("orphans", "orphans"),
+    ("multiple", "more than one message"),
+    ("conflicts", "conflicts"),
+    ("wrong_type", "wrong type"),
+    ("keyless", "without a key"),
+)
+EFFECTS = (
+    ("reserved", "reserved"),
+    ("handled", "handled"),
+    ("silent", "handled without a trace"),
+    ("pending", "pending"),
+    ("unhandled", "unhandled"),
+    ("dead", "dead letters"),
+)
+EVENTS = (
+    ("events", "events"),
+    ("causes", "messages that they follow"),
+    ("effect_twice", "effect twice"),
+    ("without_cause", "without a cause"),
+)
+# The fields that need a person's attention when they are not 0.
+ALARMING = frozenset(
+    {
+        "missing",
+        "orphans",
+        "multiple",
+        "conflicts",
+        "wrong_type",
+        "unhandled",
+        "effect_twice",
+        "without_cause",
+    }
+)
+
+STAGES = (
+    ("whole", "from sent to the first event"),
+    ("reserved", "from sent to reserved"),
+    ("handled", "from reserved to the first event"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A run in two sentences.
+
+    Attributes:
+        in_order: whether the exit status is 0.
+        headline: what a reader should take away.
+        explanation: what it rests on.
+    """
+
+    in_order: bool
+    headline: str
+    explanation: str
+
+
+def verdict(report: Report, reached: Sequence[Reached]) -> Verdict:
+    """Say in words what a report comes to."""
+    found = {name: report.count(name) for name in VIOLATIONS}
+    listed = [f"{count:,} {name}" for name, count in found.items() if count]
+    if not in_order(reached):
+        failing = [one for one in reached if one.threshold.failing]
+        amount = sum(one.count for one in failing)
+        several = "needs" if amount == 1 else "need"
+        return Verdict(
+            False,
+            f"{_many(amount, 'finding')} {several} attention.",
+            "Too much was found of: " + "; ".join(str(one) for one in failing) + ".",
+        )
+    if listed:
+        return Verdict(
+            True,
+            "Within the limits that were set.",
+            f"What was found is no more than was allowed: {', '.join(listed)}.",
+        )
+    commands = sum(one.commands for one in report.categories)
+    if not commands:
+        return Verdict(
+            True, "Nothing was sent yet.", "There are no commands to hold against anything."
+        )
+    left = {
+        "still to be read": report.count("pending"),
+        "dead letters": report.count("dead"),
+        "handled in a way that leaves no trace": sum(one.silent for one in report.effects),
+    }
+    rest = [f"{count:,} {what}" for what, count in left.items() if count]
+    if rest or not (report.effects or any(one.initiates for one in report.categories)):
+        return Verdict(
+            True,
+            "Nothing was lost, nothing was done twice.",
+            f"Of {_many(commands, 'command')}, those that the consumers read and dealt with took "
+            f"effect once" + (f"; {_listed(rest)}." if rest else "."),
+        )
+    return Verdict(
+        True,
+        "Every command took effect once.",
+        f"{_many(commands, 'command')} with {_many(report_keys(report), 'distinct key')}: each key "
+        f"was reserved once, and its effect is there once.",
+    )
+
+
+def report_keys(report: Report) -> int:
+    """Return how many distinct idempotence keys the commands have."""
+    return sum(one.keys for one in report.categories)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def shown(text: object) -> str:
+    """Return a text of the store as it may be shown anywhere; a dash where there is none."""
+    return "–" if text is None else printable(str(text))  # noqa: RUF001  a dash
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text of at most this many characters."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def at(time: datetime) -> str:
+    """Return a time to the second."""
+    return f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(value: float | timedelta | None) -> str:
+    """Return a time span with two or three digits that count; a dash where there is none.
+
+    Args:
+        value: in seconds, or a timedelta.
+    """
+    if value is None:
+        return "–"  # noqa: RUF001  a dash
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not math.isfinite(seconds):
+        return "–"  # noqa: RUF001  a dash
+    if seconds == 0:
+        return "0 s"
+    units = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"))
+    days = ((48 * 3600, 3600, "h"), (math.inf, 86400, "d"))
+    unit, name = next(unit for limit, *unit in (*units, *days) if abs(seconds) < limit)
+    return _digits(seconds / float(unit)) + f" {name}"
+
+
+def _digits(amount: float) -> str:
+    return f"{amount:,.{0 if abs(amount) >= 100 else 1}f}".removesuffix(".0")
+
+
+def compact(count: int) -> str:
+    """Return a count in few characters, for the ticks of an axis."""
+    for size, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:.1f}".removesuffix(".0") + letter
+    return str(count)
+
+
+def share(part: int, whole: int) -> str:
+    """Return a part in per cent of a whole, never 0 % or 100 % of what is more or less."""
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    if part and percent < 0.01:
+        return "< 0.01 %"
+    if part < whole and percent > 99.99:
+        return "> 99.99 %"
+    return f"{percent:.2f}".rstrip("0").rstrip(".") + " %"

@@ -1,0 +1,173 @@
+"""Reports that are made up: one with everything in it, and what is unusual."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from spark_jobs.result import (
+    Burst,
+    Effects,
+    Events,
+    Finding,
+    Latency,
+    Reconciled,
+    Reissues,
+    Report,
+    Sender,
+    Volume,
+)
+
+TIME = datetime(2026, 3, 14, 15, 9, 26, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+# What could steer a terminal, a page, a label or a parser.
+NASTY = "<script>alert('x')</script>\u202egnp\x1b[31m&\"\\\n]]>\x00\ufffe{{ 7*7 }}[bold]x[/bold]"
+
+
+def category(**counts: int) -> Reconciled:
+    """Return the counts of the bank's deposits, all of them 0 where nothing else is said."""
+    zeros = dict.fromkeys(
+        (
+            "commands",
+            "keys",
+            "keyless",
+            "duplicates",
+            "reserved",
+            "missing",
+            "pending",
+            "dead",
+            "orphans",
+            "multiple",
+            "conflicts",
+            "wrong_type",
+        ),
+        0,
+    )
+    return Reconciled("account:command", "accountTransaction", False, **{**zeros, **counts})
+
+
+def finding(name: str, number: int = 0, text: str = "Deposit") -> Finding:
+    """Return a row that needs attention."""
+    return Finding(
+        finding=name,
+        command_category="account:command",
+        reservation_category="accountTransaction",
+        key_stream=f"accountTransaction-{text}",
+        stream_name=f"accountTransaction-123+{text}{number}",
+        position=0,
+        global_position=4242 + number,
+        type=text,
+        message_id=f"{number:08x}-0000-4000-8000-{text}",
+        time=TIME,
+    )
+
+
+def empty() -> Report:
+    """Return the report of a store without a message."""
+    events = Events("account", 0, 0, 0, 0)
+    effects = [Effects("accountTransaction", 0, 0, 0, 0, 0, 0)]
+    return Report("account", TIME, [category()], effects, events, [])
+
+
+def in_order(**more: object) -> Report:
+    """Return a report in which all took effect once, and some of it was sent again."""
+    return Report(
+        "account",
+        TIME,
+        [category(commands=1040, keys=1000, duplicates=40, reserved=1000)],
+        [Effects("accountTransaction", 1000, 1000, 0, 0, 0, 0)],
+        Events("account", 1000, 1000, 0, 0),
+        [],
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def everything(text: str = "Deposit") -> Report:
+    """Return a report with something of every kind, in which a text is wherever one may be."""
+    deposits = category(
+        commands=184_203,
+        keys=176_020,
+        keyless=12,
+        duplicates=8_154,
+        reserved=175_810,
+        missing=3,
+        pending=190,
+        dead=29,
+        orphans=2,
+        multiple=1,
+        conflicts=17,
+        wrong_type=4,
+    )
+    openings = Reconciled(
+        "account:command", "account", True, 5_310, 5_200, 0, 110, 5_200, 0, 0, 0, 0, 0, 0, 0
+    )
+    names = ("missing", "orphan", "multiple", "conflict", "wrong-type", "effect-twice")
+    return Report(
+        component="account",
+        time=TIME,
+        categories=[deposits, openings],
+        effects=[Effects("accountTransaction", 175_813, 175_640, 31, 118, 6, 18)],
+        events=Events("account", 181_002, 180_840, 5, 7),
+        findings=[
+            finding(name, 100 * n + m, text)
+            for n, name in enumerate((*names, "unhandled", "without-cause"))
+            for m in range(3)
+        ],
+        latency=[*over_time(14 * 24), *by_type(text)],
+        volume=volume(14 * 24),
+        reissues=reissues(text),
+    )
+
+
+def over_time(hours: int) -> list[Latency]:
+    """Return latencies that go up by day and down by night, a gap in between, for every stage."""
+    found = []
+    for hour in range(hours):
+        if hours > 100 and hours // 2 <= hour < hours // 2 + 9:
+            continue
+        busy = 1.4 - math.cos(hour / 24 * 2 * math.pi) + 0.3 * math.sin(hour * 1.7)
+        for stage, slow in (("reserved", 0.006), ("handled", 0.004), ("whole", 0.011)):
+            p50 = slow * busy
+            p99 = p50 * (9 + 5 * math.sin(hour * 0.9)) * (30 if hour == 130 else 1)
+            found.append(
+                Latency(stage, None, TIME - (hours - hour) * HOUR, 500, p50, p50 * 3, p99, 3 * p99)
+            )
+    return found
+
+
+def by_type(text: str = "Deposit") -> list[Latency]:
+    """Return the latencies of all hours, of all commands and by type."""
+    return [
+        Latency(stage, type_, None, count, slow, 3 * slow, 9 * slow, 400 * slow)
+        for stage, slow in (("whole", 0.011), ("reserved", 0.006), ("handled", 0.004))
+        for type_, count in ((None, 180_000), (text, 120_000), ("Withdraw", 60_000))
+    ]
+
+
+def volume(hours: int) -> list[Volume]:
+    """Return what was sent in each hour, more by day."""
+    found = []
+    for hour in range(hours):
+        commands = int(550 * (1.2 - math.cos(hour / 24 * 2 * math.pi)))
+        again = commands // 22 + (400 if hour == 130 else 0)
+        left = commands // 2 if hour >= hours - 2 else 0
+        found.append(Volume(TIME - (hours - hour) * HOUR, commands + again, again, commands - left))
+    return found
+
+
+def reissues(text: str = "Deposit") -> Reissues:
+    """Return some senders, one of which does not say who it is."""
+    day = timedelta(days=1)
+    return Reissues(
+        senders=[
+            Sender("mobileApp", "Deposit", 120_400, 114_400, 4_700, 6_000, 3 * day, 9),
+            Sender("mobileApp", "Withdraw", 40_000, 39_300, 600, 700, 0.4 * day, 4),
+            Sender("branchTerminal:nightly", "Deposit", 20_000, 18_800, 1_100, 1_200, HOUR, 31),
+            Sender(None, "Withdraw", 8_000, 7_900, 90, 100, 11 * day, 3),
+            Sender(text, text, 1_113, 1_100, 12, 13, None, 1),
+        ],
+        longest_gap=11.4 * day,
+        longest_gap_key=f"accountTransaction-{text}",
+        bursts=[
+            Burst(f"accountTransaction-{text}{n}", 31 - n, TIME, TIME + timedelta(seconds=n))
+            for n in range(4)
+        ],
+    )
