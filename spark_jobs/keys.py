@@ -18,7 +18,10 @@ from reservation.app_path import load_component
 from reservation.component import Component
 from spark_jobs.declaration import Declaration
 
-load_once = lru_cache(load_component)
+
+@lru_cache
+def _component(app: str, app_dir: str) -> Component:
+    return load_component(app, app_dir)
 
 
 def with_function_keys(
@@ -34,7 +37,8 @@ def with_function_keys(
     """
     if not declaration.by_function:
         return commands
-    function_key = arrow_udf(_function_keys(app, str(app_dir)), "string")
+    # The stub asks for the kind of function, which Spark infers.
+    function_key = arrow_udf(_function_keys(app, str(app_dir)), "string")  # type: ignore[call-overload]
     made = function_key("type", "stream_name", "function_data")
     return commands.withColumn(
         "key_stream", F.when(F.col("function_data").isNull(), F.col("key_stream")).otherwise(made)
@@ -43,7 +47,7 @@ def with_function_keys(
 
 def _function_keys(app: str, app_dir: str) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
     def keys(types: pa.Array, streams: pa.Array, data: pa.Array) -> pa.Array:
-        component = load_once(app, app_dir)
+        component = _component(app, app_dir)
         return pa.array(
             [
                 None if text is None else function_key(component, type_, stream, text)

@@ -57,6 +57,7 @@ def spark_session(database_url: str, *, master: str = "local[*]") -> Iterator["S
             .config("spark.sql.warehouse.dir", str(Path(scratch) / "warehouse"))
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.shuffle.partitions", "8")
+            .config("spark.sql.python.filterPushdown.enabled", "true")
         )
         with _standard_error_to(log):
             try:

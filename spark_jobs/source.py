@@ -107,8 +107,8 @@ class MessageStoreReader(ds.DataSourceReader):
         snapshot = self._options.get("snapshot")
         conditions = [one for _, one in filters.taken(self._filters) if one is not None]
         with reading.planning(snapshot) as connection:
-            return [
-                reading.Range(asked.query(name, conditions).text(first, last, connection), snapshot)
+            found = [
+                (name, first, last)
                 for name in asked.categories
                 for first, last in reading.ranges(
                     connection,
@@ -117,6 +117,11 @@ class MessageStoreReader(ds.DataSourceReader):
                     reading.head(connection, name),
                     asked.partitions,
                 )
+            ]
+            return [
+                reading.Range(asked.query(name, conditions).text(first, last, connection), snapshot)
+                # Spark takes no read without a part.
+                for name, first, last in found or [(asked.categories[0], 0, 0)]
             ]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,8 @@ def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
     """Give a connection to that database, emptied."""
     with connect(spark_database_url, autocommit=True) as connection:
         connection.execute(
-            "TRUNCATE message_store.messages, reservation.positions RESTART IDENTITY"
+            "TRUNCATE message_store.messages, reservation.positions, reservation.dead_letters "
+            "RESTART IDENTITY"
         )
         yield connection
 

@@ -1,8 +1,20 @@
 """The Spark data source ``message_store``."""
 
+import uuid
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from psycopg.types.json import Jsonb
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812
 
+from bank import account
+from reservation import Metadata
+from reservation.app_path import load_component
+from spark_jobs.categories import Categories
+from spark_jobs.declaration import Declaration
+from spark_jobs.keys import with_function_keys
+from spark_jobs.reading import ranges
 from spark_jobs.snapshot import exported_snapshot
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
@@ -10,17 +22,28 @@ from tests.processes import EXAMPLES
 pytestmark = pytest.mark.spark
 
 
-def read(spark, snapshot, category, *, app="bank:account", app_dir=EXAMPLES, partitions=2):
+def read(spark, snapshot, category, columns="", *, component=account, **options):
     """Read a category under a snapshot."""
     reader = (
         spark.read.format("message_store")
         .option("category", category)
-        .option("snapshot", snapshot.id)
-        .option("partitions", partitions)
+        .option("columns", columns)
+        .options(**options)
     )
-    if app:
-        reader = reader.option("app", app).option("appDir", str(app_dir))
-    return reader.load()
+    if snapshot:
+        reader = reader.option("snapshot", snapshot.id)
+    return reader.option("declaration", Declaration.of(component).to_json()).load()
+
+
+def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
+    """Return the commands of a component with their keys, by whoever makes them."""
+    component = load_component(app, app_dir)
+    declaration = Declaration.of(component)
+    wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]
+    read_categories = Categories(spark, snapshot.id, declaration)
+    commands = read_categories([component.command_category], [*wanted, "function_data"])
+    frame = with_function_keys(commands, declaration, app, app_dir)
+    return frame.orderBy("global_position").collect()
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 100])
@@ -32,9 +55,7 @@ def test_every_message_of_a_category_is_read_once(
         spark_store.write(deposit(f"d{n}"), COMMANDS)
         spark_store.write(deposit(f"d{n}"), "account-123")
     with exported_snapshot(spark_database_url) as snapshot:
-        frame = read(spark, snapshot, "account:command", partitions=partitions)
-        rows = frame.collect()
-        assert frame.rdd.getNumPartitions() <= partitions
+        rows = read(spark, snapshot, "account:command", partitions=partitions).collect()
     stored = list(spark_store.read_category("account:command"))
     assert sorted(row.global_position for row in rows) == [m.global_position for m in stored]
     assert {row.id for row in rows} == {m.id for m in stored}
@@ -64,8 +85,6 @@ def test_keys_are_computed_in_the_database_as_the_component_does(
     spark, spark_store, spark_connection, spark_database_url
 ):
     """The stream that the audit expects is the one that the consumer writes."""
-    from bank import account
-
     sent = [deposit("d1"), deposit("a+b"), withdraw("w-1"), deposit("ä'\"")]
     spark_store.write(sent, COMMANDS)
     odd = [{}, {"depositId": ""}, {"depositId": None}, {"depositId": True}, {"depositId": 1.5}]
@@ -77,7 +96,7 @@ def test_keys_are_computed_in_the_database_as_the_component_does(
         )
     spark_store.write([open_("7")], "account:command-7")
     with exported_snapshot(spark_database_url) as snapshot:
-        rows = read(spark, snapshot, "account:command").orderBy("global_position").collect()
+        rows = keys(spark, snapshot)
     assert [row.key_stream for row in rows[:4]] == [
         account.reservations[type(command).__name__].stream_name(command) for command in sent
     ]
@@ -114,10 +133,7 @@ def test_keys_of_a_function_are_computed_with_the_components_own_code(
         [COMMANDS],
     )
     with exported_snapshot(spark_database_url) as snapshot:
-        frame = read(
-            spark, snapshot, "account:command", app="function_app:account", app_dir=tmp_path
-        )
-        rows = frame.orderBy("global_position").collect()
+        rows = keys(spark, snapshot, "function_app:account", tmp_path)
     assert [row.key_stream for row in rows] == ["accountTransaction-123+D1+x", None, None]
 
 
@@ -128,7 +144,8 @@ def test_content_is_equal_where_the_consumers_call_it_equal(
     spark_store.write([deposit(), deposit(time=LATER), deposit(amount="10.500")], COMMANDS)
     spark_store.write([deposit(amount="10.51")], COMMANDS)
     with exported_snapshot(spark_database_url) as snapshot:
-        rows = read(spark, snapshot, "account:command").orderBy("global_position").collect()
+        frame = read(spark, snapshot, "account:command", "global_position,content")
+        rows = frame.orderBy("global_position").collect()
     contents = [row.content for row in rows]
     assert contents[0] == contents[1] == contents[2] != contents[3]
 
@@ -158,7 +175,7 @@ def test_content_tells_apart_what_is_nested_otherwise(
         "SELECT count(DISTINCT data) FROM message_store.messages"
     ).fetchone()
     with exported_snapshot(spark_database_url) as snapshot:
-        rows = read(spark, snapshot, "account:command").collect()
+        rows = read(spark, snapshot, "account:command", "content").collect()
     assert len({row.content for row in rows}) == distinct == len(NESTED) - 1
 
 
@@ -190,10 +207,7 @@ def test_a_key_field_that_the_data_leaves_out_has_its_default(
             [Jsonb(data)],
         )
     with exported_snapshot(spark_database_url) as snapshot:
-        frame = read(
-            spark, snapshot, "payment:command", app="default_app:payment", app_dir=tmp_path
-        )
-        rows = frame.orderBy("global_position").collect()
+        rows = keys(spark, snapshot, "default_app:payment", tmp_path)
     assert [row.key_stream for row in rows] == [
         "paymentTransaction-p+1",
         "paymentTransaction-p+2",
@@ -207,3 +221,94 @@ def test_the_plan_holds_no_secret(spark, spark_store, spark_database_url):
         plan = frame._jdf.queryExecution().toString()
     assert spark_database_url not in plan
     assert "postgres" not in plan
+
+
+def test_the_columns_are_what_is_stored(spark, spark_store, spark_connection, spark_database_url):
+    """Every message as its clients read it, whatever its data is."""
+    spark_store.write(deposit("d1"), COMMANDS, metadata=Metadata(correlation_stream_name="x:y-1"))
+    for data in ("null", "[1]", '"text"', "9" * 400, '{"a": "<b>\\u202e"}'):
+        spark_connection.execute(
+            "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s::jsonb)",
+            [COMMANDS, "\x1b[31m<b>", data],
+        )
+    spark_connection.execute(
+        "INSERT INTO message_store.messages (stream_name, position, type) VALUES (%s, 9, 'None')",
+        [COMMANDS],
+    )
+    frame = read(spark, None, "account:command").orderBy("global_position")
+    rows = [row.asDict() for row in frame.collect()]
+    stored = list(spark_store.read_category("account:command"))
+    assert len(rows) == len(stored) == 7
+    for row, one in zip(rows, stored, strict=True):
+        assert row.pop("category") == "account:command"
+        assert row.pop("metadata") == one.metadata_json
+        assert row.pop("time").astimezone(UTC) == one.time.replace(tzinfo=UTC)
+        assert row == {name: getattr(one, name) for name in row}
+
+
+def test_only_the_columns_that_are_asked_for_are_read(spark, spark_store, spark_database_url):
+    """In the order that they are asked for; one that there is not is named."""
+    spark_store.write(
+        [deposit("d1"), deposit("d2")],
+        COMMANDS,
+        metadata=Metadata(correlation_stream_name="transfer:x-1", reply_stream_name="other-1"),
+    )
+    frame = read(spark, None, "account:command", "sender, type")
+    assert frame.columns == ["sender", "type"]
+    assert {tuple(row) for row in frame.collect()} == {("transfer:x", "Deposit")}
+    with pytest.raises(AnalysisException, match="no column 'payload'; there are category"):
+        read(spark, None, "account:command", "payload").collect()
+    with pytest.raises(AnalysisException, match="needs the option category"):
+        read(spark, None, "").collect()
+
+
+def test_conditions_are_left_to_the_server(spark, spark_store, spark_database_url):
+    """And mean there what they mean in Spark; what the server might see otherwise is Spark's."""
+    positions = spark_store.write([deposit(f"d{n}") for n in range(6)], COMMANDS)
+    del positions
+    stored = list(spark_store.read_category("account:command"))
+    first, third = stored[0], stored[2]
+    late = first.time.replace(tzinfo=UTC) + timedelta(days=1)
+    frame = read(spark, None, "account:command")
+    column = F.col
+    conditions = {
+        "m.global_position >": (column("global_position") > third.global_position, 3),
+        "m.position =": (column("position").isin(0, 2, 99), 2),
+        "m.id =": (column("id") == third.id, 1),
+        "false": (column("id") == third.id.upper(), 0),
+        "starts_with": (column("stream_name").startswith("account:command-1"), 6),
+        "m.type =": (column("type") == "Deposit", 6),
+        "m.time <": (column("time") < F.lit(late), 6),
+    }
+    for condition, count in conditions.values():
+        assert frame.where(condition).count() == count
+    assert frame.where(column("type") > "Deposi").count() == 6
+    assert frame.where(column("id") == "no id").count() == 0
+    assert frame.where(column("id") == str(uuid.uuid4())).count() == 0
+    assert frame.where(column("type") == "a\0b").count() == 0
+    assert frame.where(column("time") > F.lit(datetime(2100, 1, 1, tzinfo=UTC))).count() == 0
+
+
+def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_database_url):
+    """However unevenly the category lies in the log."""
+    spark_connection.execute(
+        """
+        INSERT INTO message_store.messages (global_position, stream_name, position, type)
+        SELECT CASE WHEN n <= 60000 THEN n ELSE 1000000 + 50 * n END, 'uneven-1', n, 'Any'
+        FROM generate_series(1, 120000) AS n
+        """
+    )
+    found = ranges(spark_connection, "uneven", 1, 2**62, 4)
+    assert len(found) == 4
+    counts = [
+        spark_connection.execute(
+            "SELECT count(*) FROM message_store.messages WHERE global_position BETWEEN %s AND %s",
+            one,
+        ).fetchone()[0]
+        for one in found
+    ]
+    assert sum(counts) == 120_000
+    assert max(counts) - min(counts) <= 2
+    # Few messages are one range, and none are none.
+    assert len(ranges(spark_connection, "uneven", 1, 1000, 4)) == 1
+    assert ranges(spark_connection, "nothing", 1, 2**62, 4) == []
