@@ -59,20 +59,16 @@ def _held_against_previous(commands: DataFrame) -> DataFrame:
     """Give each send its number, the times since the one before and the first, and its burst.
 
     A window's rows are spilled to disk where they are many, so one key may be sent any number of
-    times. The hash comes first because it sorts faster than names that begin alike; of commands
-    without a key it puts each by itself.
+    times. Commands without a key are each by themselves, and spread evenly for that.
     """
-    key = ["spread", "key_stream"]
-    in_order = Window.partitionBy(*key).orderBy("time", "global_position")
+    in_order = Window.partitionBy("key_stream", "alone").orderBy("time", "global_position")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     microseconds = BURST // timedelta(microseconds=1)
     starts = F.col("gap").isNull() | (F.col("gap") > microseconds)
     return (
         commands.select(
-            F.when(F.col("key_stream").isNull(), F.col("global_position"))
-            .otherwise(F.xxhash64("key_stream"))
-            .alias("spread"),
             "key_stream",
+            F.when(F.col("key_stream").isNull(), F.col("global_position")).alias("alone"),
             "global_position",
             "type",
             "sender",
