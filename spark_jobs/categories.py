@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.declaration import Declaration
+from spark_jobs.session import parallelism
 from spark_jobs.source import NAME
 
 # Ranges for each core, so that one that takes longer does not let the others wait.
@@ -45,11 +46,3 @@ class Categories:
             .option("partitions", _RANGES * parallelism(self.spark))
             .load()
         )
-
-
-def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks run at a time, as far as that can be told."""
-    context = getattr(spark, "sparkContext", None)  # there is none with Spark Connect
-    if context is not None:
-        return max(1, int(context.defaultParallelism))
-    return int(spark.conf.get("spark.sql.leafNodeDefaultParallelism", None) or 4)

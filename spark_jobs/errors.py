@@ -25,3 +25,7 @@ class StateError(ReservationError):
 
 class ThresholdError(ReservationError):
     """The text of an option names no threshold."""
+
+
+class SparkSettingError(ReservationError):
+    """A property that Spark was to be given can not be passed on."""

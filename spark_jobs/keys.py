@@ -20,12 +20,12 @@ from spark_jobs.declaration import Declaration
 
 
 @lru_cache
-def _component(app: str, app_dir: str) -> Component:
+def _component(app: str, app_dir: Path | None) -> Component:
     return load_component(app, app_dir)
 
 
 def with_function_keys(
-    commands: DataFrame, declaration: Declaration, app: str, app_dir: str | Path
+    commands: DataFrame, declaration: Declaration, app: str, app_dir: Path | None
 ) -> DataFrame:
     """Fill in the keys that are functions, and leave out the data that they were made of.
 
@@ -33,19 +33,22 @@ def with_function_keys(
         commands: with the columns ``type``, ``stream_name``, ``key_stream`` and, where there are
             keys that are functions, ``function_data``.
         declaration: how keys are made.
-        app, app_dir: the app path by which a worker finds the component, and its folder.
+        app, app_dir: the app path by which a worker finds the component, and its folder; None where
+            its modules were sent to the workers.
     """
     if not declaration.by_function:
         return commands
     # The stub asks for the kind of function, which Spark infers.
-    function_key = arrow_udf(_function_keys(app, str(app_dir)), "string")  # type: ignore[call-overload]
+    function_key = arrow_udf(_function_keys(app, app_dir), "string")  # type: ignore[call-overload]
     made = function_key("type", "stream_name", "function_data")
     return commands.withColumn(
         "key_stream", F.when(F.col("function_data").isNull(), F.col("key_stream")).otherwise(made)
     ).drop("function_data")
 
 
-def _function_keys(app: str, app_dir: str) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
+def _function_keys(
+    app: str, app_dir: Path | None
+) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
     def keys(types: pa.Array, streams: pa.Array, data: pa.Array) -> pa.Array:
         component = _component(app, app_dir)
         return pa.array(

@@ -18,10 +18,10 @@ from pyspark.sql.datasource import InputPartition
 from reservation.queries import load_queries
 from reservation.store.connection import check_address, connect
 from reservation.store.errors import translated
+from spark_jobs.address import DATABASE_VARIABLE
 from spark_jobs.errors import ReadError
 
 QUERIES = load_queries("spark_jobs")
-DATABASE_VARIABLE = "RESERVATION_DATABASE_URL"
 
 # Of so many pages of the log it is told where a category's messages are.
 _SAMPLED_PAGES = 2_000

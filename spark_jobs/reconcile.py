@@ -41,12 +41,13 @@ class Reconcile:
 
     Attributes:
         component: whose commands they are.
-        app, app_dir: the app path by which Spark's workers find it, for keys that are functions.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
+            and its folder; None where its modules were sent to them.
     """
 
     component: Component
     app: str
-    app_dir: Path
+    app_dir: Path | None
 
     name = "reconcile"
 

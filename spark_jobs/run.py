@@ -1,20 +1,19 @@
 """A component's reconciliation, from the snapshot to the report."""
 
 import dataclasses
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reservation.component import Component
-from reservation.errors import DeclarationError, ReservationError
+from reservation.errors import DeclarationError
 from spark_jobs.declaration import Declaration
-from spark_jobs.errors import SparkJobError
 from spark_jobs.result import Finding, Report
-from spark_jobs.session import spark_session
+from spark_jobs.session import LOCAL, spark_session
+from spark_jobs.settings import is_local
 from spark_jobs.snapshot import GRACE, Snapshot, exported_snapshot
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ class Run:
         details: whether latency, volume and reissues are wanted as well.
         findings: a folder that does not exist yet, for every row that needs attention as Parquet.
         state: the folder of what earlier runs have read; None to read everything.
+        master, remote, conf: where Spark runs, and its properties; see `spark_jobs.session`.
     """
 
     component: Component
@@ -48,6 +48,9 @@ class Run:
     details: bool = False
     findings: Path | None = None
     state: Path | None = None
+    master: str | None = LOCAL
+    remote: str | None = None
+    conf: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Refuse a component that nothing can be said of.
@@ -62,22 +65,36 @@ class Run:
             )
 
 
-def reconcile(run: Run) -> Report:
+def reconcile(
+    run: Run, watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None
+) -> Report:
     """Hold a component's commands against their reservations, and these against the events.
+
+    Args:
+        run: what is to be done.
+        watch: what is entered with the session while it works.
 
     Raises:
         DatabaseUnavailableError: the database can not be reached.
         SchemaError: it holds no message store.
-        SparkUnavailableError: Spark or Java is missing or too old.
+        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
+        SparkSettingError: a property can not be passed on.
+        StateError: the state can not be gone on from.
         SparkJobError: the job did not come to its end, or the findings can not be written.
     """
-    with exported_snapshot(run.database_url) as snapshot, spark_session(run.database_url) as spark:
-        try:
-            return in_session(run, snapshot, spark)
-        except ReservationError:
-            raise
-        except Exception as error:
-            raise SparkJobError(f"The Spark job failed: {reason(error)}") from error
+    with (
+        exported_snapshot(run.database_url) as snapshot,
+        spark_session(
+            run.database_url,
+            master=run.master,
+            remote=run.remote,
+            conf=run.conf,
+            app=run.app,
+            app_dir=run.app_dir,
+        ) as spark,
+        nullcontext() if watch is None else watch(spark),
+    ):
+        return in_session(run, snapshot, spark)
 
 
 def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
@@ -88,7 +105,10 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
     component = run.component
     # To ask whether a condition can be left to the server takes a process of its own at each read.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    reconciling = Reconcile(component, run.app, run.app_dir.resolve())
+    # Elsewhere the modules of the app were sent to the workers.
+    is_here = run.remote is None and run.master is not None and is_local(run.master)
+    app_dir = run.app_dir.resolve() if is_here else None
+    reconciling = Reconcile(component, run.app, app_dir)
     following = Effects(component)
     with _taking(run, snapshot, spark) as taking:
         reconciled, effects = taking.take(reconciling), taking.take(following)
@@ -149,7 +169,8 @@ def _with_details(report: Report, messages: "DataFrame", effects: "DataFrame") -
     commands = messages.where("is_command")
     durations = latency.durations(
         commands,
-        messages.where(~F.col("is_command")),
+        # What a command initiated is an event, and no reservation.
+        messages.where(~F.col("is_command") & (F.col("pair") != report.component)),
         effects.where(~F.col("is_cause")).withColumn("causation", F.col("group")),
     )
     told = latency.latencies(durations)
@@ -175,11 +196,3 @@ def samples(findings: "DataFrame") -> list[Finding]:
         .collect()
     )
     return [Finding(**row.asDict()) for row in rows]
-
-
-def reason(error: Exception) -> str:
-    """Return the line of an error that says what went wrong, out of Spark's many."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Failure)\b.*:", line)]
-    told = (raised[-1:] or lines[:1] or [type(error).__name__])[0]
-    return re.sub(r"^(psycopg|reservation|spark_jobs)[\w.]*: ", "", told)

@@ -27,7 +27,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 # Programs of others that the pages show, besides `reservation`, `make` and `pip`.
-OTHERS = {"createdb", "export", "jq", "psql", "python"}
+OTHERS = {"createdb", "export", "jq", "kubectl", "psql", "python", "spark-submit"}
+OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-connect-server.sh"}
 
 
 class Block(NamedTuple):

@@ -1,0 +1,144 @@
+"""The properties that Spark is given, by where it runs, and those that the caller adds."""
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_jobs.address import DATABASE_VARIABLE, address_for_workers
+from spark_jobs.errors import SparkSettingError
+
+# How long to wait for a cluster to take up work, in seconds.
+PATIENCE = "spark.reservation.executorTimeout"
+
+# Of every session, wherever it runs.
+OF_SESSIONS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # What is kept between two steps is divided by its size too, not into 200 parts.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
+}
+
+_NAMES_A_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
+# Where a secret is, or what deals with it: a Kubernetes secret, a file, a class.
+_NAMES_A_PLACE = re.compile(
+    r"\.secrets\.|\.secretKeyRef\.|(file|path|dir|provider|class|enabled|url|uri)$", re.IGNORECASE
+)
+_HOLDS_A_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|\b(ssl)?password\s*=", re.IGNORECASE)
+
+
+def is_local(master: str) -> bool:
+    """Tell whether Spark runs within one process of this machine."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def is_on_loopback(master: str) -> bool:
+    """Tell whether a standalone master listens to this machine only."""
+    return master.startswith("spark://") and all(
+        _is_loopback(host) for host, _ in standalone_addresses(master)
+    )
+
+
+def standalone_addresses(master: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports of ``spark://host:port``, of which there may be several.
+
+    Raises:
+        SparkSettingError: it can not be read.
+    """
+    found = []
+    for one in master.removeprefix("spark://").split(","):
+        host, _, port = one.rpartition(":")
+        if not host or not port.isdigit():
+            raise SparkSettingError(
+                f"The master {master} can not be read; write it as spark://host:7077"
+            )
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the properties that the caller adds, given as ``KEY=VALUE``.
+
+    Raises:
+        SparkSettingError: one is not of that form, or holds a credential, which Spark would show
+            in its UI, event logs and the list of processes.
+    """
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        key = key.strip()
+        if not (separator and re.fullmatch(r"spark\.\S+", key)):
+            raise SparkSettingError(
+                f"--conf takes KEY=VALUE with a property of Spark, for example "
+                f"spark.driver.memory=4g, and not {key!r}"
+            )
+        is_secret = _NAMES_A_SECRET.search(key) and not _NAMES_A_PLACE.search(key)
+        if is_secret or _HOLDS_A_PASSWORD.search(value):
+            raise SparkSettingError(
+                f"--conf {key} looks like a credential, and Spark shows its properties to many; "
+                f"the database's belongs in PGPASSFILE, PGSERVICEFILE or {DATABASE_VARIABLE} in "
+                f"the environment of Spark's workers, one of Spark's own in spark-defaults.conf"
+            )
+        found[key] = value
+    return found
+
+
+def local_properties(scratch: Path) -> dict[str, str]:
+    """Return those of a Spark within this machine: no listener, no page, files of its own only."""
+    return {
+        **OF_SESSIONS,
+        **_on_this_machine(scratch),
+        "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
+        # A Java process without memory answers nothing any more; ended, it is noticed.
+        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+    }
+
+
+def cluster_properties(master: str | None, database_url: str, scratch: Path) -> dict[str, str]:
+    """Return those of a Spark that runs elsewhere, which is told the address without a secret.
+
+    How a shuffle is divided is left to Spark, which looks at the sizes as it goes.
+    """
+    address = address_for_workers(database_url)
+    return {
+        **OF_SESSIONS,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        # Workers import our packages, and not ones of the same name where they happen to run.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        **(_on_this_machine(scratch) if master and is_on_loopback(master) else {}),
+        **({f"spark.executorEnv.{DATABASE_VARIABLE}": address} if address else {}),
+    }
+
+
+def _on_this_machine(scratch: Path) -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+    }
+
+
+def seconds(value: str) -> float:
+    """Return a time as Spark writes it, such as ``90s`` or ``2min``, in seconds.
+
+    Raises:
+        SparkSettingError: it is none.
+    """
+    units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "ms": 0.001}
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
+    if found is None or found[2] not in units:
+        raise SparkSettingError(f"{value!r} is not a time; write it as 90s or 2min")
+    return int(found[1]) * units[found[2]]

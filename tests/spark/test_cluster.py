@@ -1,0 +1,158 @@
+"""``reservation reconcile`` on a cluster, behind a Spark Connect server, and where is neither."""
+
+import json
+import sys
+
+import pytest
+from psycopg import conninfo
+
+from tests.bank import drain
+from tests.clusters import QUICK, cluster, connect_server, python_of_workers
+from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.processes import run_cli
+
+pytestmark = pytest.mark.spark
+
+SECRET = "hunter2-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory):
+    """Give the address of a master with two workers."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as address:
+        yield address
+
+
+@pytest.fixture
+def findings(connection, store):
+    """Plant something to be found, so that all of the job has to work."""
+    store.write([open_(), deposit("d1"), deposit("d1", time=LATER), withdraw("w1")], COMMANDS)
+    drain(connection)
+    store.write([deposit("d1", amount="99"), deposit("p1")], COMMANDS)
+    store.write(deposit("o1"), "accountTransaction-123+o1")
+
+
+def reconcile(database_url, *arguments, status=1, **environment):
+    """Run the command, and return the report or, if it could not run, what it said."""
+    done = run_cli(
+        "reconcile",
+        "bank:account",
+        "--json",
+        *arguments,
+        env={"RESERVATION_DATABASE_URL": database_url, **environment},
+    )
+    assert done.returncode == status, done.stderr
+    if status == 2:
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        return line
+    report = json.loads(done.stdout)
+    report.pop("time")
+    report["samples"].sort(key=str)
+    return report
+
+
+def event_log(folder):
+    """Return options that have Spark write its event log, as text, into a folder within."""
+    (folder / "logs").mkdir()
+    properties = {"enabled": "true", "compress": "false", "dir": str(folder / "logs")}
+    return [
+        word
+        for key, value in properties.items()
+        for word in ("--conf", f"spark.eventLog.{key}={value}")
+    ]
+
+
+def everything_in(folder):
+    """Return all that is in the files of a folder."""
+    return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.timeout(900)  # three runs and a server, one after the other
+def test_a_cluster_and_a_server_find_what_one_process_finds(
+    findings, database_url, standalone, tmp_path
+):
+    """Their workers have neither the packages nor the app, and take both from the zip file.
+
+    With a password in the address, nothing that Spark writes down holds it.
+    """
+    with_password = conninfo.make_conninfo(database_url, password=SECRET)
+    logged = event_log(tmp_path)
+    quick = ["--conf", f"spark.executor.extraJavaOptions={QUICK}"]
+    here = reconcile(with_password, "--master", "local[2]", *logged)
+    assert (here["categories"][0]["orphans"], here["categories"][0]["conflicts"]) == (1, 1)
+
+    python = python_of_workers(tmp_path)
+    there = reconcile(
+        database_url, "--master", standalone, *logged, *quick, PYSPARK_PYTHON=str(python)
+    )
+    assert there == here
+    with connect_server(tmp_path, python, with_password) as remote:
+        assert reconcile(with_password, "--remote", remote) == here
+
+    written = everything_in(tmp_path / "logs")
+    assert "message_store" in written  # the plans are in it
+    assert "spark.executorEnv.RESERVATION_DATABASE_URL" in written
+    assert SECRET not in written
+
+
+def test_an_address_with_a_password_is_not_told_to_workers(database_url, standalone, tmp_path):
+    """They go by their own environment, and where that leads nowhere, the error says why."""
+    told = reconcile(
+        conninfo.make_conninfo(database_url, password=SECRET),
+        "--master",
+        standalone,
+        *event_log(tmp_path),
+        status=2,
+        PYSPARK_PYTHON=str(python_of_workers(tmp_path)),
+    )
+    assert "Spark's workers: Cannot reach the database" in told
+    assert "holds a password, so they were not told it" in told
+    assert SECRET not in told
+    written = everything_in(tmp_path / "logs")
+    assert "spark.master" in written
+    assert SECRET not in written
+
+
+def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
+    """No worker has the memory that is asked for."""
+    told = reconcile(
+        database_url,
+        *("--master", standalone, "--conf", "spark.executor.memory=64g"),
+        *("--conf", "spark.reservation.executorTimeout=1s"),
+        status=2,
+    )
+    assert "No worker took up work within 1s" in told
+
+
+def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalone, tmp_path):
+    """The line says which package, and that it is the workers that lack it."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    told = reconcile(database_url, "--master", standalone, status=2, PYSPARK_PYTHON=str(bare))
+    assert "Spark's workers can not run the job" in told
+    assert "No module named" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--master", "spark://127.0.0.1:1"], "There is no Spark master at spark://127.0.0.1:1"),
+        (["--remote", "sc://127.0.0.1:1"], "There is no Spark Connect server at sc://127.0.0.1:1"),
+        (["--remote", "127.0.0.1:1"], "write it as sc://host:15002"),
+        (["--master", "spark://nowhere"], "write it as spark://host:7077"),
+        (["--master", "lokal"], "Spark does not start: Master must"),
+        (["--conf", "spark.driver.memory=64m"], "Spark has too little memory"),
+        (["--conf", "spark.driver.memory=1k"], "Too small maximum heap"),
+        (["--conf", "driver.memory"], "--conf takes KEY=VALUE"),
+        (["--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}"], "looks like a credential"),
+    ],
+)
+def test_what_can_not_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
+    """And leaves nothing behind."""
+    output = tmp_path / "out"
+    told = reconcile(database_url, *arguments, "--output", str(output), status=2)
+    assert said in told
+    assert SECRET not in told
+    assert not any(tmp_path.iterdir())

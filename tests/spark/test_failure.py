@@ -1,0 +1,62 @@
+"""What went wrong in Spark, in one line."""
+
+import io
+import os
+import threading
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from rich.console import Console
+
+from cli.progress import progress
+from spark_jobs.activity import Activity, Tasks
+from spark_jobs.failure import reason
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_failure_on_a_worker_is_told_by_its_own_line(spark):
+    """Not by the hundred lines of Java and Python around it."""
+
+    @F.udf("int")
+    def fail(_):
+        raise ValueError("no such coin")
+
+    with pytest.raises(Exception, match="no such coin") as caught:
+        spark.range(1).select(fail("id")).collect()
+    assert reason(caught.value) == "ValueError: no such coin"
+
+
+def test_what_spark_does_is_told_while_it_does_it(spark, tmp_path):
+    """On a terminal, in tasks; elsewhere nothing is printed."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    path = str(gate)
+
+    @F.udf("int")
+    def wait(number):
+        if number == 0:
+            with open(path, encoding="utf-8") as opened:  # noqa: PTH123  it runs on a worker
+                opened.read()
+        return 1
+
+    def work():
+        spark.range(0, 2, 1, 2).select(wait("id")).collect()
+
+    source = Activity(spark)
+    job = threading.Thread(target=work)
+    printed = io.StringIO()
+    console = Console(file=printed, force_terminal=True, width=80)
+    with progress(console) as watch, watch(spark):
+        job.start()
+        with gate.open("w"):  # which waits for the task to read
+            while source.now() != Tasks(done=1, running=1, known=2):
+                assert job.is_alive()
+            while "1 of 2 tasks done" not in printed.getvalue():
+                assert job.is_alive()
+        job.join()
+    assert source.now() == Tasks(0, 0, 0)
+    quiet = io.StringIO()
+    with progress(Console(file=quiet)) as watch, watch(spark):
+        pass
+    assert quiet.getvalue() == ""

@@ -1,0 +1,182 @@
+"""What Spark is told: properties, the address, and the packages in a zip file."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from psycopg import conninfo
+
+from spark_jobs import settings
+from spark_jobs.address import address_for_workers
+from spark_jobs.errors import SparkJobError, SparkSettingError
+from spark_jobs.package import build
+from tests.clusters import HOME
+from tests.processes import run_cli
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u@db.example:6432/bank?sslmode=require",
+        "host=db.example port=6432 user=u dbname=bank sslmode=require",
+    ],
+)
+def test_workers_are_told_all_of_an_address_without_a_secret(address):
+    """However it is written."""
+    assert conninfo.conninfo_to_dict(address_for_workers(address)) == {
+        "user": "u",
+        "host": "db.example",
+        "port": "6432",
+        "dbname": "bank",
+        "sslmode": "require",
+    }
+
+
+def test_what_variables_add_here_is_told_too_but_no_file_and_no_secret(monkeypatch):
+    """The workers' environment is another one, and their files are where it says."""
+    variables = {"HOST": "db.example", "USER": "u", "PASSWORD": "hunter2", "PASSFILE": "/a"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PG{name}", value)
+    told = conninfo.conninfo_to_dict(address_for_workers("dbname=bank passfile=/b"))
+    expected = {"host": "db.example", "user": "u", "dbname": "bank", "passfile": "/b"}
+    assert told == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u:hunter2@db.example/bank",
+        "postgresql://u@db.example/bank?password=hunter2",
+        "service=bank password=hunter2",
+        "dbname=bank sslpassword=hunter2",
+        "postgresql://u:p@ss@db.example/bank?nonsense",
+    ],
+)
+def test_nothing_is_told_of_an_address_that_holds_a_secret(address):
+    """Not even the host: then the workers' own environment decides all of it."""
+    assert address_for_workers(address) is None
+    properties = settings.cluster_properties("spark://h:7077", address, Path("/x"))
+    assert "hunter2" not in str(properties)
+    assert not any("RESERVATION_DATABASE_URL" in key for key in properties)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "spark.ssl.keyPassword=hunter2",
+        "spark.hadoop.fs.s3a.access.key=hunter2",
+        "spark.hadoop.fs.s3a.secret.key=hunter2",
+        "spark.kubernetes.authenticate.oauthToken=hunter2",
+        "spark.executorEnv.PGPASSWORD=hunter2",
+        "spark.executorEnv.RESERVATION_DATABASE_URL=postgresql://u:hunter2@h/d",
+        "spark.executorEnv.RESERVATION_DATABASE_URL=host=h password = hunter2",
+        "spark.executorEnv.X=postgresql://h/d?sslpassword=hunter2",
+        "hunter2",
+        "password=hunter2",
+    ],
+)
+def test_a_property_that_holds_a_credential_is_refused(pair):
+    """The error does not repeat it."""
+    with pytest.raises(SparkSettingError) as caught:
+        settings.parse_conf([pair])
+    assert "hunter2" not in str(caught.value) or pair == "hunter2"
+
+
+def test_a_property_that_says_where_a_credential_is_is_passed_on():
+    """Files, and secrets of Kubernetes, are where credentials belong."""
+    given = {
+        "spark.kubernetes.executor.secretKeyRef.RESERVATION_DATABASE_URL": "reservation:url",
+        "spark.kubernetes.executor.secrets.reservation": "/etc/reservation",
+        "spark.kubernetes.authenticate.oauthTokenFile": "/a",
+        "spark.executorEnv.PGPASSFILE": "/a",
+        "spark.executorEnv.RESERVATION_DATABASE_URL": "postgresql://u@h:5432/d?a=b",
+        "spark.security.credentials.hive.enabled": "false",
+        "spark.driver.extraJavaOptions": "-Da=b -Dc=d",
+    }
+    assert settings.parse_conf([f"{key}={value}" for key, value in given.items()]) == given
+
+
+@pytest.mark.parametrize(
+    ("master", "local", "loopback"),
+    [
+        ("local", True, False),
+        ("local[*]", True, False),
+        ("local[4,2]", True, False),
+        ("spark://127.0.0.1:7077", False, True),
+        ("spark://[::1]:7077,localhost:7078", False, True),
+        ("spark://127.0.0.1:7077,db.example:7077", False, False),
+        ("yarn", False, False),
+        ("k8s://https://127.0.0.1:6443", False, False),
+    ],
+)
+def test_only_a_driver_without_other_machines_binds_to_loopback(master, local, loopback, tmp_path):
+    """Workers of other machines have to reach it."""
+    assert (settings.is_local(master), settings.is_on_loopback(master)) == (local, loopback)
+    if not local:
+        properties = settings.cluster_properties(master, "", tmp_path)
+        assert ("spark.driver.bindAddress" in properties) is loopback
+        assert ("spark.local.dir" in properties) is loopback
+        assert "spark.sql.shuffle.partitions" not in properties
+
+
+def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(tmp_path):
+    """With the queries and the app in it, without what the app does not import."""
+    one, other = tmp_path / "one.zip", tmp_path / "other.zip"
+    other.write_text("an earlier one")
+    for path in (one, other):
+        done = run_cli("spark", "package", "-o", str(path), "--app", "bank:account")
+        assert done.returncode == 0, done.stderr
+    assert one.read_bytes() == other.read_bytes()
+    names = zipfile.ZipFile(one).namelist()
+    assert names == sorted(names)
+    assert done.stdout == f"{other}: {len(names)} files\n"
+    assert {"bank/component.py", "spark_jobs/queries.sql", "reservation/store/queries.sql"} <= {
+        *names
+    }
+    assert {name.partition("/")[0] for name in names} <= {"bank", "reservation", "spark_jobs"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", _IMPORTS],
+        env={"PYTHONPATH": f"{one}:{HOME.parent}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(one) in done.stdout
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+
+
+_IMPORTS = """
+import spark_jobs.source, reservation
+from reservation.app_path import load_component
+from reservation.store import install
+print(spark_jobs.__file__, load_component("bank:account", None).name)
+"""
+
+
+def test_a_module_beside_the_app_travels_if_it_is_imported(tmp_path, monkeypatch):
+    """Of a folder of single files, those that the component needs."""
+    (tmp_path / "helped.py").write_text("CATEGORY = 'helped'")
+    (tmp_path / "idle.py").write_text("")
+    (tmp_path / "asking.py").write_text(_APP)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    build(tmp_path / "x.zip", "asking:component", tmp_path)
+    names = {name for name in zipfile.ZipFile(tmp_path / "x.zip").namelist() if "/" not in name}
+    assert names == {"asking.py", "helped.py"}
+
+
+_APP = """
+from bank.messages import Deposit
+from helped import CATEGORY
+from reservation import Component
+component = Component(CATEGORY, id="account_id")
+component.handle(Deposit)(lambda command, entity, context: None)
+"""
+
+
+def test_a_zip_file_that_can_not_be_written_is_named(tmp_path):
+    """In one line, with the reason."""
+    with pytest.raises(SparkJobError, match=r"can not be written: No such file"):
+        build(tmp_path / "none" / "x.zip")
