@@ -70,13 +70,15 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
             "orphans": 2,
             "multiple": 1,
             "conflicts": 1,
+            "wrongType": 0,
         }
     ]
     (opened,) = report["initiations"]
     assert (opened["commands"], opened["keys"], opened["conflicts"]) == (2, 1, 1)
     assert not report["inOrder"]
     rows = pq.read_table(output).to_pylist()
-    assert sorted((row["finding"], row["key_stream"]) for row in rows) == [
+    found = [(row["finding"], row["key_stream"]) for row in rows]
+    assert sorted(found, key=str) == [
         ("conflict", "account-123"),
         ("conflict", "accountTransaction-123+d1"),
         ("missing", "accountTransaction-123+lost"),
@@ -84,7 +86,26 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         ("multiple", "accountTransaction-123+d1"),
         ("orphan", "accountTransaction-123+o1"),
         ("orphan", "accountTransaction-123+o2\u202e<b>"),
+        ("without-cause", None),
     ]
+    assert report["effects"] == [
+        {
+            "category": "accountTransaction",
+            "reserved": 6,
+            "handled": 2,
+            "silent": 0,
+            "pending": 4,
+            "unhandled": 0,
+            "dead": 0,
+        }
+    ]
+    assert report["events"] == {
+        "category": "account",
+        "events": 4,
+        "causes": 3,
+        "effectTwice": 0,
+        "withoutCause": 1,
+    }
     assert len(report["samples"]) == len(rows)
     assert [path.name for path in tmp_path.iterdir()] == ["findings"]
 
@@ -199,5 +220,6 @@ def test_copies_in_the_command_category_are_told_from_the_commands(
             "orphans": 1,
             "multiple": 0,
             "conflicts": 1,
+            "wrongType": 0,
         }
     ]
