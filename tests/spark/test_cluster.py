@@ -1,15 +1,17 @@
 """``reservation reconcile`` on a cluster, behind a Spark Connect server, and where is neither."""
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
 from psycopg import conninfo
 
 from tests.bank import drain
-from tests.clusters import QUICK, cluster, connect_server, python_of_workers
+from tests.clusters import HOME, QUICK, cluster, connect_server, python_of_workers
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
-from tests.processes import run_cli
+from tests.processes import EXAMPLES, run_cli
 
 pytestmark = pytest.mark.spark
 
@@ -156,3 +158,21 @@ def test_what_can_not_run_says_so_in_one_line(database_url, tmp_path, arguments,
     assert said in told
     assert SECRET not in told
     assert not any(tmp_path.iterdir())
+
+
+def test_a_client_without_the_extra_for_connect_is_told_which(database_url, tmp_path):
+    """Whatever else is installed."""
+    for path in HOME.parent.iterdir():
+        if not path.name.startswith("grpc"):
+            (tmp_path / path.name).symlink_to(path)
+    arguments = ["bank:account", "--remote", "sc://127.0.0.1:1", "--database-url", database_url]
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-m", "cli", "reconcile", *arguments],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{EXAMPLES.parent}"},
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'reservation[connect]'" in line

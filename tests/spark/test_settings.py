@@ -87,7 +87,7 @@ def test_a_property_that_holds_a_credential_is_refused(pair):
 def test_a_property_that_says_where_a_credential_is_is_passed_on():
     """Files, and secrets of Kubernetes, are where credentials belong."""
     given = {
-        "spark.kubernetes.executor.secretKeyRef.RESERVATION_DATABASE_URL": "reservation:url",
+        "spark.kubernetes.executor.secretKeyRef.PGPASSWORD": "reservation:password",
         "spark.kubernetes.executor.secrets.reservation": "/etc/reservation",
         "spark.kubernetes.authenticate.oauthTokenFile": "/a",
         "spark.executorEnv.PGPASSFILE": "/a",
