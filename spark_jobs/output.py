@@ -47,11 +47,19 @@ class Outputs:
         return beside
 
     def put_in_place(self) -> None:
-        """Move what was written to its places."""
+        """Move what was written to its places.
+
+        Raises:
+            SparkJobError: it is not here, because Spark's workers wrote it where they are.
+        """
         for beside, place in self._staged:
             written = beside / place.name
-            if written.exists():
-                written.replace(place)
+            if not written.exists():
+                raise SparkJobError(
+                    f"What was to be written to {place} is not here: Spark's workers are on other "
+                    f"machines; name a place on storage that they and this machine share"
+                )
+            written.replace(place)
 
     def clear_away(self) -> None:
         """Remove what is left beside the places."""

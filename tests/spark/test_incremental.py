@@ -1,0 +1,196 @@
+"""Runs that read only what is new, against runs over everything."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from reservation import Component
+from spark_jobs import incremental
+from spark_jobs.effects import Effects
+from spark_jobs.errors import StateError
+from spark_jobs.incremental import Head, Step
+from spark_jobs.judging import Whole
+from spark_jobs.progress import Consumed, Progress
+from spark_jobs.reconcile import Reconcile
+from tests.chance import SEED
+from tests.spark.messages import message, reading
+
+pytestmark = pytest.mark.spark
+
+CATEGORIES = ("a:command", "t", "a")
+
+
+@dataclass
+class Deposit:
+    a_id: str
+    key: str
+
+
+@dataclass
+class Open:
+    a_id: str
+
+
+def component(name="a"):
+    """Return a component that reserves one command and initiates with another."""
+    made = Component(name, id="a_id")
+    made.reserve(Deposit, into="t", entity="a_id", key="key")
+    made.handle(Deposit)(lambda command: None)
+    made.initiate(Open)(lambda command: None)
+    return made
+
+
+def history(chance, length):
+    """Return messages in which anything may be missing, doubled, contradicted or misplaced."""
+    messages, commands, copies = [], [], []
+    for position in range(1, length + 1):
+        key = f"t-1+k{chance.randrange(length // 4)}"
+        what = chance.choice(
+            ["send", "send", "send", "reserve", "reserve", "event", "event", "odd"]
+        )
+        if what == "send":
+            opens = chance.random() < 0.2
+            one = message(
+                position,
+                "a:command-1",
+                "Open" if opens else "Deposit",
+                key_category="a" if opens else "t",
+                key_stream=f"a-{chance.randrange(4)}" if opens else chance.choice([key, key, None]),
+                content=chance.choice(["same", "same", "same", "other"]),
+            )
+            commands.append(one)
+        elif what == "reserve" and commands:
+            cause = chance.choice(commands)
+            stream = cause["key_stream"] or key
+            content = cause["content"]
+            place = sum(1 for other in copies if other["stream_name"] == stream)
+            one = message(position, stream, "Deposit", content=content, position=place)
+            one["category"] = "t" if stream.startswith("t") else "a"
+            if one["category"] == "a":
+                one.update(type="Opened", causation=cause["global_position"], content=None)
+            copies.append(one)
+        elif what == "event":
+            cause = chance.choice(copies)["global_position"] if copies else None
+            stream = f"a-{chance.randrange(4)}"
+            one = message(position, stream, "Done", causation=cause, position=position)
+        else:
+            one = message(position, f"t-1+x{position}", "Odd", content="odd")
+        messages.append(one)
+    return messages
+
+
+def progress(chance, position, letters):
+    """Return how far consumers may be that have seen so much of the log."""
+    return Progress(
+        {
+            category: Consumed(
+                chance.randrange(position // 2, position + 1),
+                letters=[letter for letter in letters if letter <= position],
+            )
+            for category in ("a:command", "t")
+        }
+    )
+
+
+def jobs():
+    """Return the jobs."""
+    return [Reconcile(component(), "", Path()), Effects(component())]
+
+
+def found(taking):
+    """Return what was counted and the rows that need attention, in an order of their own."""
+    counts = [taking.take(job) for job in jobs()]
+    rows = sorted(tuple(map(str, row)) for row in taking.findings().collect())
+    return counts, rows
+
+
+def heads(messages):
+    """Return the last message of each category."""
+    return {
+        category: max(
+            (
+                Head(one["global_position"], one["id"])
+                for one in messages
+                if one["category"] == category
+            ),
+            key=lambda head: head.position,
+            default=Head(0, None),
+        )
+        for category in CATEGORIES
+    }
+
+
+def step(spark, folder, messages, reached, *, commit=True):
+    """Go on from the state to where the messages end; return what was found."""
+    with incremental.opened(folder, "a", "keys") as state:
+        after = state.after
+        new = [one for one in messages if one["global_position"] > after.get(one["category"], 0)]
+        taking = Step(spark, state, reading(spark, new), heads(messages), reached)
+        result = found(taking)
+        if commit:
+            taking.commit()
+        return result
+
+
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_path, seed):
+    """Wherever it is cut, however far the consumers are, and when one of them was moved back."""
+    chance = random.Random(seed)
+    messages = history(chance, 48)
+    letters = chance.sample(range(1, 49), 6)
+    cuts = [*sorted(chance.sample(range(1, 48), 2)), 48, 48]
+    for cut in cuts:
+        reached = progress(chance, cut, letters)
+        everything = found(Whole(reading(spark, messages[:cut]), reached))
+        assert step(spark, tmp_path / "state", messages[:cut], reached) == everything, (seed, cut)
+
+
+def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch):
+    """What it had written is removed by the next, and counts for nothing."""
+    chance = random.Random(SEED)
+    messages = history(chance, 24)
+    folder = tmp_path / "state"
+    reached = progress(chance, 12, [])
+    step(spark, folder, messages[:12], reached)
+    reached = progress(chance, 24, [])
+    step(spark, folder, messages, reached, commit=False)
+    assert (folder / "run-000002").exists()
+    assert (folder / "CURRENT").read_text() == "run-000001\n"
+    everything = found(Whole(reading(spark, messages), reached))
+    # Rows are brought together once they lie in too many folders.
+    monkeypatch.setattr(incremental, "_FOLDERS", 1)
+    assert step(spark, folder, messages, reached) == everything
+    assert step(spark, folder, messages, reached) == everything
+    assert not (folder / "run-000001").exists()
+
+
+def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
+    """Each reason says what to do."""
+    folder = tmp_path / "state"
+    messages = history(random.Random(SEED), 4)
+    step(spark, folder, messages, progress(random.Random(SEED), 4, []))
+    for name, declaration, said in (
+        ("b", "keys", "of the component 'a', not 'b'"),
+        ("a", "others", "declared its keys otherwise"),
+    ):
+        with pytest.raises(StateError, match=said), incremental.opened(folder, name, declaration):
+            pass
+    with incremental.opened(folder, "a", "keys") as state:
+        with pytest.raises(StateError, match="in use by another run"):
+            incremental.opened(folder, "a", "keys").__enter__()
+        with pytest.raises(StateError, match="another store, or messages were deleted"):
+            state.check({"t": True, "a": False})
+    (folder / "run-000001" / "manifest.json").write_text("{")
+    with (
+        pytest.raises(StateError, match="can not be read"),
+        incremental.opened(folder, "a", "keys"),
+    ):
+        pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(StateError, match="can not be made"),
+        incremental.opened(tmp_path / "file" / "x", "a", "keys"),
+    ):
+        pass
