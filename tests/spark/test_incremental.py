@@ -14,7 +14,7 @@ from spark_jobs.incremental import Head, Step
 from spark_jobs.judging import Whole
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.reconcile import Reconcile
-from tests.chance import SEED
+from tests.chance import FIRST, seeds
 from tests.spark.messages import message, reading
 
 pytestmark = pytest.mark.spark
@@ -134,7 +134,7 @@ def step(spark, folder, messages, reached, *, commit=True):
         return result
 
 
-@pytest.mark.parametrize("seed", [SEED, SEED + 1])
+@pytest.mark.parametrize("seed", seeds(2))
 def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_path, seed):
     """Wherever it is cut, however far the consumers are, and when one of them was moved back."""
     chance = random.Random(seed)
@@ -149,7 +149,7 @@ def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_pat
 
 def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch):
     """What it had written is removed by the next, and counts for nothing."""
-    chance = random.Random(SEED)
+    chance = random.Random(FIRST)
     messages = history(chance, 24)
     folder = tmp_path / "state"
     reached = progress(chance, 12, [])
@@ -169,8 +169,8 @@ def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch
 def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
     """Each reason says what to do."""
     folder = tmp_path / "state"
-    messages = history(random.Random(SEED), 4)
-    step(spark, folder, messages, progress(random.Random(SEED), 4, []))
+    messages = history(random.Random(FIRST), 4)
+    step(spark, folder, messages, progress(random.Random(FIRST), 4, []))
     for name, declaration, said in (
         ("b", "keys", "of the component 'a', not 'b'"),
         ("a", "others", "declared its keys otherwise"),
