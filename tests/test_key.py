@@ -17,9 +17,9 @@ class Pay:
     bank: str = "b"
 
 
-def reservation(**options):
+def reservation(into="paymentTransaction", **options):
     component = Component("payment", id="payment_id")
-    component.reserve(Pay, into="paymentTransaction", **options)
+    component.reserve(Pay, into=into, **options)
     return component.reservations["Pay"]
 
 
@@ -58,11 +58,28 @@ def test_parts_that_could_be_mistaken_for_others_are_refused():
         by_entity.stream_name(Pay("c", "a+b"))
 
 
-@pytest.mark.parametrize("returned", [None, (), [], ("a", None), 1.5])
-def test_a_key_function_that_returns_no_key_is_refused(returned):
+@pytest.mark.parametrize("into", ["paymentTransaction", None])
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        (None, "returned is empty; an"),
+        ((), "the key function returned nothing"),
+        ([], "the key function returned nothing"),
+        (("a", None), "part 1 of what the key function returned is empty; an"),
+        (1.5, "is a float; an"),
+    ],
+)
+def test_a_key_function_that_returns_no_key_is_refused(returned, problem, into):
     """A key function answers with a text, a whole number or several of them."""
+    declared = reservation(key=lambda _: returned, into=into)
+    with pytest.raises(IdempotenceKeyError, match=problem):
+        declared.stream_name(Pay("p", "a"), "payment:command-1")
+
+
+def test_a_command_that_is_in_no_stream_has_no_copy_beside_it():
+    """What names the copy is missing."""
     with pytest.raises(IdempotenceKeyError):
-        reservation(key=lambda _: returned).stream_name(Pay("p", "a"))
+        reservation(key="payment_id", into=None).stream_name(Pay("p", "a"))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +96,12 @@ def test_a_declaration_that_can_not_work_is_refused_when_it_is_made(options, pro
     """The mistake shows when the module is imported, not when the first command comes."""
     with pytest.raises(DeclarationError, match=problem):
         Component("account", id="account_id").reserve(type(deposit()), **options)
+
+
+def test_a_command_is_a_dataclass():
+    """What is none has no fields to take a key from."""
+    with pytest.raises(DeclarationError, match="Decimal is not a dataclass; decorate it"):
+        Component("account", id="account_id").reserve(Decimal, into="t", key="real")
 
 
 def test_a_field_that_is_named_twice_counts_twice():

@@ -9,7 +9,8 @@ import pytest
 from bank import account
 from bank.messages import Deposit
 from reservation import Component, Processed
-from reservation.idempotence.pruning import Pruned, prune_reservations
+from reservation.idempotence import pruning
+from reservation.idempotence.pruning import Pruned, prune_processed, prune_reservations
 from reservation.store.connection import connect
 from tests.bank import RESERVED, batch, drain
 from tests.controls import COMMANDS, deposit, open_
@@ -75,6 +76,69 @@ def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
     assert connection.execute(count).fetchone() == (2,)
     assert cli("--apply").stdout == "Nothing was to be removed.\n"
     assert cli("--json").stdout == '{"applied": false, "pruned": [], "kept": []}\n'
+
+
+def partitions(connection):
+    """Return how many days of processed messages have a partition."""
+    return connection.execute(
+        "SELECT count(*) FROM pg_inherits "
+        "WHERE inhparent = 'reservation.processed_for_a_time'::regclass"
+    ).fetchone()[0]
+
+
+def test_days_of_every_handler_are_told_and_left(connection, store):
+    """Of those that have some; nothing is dropped, and none is made ahead."""
+    process_some(connection, store)
+    connection.execute(
+        "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
+        "VALUES ('a', 'None', '1 day', now()), ('z', 'None', '1 day', now())"
+    )
+    other = till(Processed(keep=timedelta(days=1)), name="other")
+    connection.execute(
+        "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
+        "VALUES ('other', 'Pay', '1 day', (now() AT TIME ZONE 'utc')::date - 100)"
+    )
+    store.write(pay("o"), "other:command-1")
+    age(connection, "other:command-1", 3)
+    run(connection, other)
+    before = partitions(connection)
+    told = sorted(prune_processed(connection, False, 100), key=lambda one: one.of)
+    assert told == [
+        Pruned("processed messages", "other Pay", 1, "days"),
+        Pruned("processed messages", "till Pay", 3, "days"),
+    ]
+    assert partitions(connection) == before
+
+
+def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_url, monkeypatch):
+    """It is tried for a while; then that is told, once, and nothing of that handler goes."""
+    process_some(connection, store)
+    monkeypatch.setattr(pruning, "_ATTEMPTS", 2)
+    with connect(database_url) as busy:
+        busy.execute("SELECT FROM reservation.processed_for_a_time")
+        (told,) = prune_processed(connection, True, 100)
+        assert (told.count, "is in use; run this again" in told.note) == (0, True)
+    assert [one.count for one in prune_processed(connection, True, 100)] == [1, 1, 1]
+
+
+def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url, monkeypatch):
+    """It is tried again."""
+    process_some(connection, store)
+    execute, tries = connection.execute, []
+    with connect(database_url) as busy:
+        busy.execute("SELECT FROM reservation.processed_for_a_time")
+
+        def watched(query, parameters=None):
+            if b"lock_timeout" in query:
+                tries.append(query)
+                if len(tries) == 2:
+                    busy.rollback()
+            return execute(query, parameters)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, "execute", watched)
+            assert [one.count for one in prune_processed(connection, True, 100)] == [1, 1, 1]
+    assert len(tries) == 4
 
 
 def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
@@ -192,6 +256,45 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
     age(connection, "%+a", 100)
     assert prune(connection) == 0
     assert prune(connection, component=other) == 0
+    drain(connection)
+    assert prune(connection, component=other) == 0
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "VALUES ('savings', %s, 0, 0)",
+        [RESERVED],
+    )
+    assert prune(connection, component=other) == 0
+    assert prune(connection) == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
+    """However small the portions are; where nothing would go, nothing is told."""
+    store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
+    drain(connection)
+    look = prune_reservations(account, timedelta(days=90))
+    assert list(look(connection, False, limit)) == []
+    age(connection, f"{RESERVED}-%", 100)
+    assert prune(connection, limit=limit, apply=False) == 5
+    assert reserved(store) == [*"abcde"]
+
+
+@pytest.mark.parametrize(
+    ("consumer", "category"), [("savings", RESERVED), ("account", "account:command")]
+)
+def test_dead_letters_of_others_keep_nothing(connection, store, consumer, category):
+    """Each consumer tries its own again, in its own category."""
+    store.write([open_(), deposit("a")], COMMANDS)
+    drain(connection)
+    age(connection, "%+a", 100)
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+        "message_id, stream_name, type, state, reason, process) "
+        "SELECT %s, %s, global_position, id, stream_name, type, 'dead', 'x', 'x' "
+        "FROM message_store.messages WHERE stream_name LIKE %s",
+        [consumer, category, f"{RESERVED}-%"],
+    )
+    assert prune(connection) == 1
 
 
 def test_the_first_message_of_all_can_be_pruned(connection, store):

@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,35 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
         source = sources[command.global_position]
         assert (copy.position, copy.type, copy.data) == (0, source.type, source.data)
         assert json.loads(copy.metadata_json) == json.loads(source.follow_metadata().encode())
+
+
+def told(connection, function, commands, stream_names, volatile):
+    """Return what the server tells of commands: a row of each that it tells something of."""
+    query = f"SELECT * FROM reservation.{function}(%s, %s::text[], %s)"
+    return connection.execute(query, [commands, stream_names, json.dumps(volatile)]).fetchall()
+
+
+def test_a_reissue_is_held_against_the_copy_alone(connection, store):
+    """And told once, whatever follows the copy in its stream, and of whatever type it is."""
+    store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
+    reserve(connection, [(1, f"{RESERVED}-a")], {})
+    store.write([deposit("c"), deposit("d")], f"{RESERVED}-a")
+    for volatile in ({}, {"Other": ["x"]}):
+        names = [f"{RESERVED}-a"] * 2
+        outcomes = [(1, "duplicate"), (2, "conflict")]
+        assert told(connection, "reserve", [2, 3], names, volatile) == outcomes
+
+
+@pytest.mark.parametrize("volatile", [{}, {"A": ["x"], "Deposit": [], "Z": ["depositId"]}])
+def test_an_initiation_is_held_against_what_the_stream_began_with(connection, store, volatile):
+    """And told once; the fields that may differ are those of its own type."""
+    store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
+    first = next(iter(store.read_category("account:command")))
+    store.write([deposit("x"), deposit("y")], "account-1", metadata=first.follow_metadata())
+    assert told(connection, "compare_initiations", [2, 3], ["account-1"] * 2, volatile) == [
+        (1, "duplicate"),
+        (2, "conflict"),
+    ]
 
 
 def milliseconds(connection):

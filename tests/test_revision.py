@@ -1,6 +1,7 @@
 """Revision numbers: what is not newer is discarded, and where the numbers come from."""
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -209,6 +210,9 @@ def test_revisions_of_an_entity_or_of_all(connection):
         one, all_ = DatabaseRevisions(connection), DatabaseRevisions(connection, "global")
         assert [one.next("a-1"), one.next("a-2"), one.next("a-1")] == [1, 1, 2]
         assert [all_.next("a-1"), all_.next("a-2"), all_.next("a-1")] == [1, 2, 3]
+    # Its name, which no stream has, is not to change: it would begin anew.
+    counters_of = connection.execute("SELECT name FROM reservation.revision_counters ORDER BY 1")
+    assert counters_of.fetchall() == [("",), ("a-1",), ("a-2",)]
 
 
 def test_what_was_rolled_back_is_drawn_again(connection):
@@ -397,6 +401,7 @@ def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_pat
     monkeypatch.setattr(counters.os, "fsync", keep)
     clock = Clock(1000)
     drawn = [ClockRevisions(path, clock).next() for _ in range(3)]
+    assert drawn == [1000 * PER_MILLISECOND + n for n in range(3)]
     path.write_bytes(synced[-1])
     clock.now = 1
     assert ClockRevisions(path, clock).next() > drawn[-1]
@@ -423,6 +428,28 @@ def test_the_file_says_in_which_start_of_the_machine_it_was_written(tmp_path):
     ClockRevisions(tmp_path / "last").next()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert (tmp_path / "last").read_text().split()[3] == boot
+
+
+def test_no_file_stays_open(tmp_path):
+    """However many are drawn; neither that of the revisions nor its folder."""
+
+    def opened():
+        return len(list(Path("/dev/fd").iterdir()))
+
+    before = opened()
+    ClockRevisions(tmp_path / "revision").next()
+    ClockRevisions(tmp_path / "revision").next()
+    assert opened() == before
+
+
+def test_who_may_use_the_file_is_the_umasks_to_say(tmp_path):
+    """So processes of several users can share it; nobody is to run it."""
+    former = os.umask(0)
+    try:
+        ClockRevisions(tmp_path / "revision").next()
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "revision").stat().st_mode) == 0o666
 
 
 def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):

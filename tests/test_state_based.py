@@ -30,11 +30,13 @@ from reservation.errors import (
     MessageIdConflictError,
 )
 from reservation.idempotence.delta import apply, difference
-from reservation.idempotence.pruning import prune_states
+from reservation.idempotence.outputs import from_text, to_text
+from reservation.idempotence.pruning import Pruned, prune_states
 from reservation.idempotence.state_based import MOST_DELTAS
 from reservation.idempotence.state_clean_up import clean_up_states, count_removable
-from reservation.idempotence.states import States
+from reservation.idempotence.states import States, Version
 from reservation.message import followed_id
+from reservation.store import writing
 from reservation.store.connection import connect
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, drain, session
@@ -441,6 +443,31 @@ def test_an_output_that_can_not_be_stored_is_refused_before_the_state_is(connect
     assert versions(connection) == []
 
 
+def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, store, monkeypatch):
+    """It names the message, and nothing of it is stored."""
+    store.write(Add("1"), SENT)
+    monkeypatch.setattr(writing, "MOST_BYTES", 500)
+    with pytest.raises(HandlerError, match=r"The handler of Add .* can not publish: The 2 messag"):
+        drain(connection, tally())
+    assert versions(connection) == []
+
+
+def test_outputs_are_kept_as_they_are():
+    """Also those without metadata, and numbers to their last digit."""
+    rows = [
+        (
+            uuid.uuid4(),
+            "told-1",
+            "Told",
+            '{"n":1.10,"o":12345678901234567890}',
+            '{"by":"me"}',
+            None,
+        ),
+        (uuid.uuid4(), "told-1", "Told", "{}", None, None),
+    ]
+    assert from_text(to_text(rows)) == rows
+
+
 def test_an_id_that_is_taken_stops_the_consumer(connection, store):
     """With an error that names the version; the position is before the message."""
     store.write(Add("1"), SENT)
@@ -462,7 +489,7 @@ class Wave:
 @pytest.mark.parametrize(
     ("entity", "told"),
     [
-        (None, "the entity is None"),
+        (None, "the entity is None;"),
         (Counter, "the entity is Counter"),
         (Wave, "Wave can not be kept as a state"),
     ],
@@ -619,8 +646,9 @@ def test_what_is_within_the_window_can_be_handled_again(connection, store, form)
     component = aged(connection, store, form, 5)
     store.write([Add("1")] * 2, SENT)
     drain(connection, component)
-    removed = clean_up_states(connection, DAY).removed
-    assert removed == (4 if form == "whole" else 0)
+    expected = 4 if form == "whole" else 0
+    assert count_removable(connection, DAY) == expected
+    assert clean_up_states(connection, DAY).removed == expected
     redeliver(connection, 5)
     with structlog.testing.capture_logs() as logs:
         assert drain(connection, component)[0].counts == {"redelivered": 2}
@@ -696,6 +724,47 @@ def test_a_message_that_is_known_in_one_stream_is_new_to_another(connection, sto
     assert (there.known, there.newest) == (None, -1)
 
 
+def test_what_is_not_all_there_is_not_read(connection, store):
+    """Nor is what was never stored; there is no newest state of an unknown stream."""
+    store.write([Add("1")] * 3, SENT)
+    drain(connection, tally(StateBased("delta")))
+    states = States(connection)
+    assert states.read([(STATE, 3), ("tally:state-2", 0)]) == {}
+    assert states.newest("tally:state-2") is None
+    connection.execute("DELETE FROM reservation.states WHERE position = 1")
+    assert set(states.read([(STATE, 0), (STATE, 2)])) == {(STATE, 0)}
+
+
+def test_the_newest_of_a_stream_is_its_own(connection, store):
+    """Also where another has more versions."""
+    for stream, n in (("1", 3), ("2", 1), ("3", 2)):
+        store.write([Add(stream)] * n, f"tally:command-{stream}")
+    drain(connection, tally())
+    assert [whole(connection, f"tally:state-{stream}")["total"] for stream in "123"] == [3, 1, 2]
+
+
+def test_a_version_that_another_stored_first_is_named(connection, store):
+    """By its stream and position, which the server tells."""
+    store.write(Add("1"), SENT)
+    drain(connection, tally())
+    with pytest.raises(ExpectedVersionError, match=r"first: Key .*=\(tally:state-1, 0\)"):
+        States(connection).append(
+            [Version(STATE, 0, uuid.uuid4(), COMMANDS, 9, 0, "{}", "{}", "[]", "")]
+        )
+
+
+def test_what_is_published_says_nothing_of_other_versions(connection, store):
+    """Neither of those in other streams nor of those before it."""
+    component = tally()
+    store.write([Add("1"), Add("1")], SENT)
+    crash_between(connection, component)
+    store.write(Add("2"), "tally:command-2")
+    redeliver(connection, 2)
+    drain(connection, component)
+    States(connection).publish([(STATE, 1), ("tally:state-2", 0)])
+    assert [one["published"] for one in versions(connection)] == [False, True]
+
+
 @pytest.mark.parametrize("streams", ["12", "21"])
 def test_a_stream_is_built_from_its_own_versions(connection, store, streams):
     """Also if another holds the whole at other positions."""
@@ -759,6 +828,46 @@ def test_a_step_removes_a_bounded_number(connection, store):
     assert count_removable(connection, DAY) == 0
 
 
+def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
+    """Young versions, and the states that these build on, are those of one stream."""
+    whole_, delta = tally(StateBased(window=DAY)), tally(StateBased("delta", DAY))
+    for stream, component in (("1", delta), ("2", whole_), ("3", delta), ("4", whole_)):
+        store.write([Add(stream)] * 4, f"tally:command-{stream}")
+        drain(connection, component)
+    age(connection)
+    for stream, component in (("1", delta), ("2", whole_)):
+        store.write(Add(stream), f"tally:command-{stream}")
+        drain(connection, component)
+    assert clean_up_states(connection, DAY).removed == 6
+    left = [versions(connection, f"tally:state-{n}") for n in (1, 2, 3, 4)]
+    assert [[one["position"] for one in stream] for stream in left] == [
+        [0, 1, 2, 3, 4],
+        [3, 4],
+        [0, 1, 2, 3],
+        [3],
+    ]
+
+
+def test_each_stream_is_looked_at_once(connection, store):
+    """A step goes on behind the last, or in the one that it had not done with."""
+    component = tally(StateBased(window=DAY))
+    for n in range(6):
+        store.write([Add(str(n))], f"tally:command-{n}")
+    drain(connection, component)
+    starts, start = [], ""
+    while start is not None:
+        starts.append(start)
+        start = clean_up_states(connection, DAY, start=start, at_once=2).resume
+    assert starts == ["", *(f"tally:state-{n}\x01" for n in (1, 3, 5))]
+    for n, added in ((1, 1), (2, 4)):
+        store.write([Add(str(n))] * added, f"tally:command-{n}")
+    drain(connection, component)
+    age(connection)
+    step = clean_up_states(connection, DAY, at_once=3)
+    assert (step.removed, step.resume) == (3, "tally:state-2")
+    assert clean_up_states(connection, DAY, start=step.resume, at_once=3).removed == 2
+
+
 def test_other_categories_are_left_alone(connection, store):
     """Where one is named; also one whose name begins so."""
     aged(connection, store)
@@ -768,6 +877,20 @@ def test_other_categories_are_left_alone(connection, store):
     assert count_removable(connection, DAY, category="tally:state") == 4
     connection.execute("UPDATE reservation.states SET stream_name = 'tally:state.other-1'")
     assert count_removable(connection, DAY, category="tally:state") == 0
+    store.write([Add("1")] * 2, SENT)
+    drain(connection, tally())
+    age(connection)
+    assert count_removable(connection, DAY, category="tally:state") == 1
+    assert clean_up_states(connection, DAY, category="tally:state").removed == 1
+    assert count_removable(connection, DAY) == 4
+
+
+def test_all_categories_are_cleaned_up_where_none_is_named(connection, store):
+    """Also those whose names sort first."""
+    aged(connection, store)
+    connection.execute("UPDATE reservation.states SET stream_name = '1:state-1'")
+    assert count_removable(connection, DAY) == 4
+    assert clean_up_states(connection, DAY).removed == 4
 
 
 def test_prune_removes_what_the_component_declares(connection, store):
@@ -778,8 +901,20 @@ def test_prune_removes_what_the_component_declares(connection, store):
     assert (told.kind, told.of, told.count, told.unit) == ("states", "tally:state", 4, "versions")
     assert len(versions(connection)) == 5
     assert list(prune_states(tally())(connection, True, 2)) == []
-    assert [step.count for step in prune(connection, True, 3)] == [3, 1]
+    removed = [Pruned("states", "tally:state", count, "versions") for count in (3, 1)]
+    assert list(prune(connection, True, 3)) == removed
     assert len(versions(connection)) == 1
+    assert list(prune(connection, True, 3)) == []
+
+
+def test_a_component_is_pruned_whatever_its_name(connection, store):
+    """Names that begin with a capital sort before others."""
+    component = Component("Tally", entity=Tally, id="tally_id")
+    component.handle(Add, once=StateBased(window=DAY))(lambda *_: None)
+    store.write([Add("1")] * 3, "Tally:command-1")
+    drain(connection, component)
+    age(connection)
+    assert [step.count for step in prune_states(component)(connection, True, 100)] == [2]
 
 
 def test_one_process_at_a_time_cleans_up(connection, store, database_url):
