@@ -179,9 +179,7 @@ def test_who_records_a_key_waits_for_another_that_does(connection, database_url,
         checks[0].record()
         with ThreadPoolExecutor(1) as pool:
             recorded = pool.submit(checks[1].record)
-            waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
-            while not connection.execute(waiting, [other.info.backend_pid]).fetchall():
-                assert not recorded.done()
+            wait_for(connection, other, recorded)
             one.commit()
             with pytest.raises(SerializationError, match="run it again"):
                 recorded.result()
@@ -793,3 +791,101 @@ def test_who_records_holds_up_no_other_handler(connection, database_url, store):
                 check = BY_KEY.begin(connection, consumer, COMMANDS, [message])
                 assert not check.is_duplicate(message)
                 check.record()
+
+
+def kept_days(connection):
+    """Return which handlers have partitions, each with the days after theirs."""
+    days = {}
+    for (name,) in connection.execute(
+        "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+        "WHERE i.inhparent = 'reservation.processed_for_a_time'::regclass ORDER BY 1"
+    ).fetchall():
+        _, handler, _, until = name.split("_")
+        days.setdefault(int(handler), []).append(until)
+    return days
+
+
+MAKE = "SELECT reservation.make_processed_partition(%s, %s)"
+
+
+def test_a_partition_begins_where_its_own_handler_does(connection):
+    """A handler that has no first day yet gets one, and no other does."""
+    connection.execute(
+        "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) VALUES "
+        "('a', 'Pay', '1 day', '2026-01-01'), ('b', 'Pay', '1 day', '2026-03-01'), "
+        "('c', 'Pay', '1 day', NULL), ('d', 'Pay', '1 day', NULL)"
+    )
+    for handler in (1, 2):
+        assert connection.execute(MAKE, [handler, "2026-02-01"]).fetchone() == (True,)
+        assert connection.execute(MAKE, [handler, "2026-02-01"]).fetchone() == (False,)
+    assert kept_days(connection) == {1: ["20260202"], 2: ["20260301"]}
+    connection.execute(MAKE, [3, "2026-02-01"])
+    assert connection.execute(
+        "SELECT handler, since = (now() AT TIME ZONE 'utc')::date "
+        "FROM reservation.processed_handlers ORDER BY 1"
+    ).fetchall() == [(1, False), (2, False), (3, True), (4, None)]
+
+
+def test_a_partition_is_made_once_by_whoever_makes_it(connection, database_url):
+    """The other waits, and finds it there."""
+    begun(connection, "till")
+    with connect(database_url) as one, connect(database_url) as other:
+        assert one.execute(MAKE, [1, "2026-11-01"]).fetchone() == (True,)
+        with ThreadPoolExecutor(1) as pool:
+            made = pool.submit(lambda: other.execute(MAKE, [1, "2026-11-01"]).fetchone())
+            wait_for(connection, other, made)
+            one.commit()
+            assert made.result() == (False,)
+
+
+def wait_for(connection, other, work):
+    """Wait until what another connection does waits for a lock."""
+    waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
+    while not connection.execute(waiting, [other.info.backend_pid]).fetchall():
+        assert not work.done()
+
+
+@pytest.mark.parametrize("once", EVERY)
+def test_the_first_messages_of_a_type_may_come_to_two_processes_at_once(
+    connection, database_url, store, once
+):
+    """Each records its own, and neither fails."""
+    store.write([pay("a"), pay("b")], SENT)
+    messages = incoming(store)
+    with connect(database_url) as one, connect(database_url) as other:
+        checks = [
+            once.begin(c, "till", COMMANDS, [m])
+            for c, m in zip((one, other), messages, strict=True)
+        ]
+        for check, message in zip(checks, messages, strict=True):
+            assert not check.is_duplicate(message)
+        checks[0].record()
+        with ThreadPoolExecutor(1) as pool:
+            recorded = pool.submit(checks[1].record)
+            wait_for(connection, other, recorded)
+            one.commit()
+            recorded.result()
+        other.commit()
+    assert len(kept(connection)) == 2
+
+
+def test_days_are_made_of_the_handlers_that_need_them(connection, store):
+    """Not of those of another type, nor of another consumer's."""
+    begun(connection, "shop", "till")
+    connection.execute(
+        "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
+        "SELECT consumer, 'Refund', keep, since FROM reservation.processed_handlers "
+        "WHERE consumer = 'till'"
+    )
+    store.write(pay("a"), SENT)
+    assert run(connection, till(KEPT)) == Counter(handled=1)
+    assert list(kept_days(connection)) == [2]
+
+
+@pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
+def test_a_type_may_come_to_a_consumer_that_has_others(connection, store, once):
+    """It is recorded from its first message on."""
+    store.write(pay("a"), SENT)
+    assert run(connection, till(once)) == Counter(handled=1)
+    store.write([refund("a"), refund("a"), pay("a")], SENT)
+    assert run(connection, till(once)) == Counter(handled=1, duplicate=2)
