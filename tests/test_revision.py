@@ -118,9 +118,28 @@ def test_where_one_is_raised_another_that_was_as_high_stays(connection, store, o
 
 
 def test_without_a_source_all_are_counted_together(connection, store):
-    """Whatever the field of that name says."""
+    """Whatever the field of that name says; under a name that no source has."""
     store.write([pay("a", 9, "x"), pay("b", 1, "y")], SENT)
     assert run(connection, till(Revisions(source=None))) == Counter(handled=1, duplicate=1)
+    assert last(connection) == [("till-123", "", 9)]
+
+
+def test_revisions_may_begin_with_0(connection, store):
+    """The first of all is newer than none."""
+    store.write([pay("a", 0), pay("b", 0), pay("c", 1)], SENT)
+    assert run(connection, till(ONCE)) == Counter(handled=2, duplicate=1)
+    assert last(connection) == [("till-123", "s", 1)]
+
+
+def test_a_batch_in_which_a_revision_is_missing_is_not_begun(connection, store):
+    """Whatever place the message has: no handler is run for nothing."""
+    store.write([pay("a", 1), pay("b", -1)], SENT)
+    messages = [
+        Incoming(message, message.decode(Pay), "till-123")
+        for message in store.read_category(COMMANDS)
+    ]
+    with pytest.raises(IdempotenceKeyError, match="global position 2"):
+        ONCE.begin(connection, "till", COMMANDS, messages)
 
 
 def test_consumers_and_categories_do_not_see_each_other(connection, store):
