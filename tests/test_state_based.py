@@ -835,16 +835,17 @@ def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
         store.write([Add(stream)] * 4, f"tally:command-{stream}")
         drain(connection, component)
     age(connection)
-    for stream, component in (("1", delta), ("2", whole_)):
+    for stream, component in (("1", delta), ("2", whole_), ("5", whole_)):
         store.write(Add(stream), f"tally:command-{stream}")
         drain(connection, component)
     assert clean_up_states(connection, DAY).removed == 6
-    left = [versions(connection, f"tally:state-{n}") for n in (1, 2, 3, 4)]
+    left = [versions(connection, f"tally:state-{n}") for n in (1, 2, 3, 4, 5)]
     assert [[one["position"] for one in stream] for stream in left] == [
         [0, 1, 2, 3, 4],
         [3, 4],
         [0, 1, 2, 3],
         [3],
+        [0],
     ]
 
 
