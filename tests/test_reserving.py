@@ -161,6 +161,13 @@ def test_an_initiation_is_held_against_what_the_stream_began_with(connection, st
     ]
 
 
+def test_an_initiation_of_what_nothing_began_is_a_conflict(connection, store):
+    """There is nothing that it could repeat."""
+    store.write(deposit("a"), "account:command-1")
+    outcomes = told(connection, "compare_initiations", [1], ["account-1"], {})
+    assert outcomes == [(1, "conflict")]
+
+
 def milliseconds(connection):
     """Return what the server's clock shows."""
     return connection.execute(

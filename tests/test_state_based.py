@@ -37,6 +37,7 @@ from reservation.idempotence.state_clean_up import clean_up_states, count_remova
 from reservation.idempotence.states import States, Version
 from reservation.message import followed_id
 from reservation.store import writing
+from reservation.store.arrays import IntArray, TextArray
 from reservation.store.connection import connect
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, drain, session
@@ -733,6 +734,28 @@ def test_what_is_not_all_there_is_not_read(connection, store):
     assert states.newest("tally:state-2") is None
     connection.execute("DELETE FROM reservation.states WHERE position = 1")
     assert set(states.read([(STATE, 0), (STATE, 2)])) == {(STATE, 0)}
+
+
+def test_no_more_is_read_than_what_a_state_builds_on(connection, store):
+    """Each version once, also where two states build on it."""
+    for stream in "12":
+        store.write([Add(stream)] * 4, f"tally:command-{stream}")
+    drain(connection, tally(StateBased("delta")))
+    rows = States(connection)._execute(
+        "read", streams=TextArray([STATE] * 2), positions=IntArray([1, 2])
+    )
+    assert sorted(row[:3] for row in rows) == [(STATE, position, 0) for position in range(3)]
+
+
+def test_a_version_is_found_wherever_it_is_stored(connection, store):
+    """And whatever way the planner takes to it."""
+    store.write([Add("1")] * 3, SENT)
+    drain(connection, tally())
+    connection.execute("UPDATE reservation.states SET published = true WHERE position = 0")
+    connection.execute("SET enable_indexscan = off")
+    connection.execute("SET enable_bitmapscan = off")
+    read = States(connection).read([(STATE, 0)])
+    assert json.loads(read[STATE, 0].text)["total"] == 1
 
 
 def test_the_newest_of_a_stream_is_its_own(connection, store):
