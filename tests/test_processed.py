@@ -820,22 +820,28 @@ def test_a_partition_begins_where_its_own_handler_does(connection):
         assert connection.execute(MAKE, [handler, "2026-02-01"]).fetchone() == (False,)
     assert kept_days(connection) == {1: ["20260202"], 2: ["20260301"]}
     connection.execute(MAKE, [3, "2026-02-01"])
-    assert connection.execute(
+    begins = (
         "SELECT handler, since = (now() AT TIME ZONE 'utc')::date "
         "FROM reservation.processed_handlers ORDER BY 1"
-    ).fetchall() == [(1, False), (2, False), (3, True), (4, None)]
+    )
+    first = connection.execute(begins).fetchall()
+    assert first == [(1, False), (2, False), (3, True), (4, None)]
+    prune(connection)
+    assert connection.execute(begins).fetchall() == [*first[:3], (4, True)]
 
 
 def test_a_partition_is_made_once_by_whoever_makes_it(connection, database_url):
-    """The other waits, and finds it there."""
+    """Who makes days ahead meanwhile waits, and finds it there."""
     begun(connection, "till")
-    with connect(database_url) as one, connect(database_url) as other:
-        assert one.execute(MAKE, [1, "2026-11-01"]).fetchone() == (True,)
+    with connect(database_url) as one, connect(database_url, autocommit=True) as other:
+        today = datetime.now(UTC).date()
+        assert one.execute(MAKE, [1, today]).fetchone() == (True,)
         with ThreadPoolExecutor(1) as pool:
-            made = pool.submit(lambda: other.execute(MAKE, [1, "2026-11-01"]).fetchone())
-            wait_for(connection, other, made)
+            pruned = pool.submit(prune, other)
+            wait_for(connection, other, pruned)
             one.commit()
-            assert made.result() == (False,)
+            assert pruned.result() == (0, [])
+    assert len(kept_days(connection)[1]) == 4
 
 
 def wait_for(connection, other, work):
