@@ -809,7 +809,7 @@ MAKE = "SELECT reservation.make_processed_partition(%s, %s)"
 
 
 def test_a_partition_begins_where_its_own_handler_does(connection):
-    """A handler that has no first day yet gets one, and no other does."""
+    """With all days before its first; one that has no first day yet gets one, and no other does."""
     connection.execute(
         "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) VALUES "
         "('a', 'Pay', '1 day', '2026-01-01'), ('b', 'Pay', '1 day', '2026-03-01'), "
@@ -819,6 +819,10 @@ def test_a_partition_begins_where_its_own_handler_does(connection):
         assert connection.execute(MAKE, [handler, "2026-02-01"]).fetchone() == (True,)
         assert connection.execute(MAKE, [handler, "2026-02-01"]).fetchone() == (False,)
     assert kept_days(connection) == {1: ["20260202"], 2: ["20260301"]}
+    connection.execute(
+        "INSERT INTO reservation.processed_messages (handler, key, time, global_position, for_ever)"
+        " VALUES (2, 'old', '2020-01-01', 1, false)"
+    )
     connection.execute(MAKE, [3, "2026-02-01"])
     begins = (
         "SELECT handler, since = (now() AT TIME ZONE 'utc')::date "
