@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reservation import Write
 from reservation.errors import PositionLostError
-from reservation.idempotence.reserve import Outcome, reserve
+from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.store.connection import connect
 from reservation.store.errors import RUN_AGAIN
 from tests.bank import RESERVED, batch
@@ -132,9 +132,9 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
         assert json.loads(copy.metadata_json) == json.loads(source.follow_metadata().encode())
 
 
-def told(connection, function, commands, stream_names, volatile):
-    """Return what the server tells of commands: a row of each that it tells something of."""
-    query = f"SELECT * FROM reservation.{function}(%s, %s::text[], %s)"
+def told(connection, commands, stream_names, volatile):
+    """Return what the server tells of commands: a row of each that is not reserved."""
+    query = "SELECT * FROM reservation.reserve(%s, %s::text[], %s)"
     return connection.execute(query, [commands, stream_names, json.dumps(volatile)]).fetchall()
 
 
@@ -146,7 +146,7 @@ def test_a_reissue_is_held_against_the_copy_alone(connection, store):
     for volatile in ({}, {"Other": ["x"]}):
         names = [f"{RESERVED}-a"] * 2
         outcomes = [(1, "duplicate"), (2, "conflict")]
-        assert told(connection, "reserve", [2, 3], names, volatile) == outcomes
+        assert told(connection, [2, 3], names, volatile) == outcomes
 
 
 @pytest.mark.parametrize("volatile", [{}, {"A": ["x"], "Deposit": [], "Z": ["depositId"]}])
@@ -155,17 +155,14 @@ def test_an_initiation_is_held_against_what_the_stream_began_with(connection, st
     store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
     first = next(iter(store.read_category("account:command")))
     store.write([deposit("x"), deposit("y")], "account-1", metadata=first.follow_metadata())
-    assert told(connection, "compare_initiations", [2, 3], ["account-1"] * 2, volatile) == [
-        (1, "duplicate"),
-        (2, "conflict"),
-    ]
+    outcomes = compare_initiations(connection, [(2, "account-1"), (3, "account-1")], volatile)
+    assert outcomes == [Outcome.DUPLICATE, Outcome.CONFLICT]
 
 
 def test_an_initiation_of_what_nothing_began_is_a_conflict(connection, store):
     """There is nothing that it could repeat."""
     store.write(deposit("a"), "account:command-1")
-    outcomes = told(connection, "compare_initiations", [1], ["account-1"], {})
-    assert outcomes == [(1, "conflict")]
+    assert compare_initiations(connection, [(1, "account-1")], {}) == [Outcome.CONFLICT]
 
 
 def milliseconds(connection):

@@ -447,7 +447,7 @@ def test_an_output_that_can_not_be_stored_is_refused_before_the_state_is(connect
 def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, store, monkeypatch):
     """It names the message, and nothing of it is stored."""
     store.write(Add("1"), SENT)
-    monkeypatch.setattr(writing, "MOST_BYTES", 500)
+    monkeypatch.setattr(writing, "MOST_BYTES", 100)
     with pytest.raises(HandlerError, match=r"The handler of Add .* can not publish: The 2 messag"):
         drain(connection, tally())
     assert versions(connection) == []
