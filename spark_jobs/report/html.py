@@ -84,7 +84,8 @@ def inspecting(rows: Sequence[Finding]) -> str:
     if not numbers:
         return ""
     condition = f"IN ({numbers})" if len(rows) > 1 else f"= {numbers}"
-    return f"SELECT * FROM message_store.messages WHERE global_position {condition}"
+    table = "message_store.messages"
+    return f"SELECT * FROM {table} WHERE global_position {condition}"  # noqa: S608  numbers only
 
 
 def _found(report: Report) -> list[Found]:
@@ -127,7 +128,7 @@ def _latency_picture(hours: Sequence[Latency], title: str) -> Markup:
 
 def _latency_rows(latency: Sequence[Latency]) -> list[tuple[str, Latency]]:
     """Return what was measured of all hours, by stage, of all types first."""
-    rows = []
+    rows: list[tuple[str, Latency]] = []
     for stage, title in STAGES:
         of_stage = [one for one in latency if one.stage == stage and one.hour is None]
         of_stage.sort(key=lambda one: (one.type is not None, -one.count, one.type or ""))

@@ -48,7 +48,7 @@ class _Gauges:
         self._component = shown(component)
         self._gauges: dict[str, Gauge] = {}
 
-    def set(self, name: str, help_: str, value: float, **labels: str) -> None:
+    def set(self, name: str, help_: str, value: float, /, **labels: str) -> None:
         """Set a gauge; its labels are made printable."""
         name = f"reservation_reconcile_{name}"
         if name not in self._gauges:

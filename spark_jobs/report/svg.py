@@ -1,4 +1,4 @@
-"""Inline SVG: elements with their text and attributes escaped, and marks that all pictures share."""
+"""Inline SVG: elements whose text and attributes are escaped, and what all pictures share."""
 
 from xml.etree.ElementTree import Element, SubElement, tostring
 

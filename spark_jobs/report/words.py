@@ -224,6 +224,17 @@ def at(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}"
 
 
+# Below how many seconds a unit is used, how many seconds it has, and its name.
+_UNITS = (
+    (1e-3, 1e-6, "µs"),
+    (1, 1e-3, "ms"),
+    (120, 1, "s"),
+    (7200, 60, "min"),
+    (48 * 3600, 3600, "h"),
+    (math.inf, 86400, "d"),
+)
+
+
 def duration(value: float | timedelta | None) -> str:
     """Return a time span with two or three digits that count; a dash where there is none.
 
@@ -237,10 +248,8 @@ def duration(value: float | timedelta | None) -> str:
         return "–"  # noqa: RUF001  a dash
     if seconds == 0:
         return "0 s"
-    units = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"))
-    days = ((48 * 3600, 3600, "h"), (math.inf, 86400, "d"))
-    unit, name = next(unit for limit, *unit in (*units, *days) if abs(seconds) < limit)
-    return _digits(seconds / float(unit)) + f" {name}"
+    unit, name = next((unit, name) for limit, unit, name in _UNITS if abs(seconds) < limit)
+    return f"{_digits(seconds / unit)} {name}"
 
 
 def _digits(amount: float) -> str:
