@@ -20,7 +20,8 @@ NAMES = (*VIOLATIONS, *MEASURED)
 _WHOLES = {"effect-twice": "events", "without-cause": "events", "unhandled": "reserved"}
 
 _ITEM = re.compile(
-    r"(?P<name>[a-z-]+)(?::(?P<limit>\d{1,18}|\d{1,3}(?:\.\d{1,6})?(?P<percent>%)))?"
+    r"(?P<name>[a-z-]+)(?::(?P<limit>\d{1,18}|\d{1,3}(?:\.\d{1,6})?(?P<percent>%)))?",
+    re.ASCII,
 )
 
 

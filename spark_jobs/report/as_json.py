@@ -63,6 +63,8 @@ def _reissues(one: Reissues) -> dict[str, Any]:
         "longestGapSeconds": _value(one.longest_gap),
         "longestGapKey": one.longest_gap_key,
         "bursts": [_object(burst) for burst in one.bursts],
+        "longestSpanSeconds": _value(one.longest_span),
+        "longestSpanKey": one.longest_span_key,
     }
 
 

@@ -112,11 +112,16 @@ def _set_latency(gauges: _Gauges, report: Report) -> None:
 def _set_reissues(gauges: _Gauges, report: Report) -> None:
     if report.reissues is None:
         return
-    gap = report.reissues.longest_gap
+    gap, span = report.reissues.longest_gap, report.reissues.longest_span
     gauges.set(
         "longest_gap_seconds",
-        "Longest time between two sends of one key; 0 if none was sent again",
+        "Longest time between two sends of one key that follow each other; 0 if there are none",
         gap.total_seconds() if gap else 0,
+    )
+    gauges.set(
+        "longest_span_seconds",
+        "Longest time from the first to the last send of one key; 0 if none was sent again",
+        span.total_seconds() if span else 0,
     )
     for one in report.reissues.senders:
         labels = {"sender": one.sender or "", "type": one.type}

@@ -170,4 +170,6 @@ def reissues(text: str = "Deposit") -> Reissues:
             Burst(f"accountTransaction-{text}{n}", 31 - n, TIME, TIME + timedelta(seconds=n))
             for n in range(4)
         ],
+        longest_span=12.6 * day,
+        longest_span_key=f"accountTransaction-{text}",
     )
