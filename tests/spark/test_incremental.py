@@ -134,13 +134,13 @@ def step(spark, folder, messages, reached, *, commit=True):
         return result
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(1))
 def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_path, seed):
     """Wherever it is cut, however far the consumers are, and when one of them was moved back."""
     chance = random.Random(seed)
     messages = history(chance, 48)
     letters = chance.sample(range(1, 49), 6)
-    cuts = [*sorted(chance.sample(range(1, 48), 2)), 48, 48]
+    cuts = [chance.randrange(12, 36), 48, 48]
     for cut in cuts:
         reached = progress(chance, cut, letters)
         everything = found(Whole(reading(spark, messages[:cut]), reached))
