@@ -1,0 +1,241 @@
+"""Reports in every form: on the terminal, as a page, as JSON, for CI and as metrics."""
+
+import base64
+import hashlib
+import io
+import json
+import re
+from decimal import Decimal
+from html.parser import HTMLParser
+from importlib.resources import files
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from spark_jobs import thresholds
+from spark_jobs.errors import ThresholdError
+from spark_jobs.report.as_json import as_json
+from spark_jobs.report.html import content_policy, inspecting, render_html
+from spark_jobs.report.junit import render_junit
+from spark_jobs.report.prometheus import render_prometheus
+from spark_jobs.report.terminal import print_report
+from spark_jobs.result import VIOLATIONS
+from tests.spark import reports
+
+_EMPTY_TAGS = {"meta", "br", "hr", "link", "img", "input", "col"}
+
+REPORTS = {
+    "empty": reports.empty(),
+    "in order": reports.in_order(),
+    "everything": reports.everything(),
+    "nasty": reports.everything(reports.NASTY),
+    "one hour": reports.in_order(latency=reports.over_time(1), volume=reports.volume(1)),
+    "years": reports.in_order(latency=reports.over_time(10_000), volume=reports.volume(10_000)),
+}
+
+
+class Page(HTMLParser):
+    """A page's tags, attributes and texts; it fails if a tag is not closed where it should be."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.texts = [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in _EMPTY_TAGS:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def rendered(render, report, **more):
+    """Return a report in one form, with the thresholds that it reaches."""
+    return render(report, thresholds.reached(report, **more))
+
+
+def on_terminal(report):
+    """Return what is printed where no terminal is."""
+    console = Console(file=io.StringIO(), width=100)
+    print_report(report, thresholds.reached(report), console)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_page_needs_nothing_else_and_runs_nothing(name):
+    """No script, no address; the policy allows its own style only."""
+    text = rendered(render_html, REPORTS[name])
+    page = Page(text)
+    assert page.tags[0] == "html"
+    assert page.tags.count("h1") == 1
+    assert not {"script", "iframe", "object", "embed", "link", "img", "form"} & set(page.tags)
+    for tag, attribute, value in page.attributes:
+        assert not attribute.startswith("on"), (tag, attribute)
+        assert attribute not in {"src", "action", "style"}, (tag, attribute)
+        if attribute == "href":
+            assert value.startswith("#")
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    (policy,) = [
+        value
+        for tag, attribute, value in page.attributes
+        if (tag, attribute) == ("meta", "content") and "default-src" in value
+    ]
+    assert policy == content_policy(style)
+    assert policy.startswith("default-src 'none'")
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "@import" not in style
+    assert "url(" not in style
+
+
+def test_the_page_says_the_verdict_first_and_all_of_the_counts():
+    """And of each finding the rows, and what shows them."""
+    page = Page(rendered(render_html, REPORTS["everything"]))
+    words = " ".join(" ".join(page.texts).split())
+    for count in ("184,203", "8,154", "175,810", "175,640", "181,002"):
+        assert count in words
+    for name in VIOLATIONS:
+        assert re.search(name.replace("-", "[- ]"), words, re.IGNORECASE), name
+    query = inspecting([one for one in REPORTS["everything"].findings if one.finding == "missing"])
+    assert query == (
+        "SELECT * FROM message_store.messages WHERE global_position IN (4242, 4243, 4244)"
+    )
+    assert query in words
+    well = " ".join(Page(rendered(render_html, REPORTS["in order"])).texts)
+    assert "Not in order" in words
+    assert "Not in order" not in well
+
+
+@pytest.mark.parametrize("render", [render_html, render_junit, render_prometheus])
+def test_what_could_steer_a_reader_is_visible_in_files(render):
+    """Neither tags nor turned texts nor what terminals obey comes through from the data."""
+    text = rendered(render, REPORTS["nasty"])
+    if render is not render_prometheus:  # in whose texts a tag is no tag
+        assert "<script" not in text
+    assert not set("\u202e\x1b\x00\ufffe") & set(text)
+    assert "gnp" in text  # it is told all the same
+    assert "{{ 7*7 }}" in text  # and nothing from the data is taken for a template
+
+
+def test_what_could_steer_a_terminal_is_visible():
+    """And nothing from the data is taken for markup."""
+    text = on_terminal(REPORTS["nasty"])
+    assert not set("\u202e\x1b\x00\ufffe") & set(text)
+    joined = re.sub(r"[\s│]", "", text)
+    assert "[bold]x" in joined
+    assert "Not in order" in text
+    assert "In order" in on_terminal(REPORTS["in order"])
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_json_is_as_its_schema_says(name):
+    """Every key is described, and nothing beside them is allowed."""
+    schema = json.loads((files("spark_jobs.report") / "schema.json").read_text())
+    checker = jsonschema.Draft202012Validator(schema)
+    checker.check_schema(schema)
+    document = json.loads(json.dumps(rendered(as_json, REPORTS[name])))
+    checker.validate(document)
+    with pytest.raises(jsonschema.ValidationError):
+        checker.validate({**document, "more": 1})
+    with pytest.raises(jsonschema.ValidationError):
+        checker.validate({key: value for key, value in document.items() if key != "events"})
+
+
+def test_the_json_has_what_was_counted():
+    """Under the names that the page of the documentation tells."""
+    document = rendered(as_json, REPORTS["everything"])
+    assert document["inOrder"] is False
+    assert [one["reservationCategory"] for one in document["categories"]] == ["accountTransaction"]
+    assert [one["commands"] for one in document["initiations"]] == [5_310]
+    assert document["categories"][0]["wrongType"] == 4
+    assert document["events"]["effectTwice"] == 5
+    assert {one["name"] for one in document["thresholds"]} == set(VIOLATIONS)
+    assert len(document["samples"]) == 24
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_junit_has_a_case_for_everything_that_is_counted(name):
+    """Those that fail are the thresholds that were reached."""
+    report = REPORTS[name]
+    suite = ET.fromstring(rendered(render_junit, report)).find("testsuite")
+    cases = suite.findall("testcase")
+    assert [case.get("name") for case in cases] == list(thresholds.NAMES)
+    failed = {case.get("name") for case in cases if case.find("failure") is not None}
+    assert failed == {one.threshold.name for one in thresholds.reached(report)}
+    assert suite.get("failures") == str(len(failed))
+    warned = thresholds.parse("duplicates:1%", failing=False)
+    document = render_junit(report, thresholds.reached(report, warned))
+    assert ("Warning: duplicates" in document) == (name not in {"empty"})
+
+
+def test_metrics_are_what_was_counted():
+    """In the text that Prometheus reads."""
+    text = rendered(render_prometheus, REPORTS["everything"])
+    samples = {
+        (
+            sample.name,
+            *sorted(value for name, value in sample.labels.items() if name != "component"),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    name = "reservation_reconcile_"
+    pair = ("account:command", "accountTransaction")
+    assert samples[f"{name}commands", *pair] == 184_203
+    assert samples[f"{name}missing", *pair] == 3
+    assert samples[f"{name}effects_handled", "accountTransaction"] == 175_640
+    assert samples[f"{name}effect_twice", "account"] == 5
+    assert samples[f"{name}in_order",] == 0
+    assert samples[f"{name}time_seconds",] == reports.TIME.timestamp()
+    assert samples[f"{name}threshold_reached", "fail", "missing"] == 3
+
+
+def test_thresholds_are_reached_by_more_than_they_say():
+    """In numbers, and in parts of what they are a part of."""
+    report = REPORTS["in order"]  # 40 of 1,040 commands are duplicates
+    for text, is_reached in {
+        "duplicates": True,
+        "duplicates:39": True,
+        "duplicates:40": False,
+        "duplicates:3.8%": True,
+        "duplicates:3.9%": False,
+        "missing:0%": False,
+        "missing, duplicates:4%": False,
+    }.items():
+        assert bool(thresholds.reached(report, thresholds.parse(text))) == is_reached, text
+    (warning,) = thresholds.reached(report, thresholds.parse("duplicates:1%", failing=False))
+    assert (warning.count, warning.whole, warning.threshold.limit) == (40, 1_040, Decimal(1))
+    assert thresholds.in_order([warning])
+    found = thresholds.reached(REPORTS["everything"])
+    assert [one.threshold.name for one in found] == list(VIOLATIONS)
+    assert not thresholds.in_order(found)
+    assert thresholds.reached(REPORTS["empty"]) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lost", "missing:", "missing:-1", "missing:5 %", "missing:x", "missing,,orphan"]
+)
+def test_a_threshold_that_there_is_not_is_named(text):
+    """With the names that there are."""
+    with pytest.raises(ThresholdError, match="is no threshold: write a name, name:N or name:N%"):
+        thresholds.parse(text)
+
+
+def test_a_threshold_is_given_once():
+    """Which of two would count nobody could tell."""
+    with pytest.raises(ThresholdError, match="missing is given twice"):
+        thresholds.parse("missing,missing:5")
