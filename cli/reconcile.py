@@ -58,6 +58,11 @@ def _file(name: str, what: str) -> Callable[[F], F]:
 @database_option
 @spark_options
 @json_option
+@click.option(
+    "--details",
+    is_flag=True,
+    help="Also measure latency, volume and reissues, as is always done for --html.",
+)
 @_file("--html", "Write a page to this file, which needs no other.")
 @_file("--junit", "Write JUnit's XML to this file, for CI.")
 @_file("--prometheus", "Write metrics to this file, for the textfile collector of node-exporter.")
@@ -100,6 +105,7 @@ def reconcile(
     remote: str | None,
     conf: tuple[str, ...],
     as_json: bool,
+    details: bool,
     html: Path | None,
     junit: Path | None,
     prometheus: Path | None,
@@ -144,7 +150,7 @@ def reconcile(
             Path(app_dir),
             database_url,
             grace=grace,
-            details=html is not None or as_json,
+            details=details or html is not None,
             findings=staged.folder(output) if output else None,
             state=state,
             master=master,

@@ -49,8 +49,11 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         "reconcile",
         "bank:account",
         "--json",
+        "--details",
         "--output",
         str(output),
+        *("--html", str(tmp_path / "page.html"), "--junit", str(tmp_path / "junit.xml")),
+        *("--prometheus", str(tmp_path / "metrics.prom"), "--state", str(tmp_path / "state")),
         env={"RESERVATION_DATABASE_URL": database_url},
     )
     assert done.returncode == 1, done.stderr
@@ -107,7 +110,19 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         "withoutCause": 1,
     }
     assert len(report["samples"]) == len(rows)
-    assert [path.name for path in tmp_path.iterdir()] == ["findings"]
+    assert {one["type"] for one in report["latency"]} == {None, "Deposit", "Withdraw", "Open"}
+    assert report["reissues"]["longestGapKey"] is not None
+    assert sum(one["commands"] for one in report["volume"]) == 10
+    assert "need attention" in (tmp_path / "page.html").read_text()
+    assert 'failures="5"' in (tmp_path / "junit.xml").read_text()
+    assert "reservation_reconcile_in_order" in (tmp_path / "metrics.prom").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "findings",
+        "junit.xml",
+        "metrics.prom",
+        "page.html",
+        "state",
+    ]
 
 
 def test_the_table_is_for_people(planted, database_url):
