@@ -3,11 +3,22 @@
 import sys
 from pathlib import Path
 
-from benchmarks import groups, idempotence, idle, large, memory, notice, pattern, store, whole
+from benchmarks import (
+    groups,
+    idempotence,
+    idle,
+    large,
+    memory,
+    notice,
+    pattern,
+    spark,
+    store,
+    whole,
+)
 from benchmarks.harness import BENCHMARKS, run
 
 # Importing them registers their benchmarks.
-MODULES = (store, pattern, idempotence, whole, groups, memory, idle, notice, large)
+MODULES = (store, pattern, idempotence, whole, groups, memory, idle, notice, large, spark)
 
 if __name__ == "__main__":
     names = [name for name in sys.argv[1:] if name]

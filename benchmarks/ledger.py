@@ -50,16 +50,26 @@ class Ledger:
     def _base(self) -> int:
         return 2 * self.accounts + 2
 
-    def fill(self, connection: Connection[tuple[object, ...]]) -> None:
+    def fill(self, connection: Connection[tuple[object, ...]], until: int | None = None) -> None:
         """Write the books to an empty store.
 
         Args:
             connection: in autocommit.
+            until: the last deposit that is written; all of them without it.
         """
         connection.execute(_QUERIES["drop_indexes"])
         connection.execute(_LEDGER["open"], {"accounts": self.accounts})
-        self._write(connection, 1, self.keys)
+        self._write(connection, 1, until or self.keys)
         connection.execute(_QUERIES["make_indexes"])
+        self._note(connection)
+
+    def go_on(self, connection: Connection[tuple[object, ...]], after: int) -> None:
+        """Write the rest of the books, which had been written until a deposit."""
+        self._write(connection, after + 1, self.keys)
+        self._note(connection)
+
+    def _note(self, connection: Connection[tuple[object, ...]]) -> None:
+        """Note how far the consumers are, and what they could not deal with."""
         values = {"base": self._base, "keys": self.keys, "pending": self.pending}
         connection.execute(_LEDGER["positions"], values)
         connection.execute(_LEDGER["letters"], values)

@@ -89,7 +89,62 @@ FROM generate_series(1, %(keys)s - 2 * %(pending)s) AS n
 JOIN message_store.messages m
   ON m.global_position = %(base)s + n * 8 + CASE n %% 1009 WHEN 6 THEN 4 ELSE 1 END
 WHERE n %% 1009 IN (6, 10)
+ON CONFLICT DO NOTHING
 
 -- name: settle
 SELECT setval('message_store.messages_global_position_seq',
               (SELECT max(global_position) FROM message_store.messages))
+
+-- name: answer
+-- What the jobs count, as one query: commands against reservations, and these against the events.
+WITH said AS (
+  SELECT m.global_position, m.position, m.type, true AS is_command,
+         CASE m.type WHEN 'Open' THEN 'account-' || (m.data->>'accountId')
+                     ELSE 'accountTransaction-' || (m.data->>'accountId') || '+' || (m.data->>'depositId')
+         END AS key, m.data - 'time' AS says
+  FROM message_store.messages m WHERE message_store.category(m.stream_name) = 'account:command'
+  UNION ALL
+  SELECT m.global_position, m.position, m.type, false, m.stream_name, m.data - 'time'
+  FROM message_store.messages m WHERE message_store.category(m.stream_name) = 'accountTransaction'
+), judged AS (
+  SELECT s.*, first_value(s.says) OVER in_order = s.says
+              AND first_value(s.type) OVER in_order = s.type AS same,
+         bool_or(NOT s.is_command) OVER of_key AS is_reserved,
+         bool_or(s.is_command) OVER of_key AS has_command,
+         row_number() OVER (PARTITION BY s.key, s.is_command ORDER BY s.global_position) AS nth
+  FROM said s
+  WHERE s.type IN ('Deposit', 'Withdraw') AND s.key IS NOT NULL
+  WINDOW of_key AS (PARTITION BY s.key),
+         in_order AS (PARTITION BY s.key ORDER BY s.is_command, s.global_position)
+), events AS (
+  SELECT (m.metadata->>'causationMessageGlobalPosition')::bigint AS cause, m.stream_name, m.type
+  FROM message_store.messages m WHERE message_store.category(m.stream_name) = 'account'
+), effects AS (
+  SELECT e.cause, max(e.of_type) AS most
+  FROM (SELECT cause, count(*) AS of_type FROM events GROUP BY cause, stream_name, type) AS e
+  GROUP BY e.cause
+), followed AS (
+  SELECT c.global_position, c.position, e.most, e.cause,
+         message_store.category(c.stream_name) = 'accountTransaction' AND c.type = 'Deposit' AS is_copy
+  FROM (SELECT * FROM message_store.messages m
+        WHERE message_store.category(m.stream_name) IN ('account:command', 'accountTransaction')) AS c
+  FULL JOIN effects e ON e.cause = c.global_position
+)
+SELECT (SELECT count(*) FROM judged WHERE is_command AND same AND is_reserved AND nth = 1) AS reserved,
+       (SELECT count(*) FROM judged WHERE is_command AND same AND nth > 1) AS duplicates,
+       (SELECT count(*) FROM judged WHERE is_command AND NOT same) AS conflict,
+       (SELECT count(*) FROM judged WHERE is_command AND NOT is_reserved AND nth = 1
+          AND global_position <= (SELECT position FROM reservation.positions
+                                  WHERE category = 'account:command')) AS missing,
+       (SELECT count(*) FROM judged WHERE NOT is_command AND NOT has_command AND nth = 1) AS orphan,
+       (SELECT count(*) FROM judged WHERE NOT is_command AND nth = 2) AS multiple,
+       (SELECT count(*) FROM said WHERE NOT is_command AND type NOT IN ('Deposit', 'Withdraw'))
+         AS "wrong-type",
+       (SELECT count(*) FROM followed WHERE most > 1 AND global_position IS NOT NULL)
+         AS "effect-twice",
+       (SELECT count(*) FROM followed f WHERE is_copy AND cause IS NULL
+          AND f.global_position <= (SELECT position FROM reservation.positions
+                                    WHERE category = 'accountTransaction')
+          AND NOT EXISTS (SELECT FROM reservation.dead_letters d
+                          WHERE d.global_position = f.global_position)) AS unhandled,
+       (SELECT count(*) FROM followed WHERE global_position IS NULL) AS "without-cause"

@@ -46,13 +46,22 @@ WHERE message_store.category(m.stream_name) = %(category)s
 ORDER BY m.global_position
 
 -- name: limited
--- The position up to which a category holds so many messages behind another.
+-- The global position up to which parts of categories hold so many messages together. Of each no more
+-- is looked at than could be needed.
 SELECT max(of.global_position) FROM (
-  SELECT m.global_position FROM message_store.messages m
-  WHERE (message_store.category(m.stream_name), m.global_position)
-        BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
-  ORDER BY message_store.category(m.stream_name), m.global_position
-  LIMIT %(rows)s) AS of
+  SELECT few.global_position
+  FROM unnest(%(categories)s::text[], %(first)s::bigint[], %(last)s::bigint[])
+         AS part(category, first, last)
+  CROSS JOIN LATERAL (
+    SELECT m.global_position FROM message_store.messages m
+    WHERE (message_store.category(m.stream_name), m.global_position)
+          BETWEEN (part.category, part.first) AND (part.category, part.last)
+    ORDER BY message_store.category(m.stream_name), m.global_position
+    LIMIT %(rows)s
+  ) AS few
+  ORDER BY few.global_position
+  LIMIT %(rows)s
+) AS of
 
 -- name: messages
 -- A range of a category.

@@ -6,7 +6,7 @@ that connects, so that none of Spark's properties, plans or pages holds it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,10 +99,25 @@ def ranges(
 
 
 def limited(
-    connection: Connection[tuple[Any, ...]], category: str, first: int, last: int, rows: int
+    connection: Connection[tuple[Any, ...]],
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    rows: int,
 ) -> int:
-    """Return the global position up to which a part of a category holds so many messages."""
-    values = {"category": category, "first": first, "last": last, "rows": rows}
+    """Return the global position up to which parts of categories hold so many messages together.
+
+    Args:
+        connection: in the transaction that plans.
+        start: by category, the global position that the part begins behind.
+        end: by category, the one that it ends with.
+        rows: how many.
+    """
+    values = {
+        "categories": list(start),
+        "first": [position + 1 for position in start.values()],
+        "last": [end[category] for category in start],
+        "rows": rows,
+    }
     with translated():
         (found,) = connection.execute(QUERIES["limited"], values).fetchall()[0]
     return int(found or 0)

@@ -11,27 +11,17 @@ All parts of a read, and several reads, see one snapshot of the store if its id 
 category nothing before that can still become visible, and messages are never changed.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from psycopg import sql
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from spark_jobs import columns, filters, reading
-from spark_jobs.declaration import Declaration
-from spark_jobs.errors import OptionError
+from spark_jobs.options import Reading, asked_for
+from spark_jobs.stream import MessageStoreStreamReader
 
 NAME = "message_store"
-
-_ARROW = {
-    "bigint": pa.int64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-_PARTITIONS = 4
 
 
 class MessageStoreSource(ds.DataSource):
@@ -49,6 +39,7 @@ class MessageStoreSource(ds.DataSource):
         snapshot: the id of an exported snapshot.
         filters: whether conditions are left to the server, which Spark does only with
             ``spark.sql.python.filterPushdown.enabled``; "true" without it.
+        rows: how many messages one batch of a stream may hold; all that there are without it.
         partitions: into how many ranges to divide the read, 4 without it.
         declaration: how keys are made, from `spark_jobs.declaration`, for the columns that are made
             of it.
@@ -70,28 +61,12 @@ class MessageStoreSource(ds.DataSource):
             return MessageStoreReader(self.options)
         return FilteringReader(self.options)
 
-
-class Reading:
-    """What the options of a read say."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.categories = categories(options)
-        self.columns = asked_for(options)
-        self.after: dict[str, int] = json.loads(options.get("after", "{}"))
-        self.firsts: list[str] = json.loads(options.get("firsts", "[]"))
-        self.partitions = number(options, "partitions", _PARTITIONS)
-        self.declaration = Declaration.from_json(options.get("declaration", '{"keys":{}}'))
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, in Arrow's words."""
-        return pa.schema([(name, _ARROW[columns.TYPES[name]]) for name in self.columns])
-
-    def query(self, category: str, conditions: Sequence[sql.Composable] = ()) -> columns.Query:
-        """Return what is read of a category."""
-        if category in self.firsts:
-            conditions = [*conditions, sql.SQL("m.position = 0")]
-        return columns.Query(category, self.columns, self.declaration, conditions)
+    def streamReader(  # noqa: N802  Spark's own
+        self, schema: StructType
+    ) -> MessageStoreStreamReader:
+        """Return the reader of a stream."""
+        del schema
+        return MessageStoreStreamReader(self.options)
 
 
 class MessageStoreReader(ds.DataSourceReader):
@@ -142,52 +117,3 @@ class FilteringReader(MessageStoreReader):
                 yield one
             else:
                 self._filters.append(one)
-
-
-def categories(options: Mapping[str, str]) -> list[str]:
-    """Return the categories that are to be read.
-
-    Raises:
-        OptionError: none is named.
-    """
-    if options.get("category"):
-        return [options["category"]]
-    try:
-        named = json.loads(options.get("categories", "[]"))
-    except ValueError:
-        named = None
-    if not isinstance(named, list) or not named or not all(isinstance(one, str) for one in named):
-        raise OptionError(
-            "The source message_store needs the option category, or categories as a JSON list: "
-            '["account:command", "accountTransaction"]'
-        )
-    return named
-
-
-def asked_for(options: Mapping[str, str]) -> list[str]:
-    """Return the columns that are to be read.
-
-    Raises:
-        OptionError: there is no such column.
-    """
-    text = options.get("columns")
-    names = [name.strip() for name in text.split(",")] if text else list(columns.MESSAGE)
-    for name in names:
-        if name not in columns.TYPES:
-            raise OptionError(
-                f"The source message_store has no column {name!r}; there are "
-                f"{', '.join(columns.TYPES)}"
-            )
-    return names
-
-
-def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return an option that is a number of at least 1.
-
-    Raises:
-        OptionError: it is none.
-    """
-    text = options.get(name, str(default))
-    if not text.isdecimal() or not int(text):
-        raise OptionError(f"The option {name} is a number of at least 1, not {text!r}")
-    return int(text)

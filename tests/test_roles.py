@@ -7,12 +7,16 @@ from uuid import uuid4
 import pytest
 from psycopg import conninfo, errors, sql
 
+from bank import account
 from reservation import MessageStore, install
 from reservation.errors import SchemaError, StoreError, StreamNameError
 from reservation.queries import load_queries
 from reservation.store.connection import connect
 from reservation.store.install import SCHEMA_VERSION
 from reservation.store.roles import grant
+from spark_jobs.columns import TYPES, Query
+from spark_jobs.declaration import Declaration
+from spark_jobs.reading import QUERIES
 from tests.bank import RESERVED, broken, drain, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import Started, run_cli
@@ -472,25 +476,22 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         "SELECT FROM message_store.type_summary",
     ):
         assert connection.execute(query).fetchall() != []
-    queries = load_queries("spark_jobs")
-    everything = {
-        "category": "account:command",
-        "first": 1,
-        "last": 9,
-        "types": ["Deposit"],
-        "categories": [RESERVED],
-        "fields": ['["accountId", "depositId"]'],
-        "volatile": ['["time"]'],
-        "by_function": [False],
-        "within": [False],
-    }
     with connection.transaction():
-        for name, query in queries.items():
-            of_consumer = name in ("position", "letters")
-            given = ["account", "account:command"] if of_consumer else everything
-            parameters = None if name == "export_snapshot" else given
-            found = connection.execute(query, parameters).fetchall()
+        for name, parameters in {
+            "export_snapshot": None,
+            "position": ["account", "account:command"],
+            "letters": ["account", "account:command"],
+            "position_of_eventide": {"category": "account:command+position"},
+            "head": {"category": "account:command"},
+            "bounds": {"category": "account:command", "first": 1, "last": 9},
+            "pages": None,
+            "sample": {"category": "account:command", "first": 1, "last": 9, "percent": 100},
+            "limited": {"categories": ["account:command"], "first": [1], "last": [9], "rows": 1},
+        }.items():
+            found = connection.execute(QUERIES[name], parameters).fetchall()
             assert (found == []) == (name == "letters"), name  # of which there are none
+        query = Query("account:command", list(TYPES), Declaration.of(account), [])
+        assert len(connection.execute(query.text(1, 9, connection)).fetchall()) == 2
     for statement in (
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
         "SELECT reservation.write_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, NULL)",

@@ -1,0 +1,56 @@
+"""A database that goes away in the middle of a reconciliation."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from reservation import MessageStore, install
+from reservation.store.connection import connect
+from tests.controls import COMMANDS, deposit
+from tests.processes import EXAMPLES, PATIENCE, command_line
+from tests.servers import OwnServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+
+def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path):
+    """With status 2, and nothing half-written."""
+    server = OwnServer(tmp_path / "postgres")
+    places = tmp_path / "places"
+    places.mkdir()
+    with (
+        connect(server.address, autocommit=True) as connection,
+        connect(server.address) as holding,
+    ):
+        install(connection)
+        MessageStore(connection).write([deposit(f"d{n}") for n in range(10)], COMMANDS)
+        holding.execute("LOCK TABLE message_store.messages IN ACCESS EXCLUSIVE MODE")
+        running = subprocess.Popen(
+            [
+                *command_line("reconcile", "bank:account"),
+                *("--html", str(places / "page.html"), "--output", str(places / "findings")),
+            ],
+            env={**os.environ, "RESERVATION_DATABASE_URL": server.address},
+            cwd=EXAMPLES,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # It is in the middle once one of Spark's workers waits for the log.
+        deadline = time.monotonic() + 2 * PATIENCE
+        while not connection.execute(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE application_name = 'reservation spark' AND wait_event_type = 'Lock'"
+        ).fetchone()[0]:
+            assert running.poll() is None, running.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.crash()
+    printed, said = running.communicate(timeout=2 * PATIENCE)
+    assert running.returncode == 2
+    assert printed == ""
+    (line,) = said.splitlines()
+    assert line.startswith("Error: The Spark job failed: ")
+    assert not any(places.iterdir())

@@ -1,0 +1,92 @@
+"""The source as a stream: offsets, limits, restarts and writers that are slow to commit."""
+
+import json
+
+import pytest
+
+from reservation import MessageStore, Write
+from reservation.store.connection import connect
+from tests.controls import COMMANDS, deposit
+
+pytestmark = pytest.mark.spark
+
+BOTH = ["account:command", "account"]
+
+
+class Following:
+    """A query over both categories that goes on from its checkpoint each time it is run."""
+
+    def __init__(self, spark, folder):
+        self._spark, self._folder = spark, folder
+        self.batches = []
+
+    def run(self, **options):
+        """Read all that there is; return the global positions of each batch."""
+        self.batches = []
+        stream = (
+            self._spark.readStream.format("message_store")
+            .option("categories", json.dumps(BOTH))
+            .option("columns", "global_position,category")
+            .options(**options)
+            .load()
+        )
+        query = (
+            stream.writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self._folder))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(240)
+        finally:
+            query.stop()
+        return self.batches
+
+    def _take(self, batch, _):
+        self.batches.append(sorted(row.global_position for row in batch.collect()))
+
+
+@pytest.fixture
+def following(spark, tmp_path):
+    """Give a query with a checkpoint of its own."""
+    return Following(spark, tmp_path / "checkpoint")
+
+
+def positions(connection):
+    """Return all global positions that there are."""
+    rows = connection.execute("SELECT global_position FROM message_store.messages ORDER BY 1")
+    return [row[0] for row in rows]
+
+
+def test_a_query_goes_on_from_its_checkpoint_in_batches_of_the_size_that_is_asked_for(
+    following, spark_store, spark_connection
+):
+    """Without a gap or a repeat, and cut at one global position of all categories."""
+    for n in range(5):
+        spark_store.write([deposit(f"c{n}"), deposit(f"d{n}")], COMMANDS)
+        spark_store.write(deposit(f"e{n}"), "account-123")
+    first = following.run(rows=4)
+    assert [row for batch in first for row in batch] == positions(spark_connection)
+    assert max(map(len, first)) <= 4
+    assert len(first) >= 4
+    known = positions(spark_connection)
+    spark_store.write_batch([Write(deposit(f"x{n}"), "account-7") for n in range(6)])
+    second = following.run()
+    assert second == [[row for row in positions(spark_connection) if row not in known]]
+    assert following.run() == []
+
+
+def test_what_a_slow_writer_commits_later_is_not_passed(
+    following, spark_store, spark_connection, spark_database_url
+):
+    """Its global position is lower than what is read meanwhile of another category."""
+    with connect(spark_database_url) as slow:
+        MessageStore(slow).write(deposit("slow"), COMMANDS)
+        spark_store.write(deposit("quick"), "account-123")
+        seen = following.run()
+        assert seen == [positions(spark_connection)]
+        assert len(seen[0]) == 1
+        slow.commit()
+    rest = following.run()
+    assert rest == [[row for row in positions(spark_connection) if row not in seen[0]]]
+    assert rest[0][0] < seen[0][0]
