@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
 
@@ -21,8 +22,8 @@ def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path):
     places = tmp_path / "places"
     places.mkdir()
     with (
-        connect(server.address, autocommit=True) as connection,
-        connect(server.address) as holding,
+        closing(connect(server.address, autocommit=True)) as connection,
+        closing(connect(server.address)) as holding,
     ):
         install(connection)
         MessageStore(connection).write([deposit(f"d{n}") for n in range(10)], COMMANDS)
