@@ -170,14 +170,11 @@ def version(n):
 
 
 def append(c):
-    """Store versions, in new streams and at the end of the long one."""
-    position = c.execute(
-        "SELECT max(position) FROM reservation.states WHERE stream_name = %s", [LONG_STATE]
-    ).fetchone()[0]
+    """Store versions, in new streams and behind the end of the long one."""
     versions = [
         Version(stream, at, uuid.uuid4(), COMMANDS, n, at, "{}", "{}", "[]", "")
         for n in range(BATCH // 2)
-        for stream, at in ((f"new:state-{n}", 0), (LONG_STATE, (position or 0) + n + 1))
+        for stream, at in ((f"new:state-{n}", 0), (LONG_STATE, 10 * STATES + n))
     ]
     return States(c).append(versions)
 
