@@ -4,13 +4,24 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import click
 
 from cli.errors import debug_option
+from cli.extras import require_extras
 from cli.options import database_option, json_option, optional_app_options
 from reservation.app_path import load_component
-from reservation.idempotence.pruning import ALWAYS, Prune, Pruned, prune_reservations, prune_states
+from reservation.component import Component
+from reservation.idempotence.pruning import (
+    ALWAYS,
+    Archive,
+    Prune,
+    Pruned,
+    prune_archived,
+    prune_reservations,
+    prune_states,
+)
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
 
@@ -47,6 +58,13 @@ class Age(click.ParamType[timedelta]):
     help="Remove the reservations of APP that are older, as in 90d or 36h. A reissue of their "
     "commands takes effect again.",
 )
+@click.option(
+    "--archived",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Remove the commands of APP that are in this archive, which `reservation archive` made. "
+    "With --reservations-older-than, only reservations go that are in it too.",
+)
 @click.option("--apply", is_flag=True, help="Remove it. Without this, only say what would be.")
 @click.option(
     "--batch-size",
@@ -62,6 +80,7 @@ def prune(
     app: str | None,
     app_dir: str,
     reservations: timedelta | None,
+    archived: Path | None,
     apply: bool,
     batch_size: int,
     database_url: str,
@@ -81,6 +100,9 @@ def prune(
     as a whole, when its copy was handled and is no dead letter. A reissue of its command takes
     effect again.
 
+    Archived commands go only if it is said where the archive is, and never the last of a stream.
+    Nothing goes then that is not archived.
+
     Consumers may run meanwhile. All of it happens in small transactions, and can be stopped and
     started again at any time. Needs the owner of the store.
 
@@ -89,17 +111,21 @@ def prune(
       reservation prune
       reservation prune --apply
       reservation prune bank:account --reservations-older-than 90d --apply
+      reservation prune bank:account --archived /var/lib/reservation/archive --apply
     """
-    if app is None and reservations is not None:
-        raise click.UsageError("--reservations-older-than needs APP, as in bank:account")
+    for name, value in (("reservations-older-than", reservations), ("archived", archived)):
+        if app is None and value is not None:
+            raise click.UsageError(f"--{name} needs APP, as in bank:account")
     things: list[Prune] = list(ALWAYS)
     if app is not None:
         component = load_component(app, app_dir)
         things.append(prune_states(component))
-        if reservations is not None:
+        if archived is not None:
+            things = [prune_archived(component, _archive(archived, component), reservations)]
+        elif reservations is not None:
             things.append(prune_reservations(component, reservations))
-            if not as_json:
-                click.echo(_TAKES_EFFECT_AGAIN, err=True)
+        if reservations is not None and not as_json:
+            click.echo(_TAKES_EFFECT_AGAIN, err=True)
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     with connect(database_url, autocommit=True) as connection:
@@ -116,6 +142,15 @@ def prune(
         click.echo(json.dumps(_as_json(apply, totals, notes, reservations)))
     else:
         click.echo("\n".join(_sentences(apply, totals, notes)))
+
+
+def _archive(folder: Path, component: Component) -> Archive:
+    """Return what tells what is in an archive."""
+    require_extras("spark")
+    from spark_jobs.archived import there
+    from spark_jobs.declaration import Declaration
+
+    return there(folder, component.name, Declaration.of(component).to_json())
 
 
 def _sentences(

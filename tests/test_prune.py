@@ -10,13 +10,19 @@ from bank import account
 from bank.messages import Deposit
 from reservation import Component, Processed
 from reservation.idempotence import pruning
-from reservation.idempotence.pruning import Pruned, prune_processed, prune_reservations
+from reservation.idempotence.pruning import (
+    Pruned,
+    prune_archived,
+    prune_processed,
+    prune_reservations,
+)
 from reservation.store.connection import connect
 from tests.bank import RESERVED, batch, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.once import SENT, effects, pay, prepare, run, till
 from tests.processes import run_cli
 
+SENT_TO = "account:command"
 OLD = ["bank:account", "--reservations-older-than", "90d"]
 
 
@@ -364,3 +370,130 @@ def test_messages_of_a_till_take_effect_once_while_it_is_pruned(connection, stor
     connection.execute("DELETE FROM message_store.messages WHERE data->>'payId' IN ('2', '3', '4')")
     assert run(connection, till(Processed(keep=timedelta(days=1)))) == Counter(duplicate=2)
     assert effects(connection) == Counter("01234")
+
+
+class Everything:
+    """An archive that has all messages of a store up to a global position, but some."""
+
+    def __init__(self, connection, up_to, but=()):
+        self._connection = connection
+        self._up_to = up_to
+        self._but = list(but)
+
+    def _rows(self, category):
+        return self._connection.execute(
+            "SELECT global_position, id::text FROM message_store.messages "
+            "WHERE message_store.category(stream_name) = %s AND global_position <= %s "
+            "AND NOT global_position = ANY(%s) ORDER BY global_position",
+            [category, self._up_to, self._but],
+        ).fetchall()
+
+    def head(self, category):
+        return (self._rows(category) or [(0, None)])[-1]
+
+    def ids(self, category, number):
+        rows = self._rows(category)
+        for n in range(0, len(rows), number):
+            positions, ids = zip(*rows[n : n + number], strict=True)
+            yield list(positions), list(ids)
+
+
+def prune_everything(connection, up_to, *, but=(), older_than=None, limit=100, apply=True):
+    """Prune what such an archive has; return how many messages went of each category."""
+    steps = prune_archived(account, Everything(connection, up_to, but), older_than)
+    totals = Counter()
+    for step in steps(connection, apply, limit):
+        totals[step.of] += step.count
+    return totals
+
+
+def positions(connection, category):
+    """Return the global positions that a category still has."""
+    rows = connection.execute(
+        "SELECT global_position FROM message_store.messages "
+        "WHERE message_store.category(stream_name) = %s ORDER BY 1",
+        [category],
+    )
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_archived_commands_go_but_the_last_of_each_stream(connection, store, limit):
+    """The next one takes its position from it; reservations stay where nobody asks for them."""
+    store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
+    store.write([deposit("d"), deposit("e")], "account:command-456")
+    drain(connection)
+    before = positions(connection, RESERVED)
+    assert prune_everything(connection, 6, apply=False) == {SENT_TO: 4}
+    assert prune_everything(connection, 6, limit=limit) == {SENT_TO: 4}
+    assert positions(connection, SENT_TO) == [4, 6]
+    assert positions(connection, RESERVED) == before
+    assert prune_everything(connection, 6) == {}
+    assert store.write(deposit("f"), COMMANDS) == 4
+    store.write([deposit("a"), deposit("d")], COMMANDS)
+    assert sum(one.counts["duplicate"] for one in drain(connection)) == 2
+
+
+def test_archived_commands_that_somebody_still_needs_stay(connection, store):
+    """What is not in the archive, not read by every consumer, or waits among the dead letters."""
+    store.write([deposit(key) for key in "abcdefgh"], COMMANDS)
+    batch(connection, SENT_TO).run(6)
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+        "message_id, stream_name, type, state, reason, process) "
+        "SELECT 'account', %s, global_position, id, stream_name, type, 'parked', 'x', 'x' "
+        "FROM message_store.messages WHERE global_position = 2",
+        [SENT_TO],
+    )
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "VALUES ('another', %s, 0, 5)",
+        [SENT_TO],
+    )
+    assert prune_everything(connection, 4, but=[1]) == {SENT_TO: 1}
+    assert positions(connection, SENT_TO) == [1, 2, 4, 5, 6, 7, 8]
+    assert prune_everything(connection, 8) == {SENT_TO: 3}
+    assert positions(connection, SENT_TO) == [2, 6, 7, 8]
+    connection.execute("DELETE FROM reservation.positions")
+    assert prune_everything(connection, 8) == {}
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connection, store, limit):
+    """Those that are old enough, of which all is archived, and that are no dead letters."""
+    store.write([deposit(key) for key in "abcde"], COMMANDS)
+    drain(connection)
+    a, b, c, d, e = positions(connection, RESERVED)
+    store.write(deposit("b"), f"{RESERVED}-123+b")
+    age(connection, "%", 100)
+    age(connection, "%+d", 80)
+    connection.execute(
+        "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+        "message_id, stream_name, type, state, reason, process) "
+        "SELECT 'account', %s, global_position, id, stream_name, type, 'dead', 'x', 'x' "
+        "FROM message_store.messages WHERE global_position = %s",
+        [RESERVED, c],
+    )
+    days = timedelta(days=90)
+    assert prune_everything(connection, e) == {SENT_TO: 4}
+    gone = prune_everything(connection, e, older_than=days, limit=limit)
+    assert gone == {RESERVED: 1}
+    assert [one for one in (a, b, c, d, e) if one in positions(connection, RESERVED)] == [
+        b,
+        c,
+        d,
+        e,
+    ]
+    assert prune_everything(connection, e, older_than=timedelta(days=1), limit=limit) == {
+        RESERVED: 1
+    }
+    assert reserved(store) == ["b", "c", "e", "b"]
+
+
+def test_an_archive_is_named_with_the_component_that_it_is_of(cli, tmp_path):
+    """In one line, and nothing is removed."""
+    told = cli("--archived", str(tmp_path))
+    assert (told.returncode, "--archived needs APP" in told.stderr) == (2, True)
+    told = cli("bank:account", "--archived", str(tmp_path))
+    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
+    assert f"There is no archive in {tmp_path}" in told.stderr

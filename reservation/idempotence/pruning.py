@@ -1,4 +1,4 @@
-"""Removing what grows for ever: processed messages, states, and, if asked, reservations.
+"""Removing what grows for ever: processed messages, states, and more if that is asked for.
 
 Each thing that can be pruned is a function that does it in steps, each in a transaction of its own,
 and tells of each when it is committed. It may be cut after any of them, and run again. Consumers go
@@ -8,7 +8,7 @@ on meanwhile, and are not waited for.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from psycopg import Connection, Cursor, sql
 from psycopg.rows import tuple_row
@@ -135,6 +135,55 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
                 ((after, count),) = found
                 if count:
                     yield Pruned("reservations", category, count, "streams")
+
+    return prune
+
+
+class Archive(Protocol):
+    """What tells which messages are archived, as `spark_jobs.archived` does."""
+
+    def head(self, category: str) -> tuple[int, str | None]:
+        """Return the global position and id of a category's last message, or 0 and None."""
+
+    def ids(self, category: str, number: int) -> Iterator[tuple[list[int], list[str]]]:
+        """Give the global positions and ids of a category's messages, so many at a time."""
+
+
+def prune_archived(
+    component: Component, archive: Archive, older_than: timedelta | None = None
+) -> Prune:
+    """Return what removes a component's archived commands, and its archived reservations if asked.
+
+    Of commands the last of each stream stays. A reservation stream goes if all of it is archived,
+    older than that, was handled, and it is not among the dead letters; after that a reissue takes
+    effect again. Nothing goes that is not in the archive by its id, that a consumer has yet to
+    read, or that is an open dead letter.
+
+    Args:
+        component: whose commands and reservations are pruned.
+        archive: what is archived of them.
+        older_than: the age that a reservation has at least; None to leave them all.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        things = [("archived_commands", component.command_category)]
+        if older_than is not None:
+            things += [("archived_reservations", one) for one in component.reservation_categories]
+        for query, category in things:
+            last, _ = archive.head(category)
+            for positions, ids in archive.ids(category, limit):
+                parameters = {
+                    "category": category,
+                    "positions": positions,
+                    "ids": ids,
+                    "last": last,
+                    "older_than": older_than,
+                    "apply": apply,
+                }
+                with translated(), connection.transaction():
+                    ((count,),) = _rows(connection, _RESERVATIONS[query], parameters)
+                if count:
+                    yield Pruned(query.replace("_", " "), category, count, "messages")
 
     return prune
 

@@ -1,0 +1,399 @@
+"""Archiving old messages, held against the store that they are of."""
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bank import account
+from reservation import Component, Write
+from reservation.idempotence.pruning import prune_archived
+from spark_jobs import archive as archiving
+from spark_jobs import archived
+from spark_jobs import snapshot as snapshots
+from spark_jobs.categories import Categories
+from spark_jobs.columns import MESSAGE, TYPES, Query
+from spark_jobs.declaration import Declaration
+from spark_jobs.errors import ArchiveError
+from spark_jobs.run import Run, in_session
+from spark_jobs.snapshot import exported_snapshot
+from spark_jobs.sums import COLUMNS
+from spark_jobs.together import Together
+from tests.bank import RESERVED, batch, drain
+from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.processes import EXAMPLES
+
+pytestmark = pytest.mark.spark
+
+BEFORE = datetime(2026, 3, 1, tzinfo=UTC)
+OLD = "2026-02-28 23:59:59.99999"  # the tenth microsecond from it is in March
+YOUNG = "2026-03-02"
+
+
+@dataclass
+class Deposit:
+    a_id: str
+    key: str
+
+
+def odd(key="key"):
+    """Return a component whose categories have names that are no names of folders."""
+    made = Component("007", id="a_id")
+    made.reserve(Deposit, into="b/c=%20 ü<i>", entity="a_id", key=key)
+    made.handle(Deposit)(lambda command: None)
+    return made
+
+
+def age(connection, time, *, first=1):
+    """Have the messages from a global position on be of a time, each a microsecond later."""
+    connection.execute(
+        "UPDATE message_store.messages SET time = %s::timestamp "
+        "+ global_position * interval '1 microsecond' WHERE global_position >= %s",
+        [time, first],
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Give the place of the archive."""
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def archive(spark, spark_database_url, folder):
+    """Give what archives once more, and returns what it did."""
+
+    def run(component=account, before=BEFORE):
+        with exported_snapshot(spark_database_url) as snapshot:
+            return archiving.in_session(component, folder, before, snapshot, spark)
+
+    return run
+
+
+@pytest.fixture
+def reconcile(spark, spark_database_url, folder):
+    """Give what reconciles the bank, and returns the report as of no certain time."""
+
+    def run(*, with_archive=True, **options):
+        run = Run(account, "bank:account", EXAMPLES, spark_database_url, **options)
+        run = dataclasses.replace(run, archive=folder if with_archive else None)
+        with exported_snapshot(spark_database_url) as snapshot:
+            return dataclasses.replace(in_session(run, snapshot, spark), time=BEFORE)
+
+    return run
+
+
+def there(folder, component=account):
+    return archived.there(folder, component.name, Declaration.of(component).to_json())
+
+
+def added(result):
+    return [one.added for one in result.categories]
+
+
+def contents(folder):
+    """Return every file of an archive that readers look into."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.glob("run=*/**/*")
+        if path.is_file()
+    }
+
+
+ODD = [
+    (None, None),
+    ("[]", "{}"),
+    ('["a", ["b"], {"c": null}]', '{"causationMessageGlobalPosition": 1}'),
+    ('{"aId": "1", "key": "' + "ü\U0001f600\u202e" * 9 + '"}', "[1]"),
+    ('{"aId": "1", "key": "<script>\\u001b[31m\\\\"}', '"text"'),
+    ('{"aId": 1, "key": ' + "9" * 400 + "}", "null"),
+    ('{"aId": 1, "key": 1.' + "0" * 400 + "1e-300}", '{"replyStreamName": "x-1"}'),
+    ('{"aId": "' + "x" * 200_000 + '", "key": "k"}', None),
+]
+
+
+def test_what_is_archived_is_what_the_store_has_to_the_byte(
+    spark, spark_connection, spark_database_url, archive, folder
+):
+    """Whatever data, names and types hold, with what is made of them for the reconciliation."""
+    component = odd()
+    categories = [component.command_category, *component.reservation_categories, component.name]
+    for category in categories:
+        for n, (data, metadata) in enumerate(ODD):
+            spark_connection.execute(
+                "INSERT INTO message_store.messages (position, stream_name, type, data, metadata) "
+                "VALUES (%s, %s, %s, %s, %s)",
+                [
+                    n,
+                    f"{category}-\x1b[31m<b>\u202e{n % 3}",
+                    "Deposit" if n % 4 else "\x01é<T>",
+                    data,
+                    metadata,
+                ],
+            )
+    spark_connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "SELECT '007', unnest(%s::text[]), 0, 1000000",
+        [categories],
+    )
+    age(spark_connection, OLD)
+    age(spark_connection, "1969-12-31 23:59:59", first=9)
+    assert added(archive(component)) == [8, 8, 8]
+    columns = [name for name in MESSAGE if name not in ("category", "time")]
+    files = [one for path in folder.glob("run=*/**/*.parquet") for one in [pq.ParquetFile(path)]]
+    lie = [row for file in files for row in file.read(columns).to_pylist()]
+    stored = spark_connection.execute(
+        f"SELECT {', '.join(f'm.{name}::text' for name in columns)} "
+        "FROM message_store.messages m ORDER BY m.global_position"
+    ).fetchall()
+    lie.sort(key=lambda row: row["global_position"])
+    assert [tuple(None if v is None else str(v) for v in row.values()) for row in lie] == stored
+    declaration = Declaration.of(component)
+    with exported_snapshot(spark_database_url) as snapshot:
+        store = Categories(spark, snapshot, declaration)
+        wanted = store(categories, list(TYPES)).orderBy("global_position").collect()
+        behind = Categories(spark, snapshot, declaration, there(folder, component).after)
+        together = Together(spark, there(folder, component), declaration, behind)
+        assert together(categories, list(TYPES)).orderBy("global_position").collect() == wanted
+        firsts = together(categories, ["position"], firsts_of=[component.name]).collect()
+        assert len(firsts) == 2 * len(ODD) + 1
+    assert any(row.key_stream and "ü" in row.key_stream for row in wanted)
+
+
+def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
+    spark_connection, spark_store, archive, folder
+):
+    """What is behind a younger message waits, and so does what the consumer has not read."""
+    assert added(archive()) == [0, 0, 0]  # an empty store
+    assert contents(folder) == {}
+    spark_store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
+    batch(spark_connection, "account:command").run(4)
+    age(spark_connection, OLD)
+    result = archive()
+    assert [(one.category, one.added, one.last) for one in result.categories] == [
+        ("account:command", 4, 4),
+        (RESERVED, 0, 0),  # the consumer of the copies has not read any
+        ("account", 1, 7),
+    ]
+    assert result.removable
+    before = contents(folder)
+    assert added(archive()) == [0, 0, 0]
+    assert contents(folder) == before
+    drain(spark_connection)
+    age(spark_connection, OLD)
+    age(spark_connection, YOUNG, first=10)
+    spark_connection.execute(
+        "UPDATE message_store.messages SET time = '2026-01-01' WHERE stream_name = 'account-123' "
+        "AND position = 3"
+    )
+    result = archive()
+    assert added(result) == [2, 2, 0]
+    assert [one.messages for one in result.categories] == [6, 2, 1]
+    assert before.items() < contents(folder).items()
+    assert added(archive(before=BEFORE + timedelta(days=90)))[1:] == [3, 5]
+    times = {
+        day: part.kept
+        for run in there(folder).runs
+        for part in run.categories.values()
+        for day in part.days
+    }
+    assert sorted(times) == ["2026-01-01", "2026-02-28", "2026-03-02"]
+
+
+def rewrite(path: Path, change) -> None:
+    """Replace a Parquet file by one that holds something else, and is whole otherwise."""
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(change(table), path)
+    path.with_name(f".{path.name}.crc").unlink()
+
+
+def change_data(table: pa.Table) -> pa.Table:
+    index = table.schema.get_field_index("data")
+    data = ["{}", *table.column(index).to_pylist()[1:]]
+    return table.set_column(index, "data", pa.array(data, pa.string()))
+
+
+def test_whatever_differs_from_the_store_is_found(
+    spark, spark_connection, spark_store, spark_database_url, folder
+):
+    """By count and hash, of the category and day: changed, doubled, lost, moved, unreadable."""
+    spark_store.write([deposit(f"d{n}") for n in range(4)], COMMANDS)
+    age(spark_connection, "2026-01-01")
+    age(spark_connection, "2026-01-02", first=3)
+    declaration = Declaration.of(account)
+    category = account.command_category
+    with exported_snapshot(spark_database_url) as snapshot:
+        archiving.write(spark, snapshot, declaration, folder, after={}, until={category: 4})
+        query = Query(category, ["category", *COLUMNS], declaration)
+        expected = {category: snapshot.sums(query, 1, 4)}
+    assert archiving.verified(spark, folder, expected) == []
+
+    def told(harm):
+        damaged = folder.with_name("damaged")
+        shutil.copytree(folder, damaged)
+        (path,) = damaged.glob("*/day=2026-01-01/*.parquet")
+        harm(path)
+        found = archiving.verified(spark, damaged, expected)
+        shutil.rmtree(damaged)
+        return [line.partition(": ")[0] for line in found]
+
+    first, second = f"{category} of 2026-01-01", f"{category} of 2026-01-02"
+    assert told(lambda path: rewrite(path, change_data)) == [first]
+    assert told(lambda path: rewrite(path, lambda t: pa.concat_tables([t, t]))) == [first]
+    assert told(lambda path: rewrite(path, lambda t: t.slice(1))) == [first]
+    assert told(lambda path: path.unlink()) == [first]
+    assert told(lambda path: path.write_bytes(path.read_bytes()[:-9])) == [first]
+    there_too = "day=2026-01-02"
+    assert told(lambda path: path.rename(path.parents[1] / there_too / path.name)) == [
+        first,
+        second,
+    ]
+
+
+def test_damage_is_found_later_and_nothing_is_offered(
+    spark_connection, spark_store, archive, reconcile, folder
+):
+    """A file that is not what was written keeps everything as it is, until it is put back."""
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    drain(spark_connection)
+    age(spark_connection, OLD)
+    archive()
+    spark_store.write(deposit("d2"), COMMANDS)
+    drain(spark_connection)
+    age(spark_connection, OLD)
+    (path,) = folder.glob("run=*/category=account%3Acommand/*/*.parquet")
+    whole, checksum = path.read_bytes(), path.with_name(f".{path.name}.crc").read_bytes()
+    rewrite(path, change_data)
+    result = archive()
+    assert result.differences == [f"{path.relative_to(folder)} is not what was archived"]
+    assert (added(result), result.removable) == ([0, 0, 0], False)
+    path.unlink()
+    assert not archive().removable
+    with pytest.raises(ArchiveError, match="is not what was archived; put it back from a copy"):
+        reconcile()
+    path.write_bytes(whole[:-1] + b"x")  # of the same size
+    with pytest.raises(ArchiveError, match="is not what was archived"):
+        list(there(folder).ids("account:command", 100))
+    path.write_bytes(whole)
+    path.with_name(f".{path.name}.crc").write_bytes(checksum)
+    assert added(archive()) == [1, 1, 1]
+
+
+def test_an_archive_is_gone_on_with_only_where_it_fits(
+    spark_connection, spark_store, archive, reconcile, folder
+):
+    """Each reason is one line, and says what to do."""
+    with pytest.raises(ArchiveError, match="There is no archive in"):
+        reconcile()
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    drain(spark_connection)
+    age(spark_connection, OLD)
+    archive()
+    before = contents(folder)
+    # What a run leaves that was killed.
+    shutil.copytree(folder / "run=000001", folder / ".new" / "run=000002")
+    assert reconcile() == reconcile(with_archive=False)
+    assert added(archive()) == [0, 0, 0]
+    assert not (folder / ".new").exists()
+    assert contents(folder) == before
+    other = Component("savings", id="a_id")
+    other.reserve(Deposit, into=RESERVED, key="key")
+    other.handle(Deposit)(lambda command: None)
+    with pytest.raises(ArchiveError, match="of the component 'account', not 'savings'"):
+        archive(other)
+    with (
+        archived.opened(folder, "account", Declaration.of(account).to_json()),
+        pytest.raises(ArchiveError, match="in use by another run"),
+    ):
+        archive()
+    with pytest.raises(ArchiveError, match="declared its keys otherwise; use it with the code of"):
+        archived.there(folder, "account", "{}")
+    spark_connection.execute("UPDATE message_store.messages SET id = gen_random_uuid()")
+    for run in (archive, reconcile):
+        with pytest.raises(ArchiveError, match="it is another store, or messages were deleted"):
+            run()
+    (folder / "run=000001").rename(folder / "run=000002")
+    with pytest.raises(ArchiveError, match="lacks run=000001; put it back from a copy"):
+        archive()
+    (folder / "run=000002").rename(folder / "run=000001")
+    (folder / "run=000001" / "_manifest.json").write_text("{")
+    with pytest.raises(ArchiveError, match="can not be read"):
+        archive()
+    (folder.parent / "file").touch()
+    with pytest.raises(ArchiveError, match="can not be made"):
+        archived.opened(folder.parent / "file" / "x", "account", "").__enter__()
+
+
+@pytest.fixture
+def planted(spark_connection, spark_store):
+    """Plant findings of most kinds, so that what is archived and what is stored has each."""
+    connection, store = spark_connection, spark_store
+    for half in ("old", "new"):
+        mine, twice = f"d-{half}", f"t-{half}"
+        store.write(
+            [open_(half), deposit(mine), deposit(mine, time=LATER), withdraw(half)], COMMANDS
+        )
+        store.write([deposit(f"lost-{half}"), deposit(mine, amount="99")], COMMANDS)
+        store.write([deposit("both"), deposit(f"late-{half}")], COMMANDS)
+        drain(connection)
+        connection.execute(
+            "DELETE FROM message_store.messages WHERE stream_name = %s",
+            [f"{RESERVED}-123+lost-{half}"],
+        )
+        store.write_batch(
+            [
+                Write(deposit(f"o-{half}"), f"{RESERVED}-123+o-{half}"),
+                Write(deposit(twice), f"{RESERVED}-123+{mine}"),
+            ]
+        )
+        drain(connection)
+        if half == "old":
+            last = connection.execute("SELECT max(global_position) FROM message_store.messages")
+            (reached,) = last.fetchone()
+            age(connection, "2026-02-01")
+        else:
+            age(connection, YOUNG, first=reached + 1)
+    store.write([deposit("pending"), deposit("both")], COMMANDS)
+    return connection
+
+
+def test_archive_and_store_are_reconciled_as_the_store_alone(
+    planted, archive, reconcile, folder, monkeypatch
+):
+    """Before anything is removed and after, by the same counts, findings and durations."""
+    wanted = reconcile(with_archive=False, details=True)
+    assert wanted.findings
+    short = dataclasses.replace(wanted, latency=(), volume=(), reissues=None)
+    result = archive()
+    assert all(0 < one.added < 20 for one in result.categories)
+    assert reconcile() == short
+    steps = prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000)
+    commands, copies, _ = added(result)
+    assert [(step.kind, step.of, step.count) for step in steps] == [
+        # The last one stays, and the conflict, which is an open dead letter.
+        ("archived commands", "account:command", commands - 2),
+        # The last one stays, and what is in its stream.
+        ("archived reservations", RESERVED, copies - 2),
+    ]
+    assert reconcile(details=True) == wanted
+    # Of a store that is not small only what is doubtful is looked at row by row.
+    monkeypatch.setattr(snapshots, "_PAGES", 0)
+    assert reconcile() == short
+
+
+def test_a_state_begins_with_an_archive_and_goes_on_without_it(
+    planted, spark_store, archive, reconcile, folder, tmp_path
+):
+    """It keeps what it has read, so it finds what archive and store have together."""
+    archive()
+    list(prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000))
+    state = tmp_path / "state"
+    reconcile(state=state)
+    spark_store.write(deposit("both"), COMMANDS)
+    drain(planted)
+    assert reconcile(state=state, with_archive=False) == reconcile()

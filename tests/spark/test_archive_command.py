@@ -1,0 +1,98 @@
+"""``reservation archive`` from start to exit, and what it offers."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+
+from cli.archive import Moment
+from tests.bank import RESERVED, drain
+from tests.controls import COMMANDS, deposit, open_
+from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults]
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T12:30", datetime(2026, 1, 31, 12, 30, tzinfo=UTC)),
+        ("2026-01-31T12:30+02:00", datetime(2026, 1, 31, 10, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_date_is_one_of_utc(text, moment):
+    """Unless it says otherwise."""
+    assert Moment().convert(text, None, None) == moment
+
+
+def test_an_age_counts_from_now():
+    """As it does for pruning; anything else is refused."""
+    moment = Moment().convert("36h", None, None)
+    assert timedelta(hours=36) <= datetime.now(UTC) - moment < timedelta(hours=37)
+    for text in ("yesterday", "d", "0d", "2026-02-30"):
+        with pytest.raises(click.BadParameter, match="is no"):
+            Moment().convert(text, None, None)
+
+
+def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
+    connection, store, database_url, tmp_path
+):
+    """Status 0 with commands that can be given as they are; status 1 once a file is damaged."""
+    store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(connection)
+    connection.execute("UPDATE message_store.messages SET time = '2026-01-01'")
+    folder = tmp_path / "the archive"
+    environment = {"COLUMNS": "200"}
+    arguments = ["archive", "bank:account", "--to", str(folder), "--before", "2026-02-01"]
+    arguments += ["--database-url", database_url]
+    killed = subprocess.Popen(
+        command_line(*arguments),
+        env={**os.environ, **environment},
+        cwd=EXAMPLES,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 3 * PATIENCE
+    while not list(folder.glob(".new/run=*")):
+        assert killed.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait(PATIENCE) == -signal.SIGKILL
+    assert not list(folder.glob("run=*"))
+
+    done = run_cli(*arguments, "--json", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["verified"]
+    assert told["before"] == "2026-02-01T00:00:00Z"
+    assert {one["category"]: one["archived"] for one in told["categories"]} == {
+        "account:command": 3,
+        RESERVED: 2,
+        "account": 3,
+    }
+    offered = told["offered"]
+    assert offered["reissuesTakeEffectBefore"] in offered["warning"]
+    assert not (folder / ".new").exists()
+    reservation, *words = shlex.split(offered["commands"])
+    assert (reservation, str(folder) in words) == ("reservation", True)
+    removed = run_cli(*words, env=environment)
+    assert removed.stdout == "archived commands of account:command: 2 messages removed\n"
+    _, *words = shlex.split(offered["commandsAndReservations"])
+    removed = run_cli(*words, env=environment)
+    assert f"archived reservations of {RESERVED}: 1 message removed" in removed.stdout
+    assert "takes effect again" in removed.stderr
+
+    (path,) = folder.glob("run=*/category=account/*/*.parquet")
+    path.write_bytes(path.read_bytes()[:-1])
+    done = run_cli(*arguments, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"Not as it should be: {path.relative_to(folder)} is not what was" in done.stdout
+    assert "reservation prune" not in done.stdout
