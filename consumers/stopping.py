@@ -30,10 +30,14 @@ class Stop:
         self._requested = False
 
     def __enter__(self) -> Self:
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Take the signals over, also from whoever did so in the meantime."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        return self
 
     def __exit__(
         self,

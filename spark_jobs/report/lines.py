@@ -1,0 +1,39 @@
+"""What happens while a store is followed, as lines: for people, or each a JSON object."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from spark_jobs.lasting import Event
+from spark_jobs.report.as_json import as_object
+from spark_jobs.report.words import at, shown
+
+
+def as_line(event: Event) -> Text:
+    """Return an event as a line: when, what, stream, type, global position and id."""
+    found = event.violation
+    what = f"mended: {found.finding}" if event.is_mended else found.finding
+    rest = (found.stream_name, found.type, found.global_position, found.message_id)
+    return Text.assemble(
+        at(event.time),
+        "  ",
+        (f"{what:<13}", "green" if event.is_mended else "bold red"),
+        *(f"  {shown(cell)}" for cell in rest),
+    )
+
+
+def as_json_line(event: Event) -> dict[str, Any]:
+    """Return an event as an object."""
+    return {
+        "event": "mended" if event.is_mended else "reported",
+        "time": event.time.isoformat(),
+        "since": event.since.isoformat(),
+        "violation": as_object(event.violation),
+    }
+
+
+def ended(told: int, mended: int, standing: Mapping[str, int]) -> str:
+    """Return what it comes to, in a sentence."""
+    stand = ", ".join(f"{count:,} {name}" for name, count in standing.items())
+    return f"{told:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."
