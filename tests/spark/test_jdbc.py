@@ -1,0 +1,90 @@
+"""Reading through PostgreSQL's JDBC driver, where its jar is at hand."""
+
+import pytest
+from psycopg import conninfo
+
+from bank import account
+from reservation import MessageStore
+from reservation.store.connection import connect
+from spark_jobs.categories import Categories
+from spark_jobs.columns import TYPES
+from spark_jobs.declaration import Declaration
+from spark_jobs.errors import SparkSettingError
+from spark_jobs.jdbc import Jdbc, jdbc_url
+from spark_jobs.snapshot import exported_snapshot
+from tests.bank import drain
+from tests.controls import COMMANDS, LATER, deposit, open_
+from tests.spark.conftest import JDBC_JAR
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("postgresql://auditor:secret@db.example/bank", "PGPASSFILE"),
+        ("postgresql:///bank?host=/run/postgresql", "listens to TCP"),
+        ("host=one,two dbname=bank", "listens to TCP"),
+        ("dbname=bank", "listens to TCP"),
+    ],
+)
+def test_an_address_that_jdbc_can_not_take_is_refused(address, said):
+    """In one line, in which there is no password."""
+    with pytest.raises(SparkSettingError, match=said) as refused:
+        jdbc_url(address)
+    assert "secret" not in str(refused.value)
+
+
+def test_an_address_is_told_in_the_drivers_form():
+    """The role and the database's name may hold anything."""
+    address = conninfo.make_conninfo(
+        host="db.example", port=5433, user="a&b", dbname="b/1", sslmode="require"
+    )
+    assert jdbc_url(address) == (
+        "jdbc:postgresql://db.example:5433/b%2F1?user=a%26b&sslmode=require"
+    )
+
+
+@pytest.fixture
+def password_file(server_url, tmp_path, monkeypatch):
+    """Give the server's password in a file, where it listens to TCP and the jar is there."""
+    parts = conninfo.conninfo_to_dict(server_url)
+    if str(parts.get("host", "/")).startswith("/"):
+        pytest.skip("the server listens to a socket only")
+    if not JDBC_JAR.exists():
+        pytest.skip(f"there is no {JDBC_JAR}")
+    path = tmp_path / "pgpass"
+    path.write_text(f"*:*:*:*:{parts['password']}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_every_column_is_what_the_other_way_of_reading_gives(
+    password_file, spark, spark_connection, spark_store, spark_database_url
+):
+    """Under the same snapshot, whatever is written meanwhile."""
+    spark_store.write([open_(), deposit("d1"), deposit("d1", time=LATER)], COMMANDS)
+    drain(spark_connection)
+    spark_connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', NULL)",
+        ["account:command-<b>"],
+    )
+    parts = conninfo.conninfo_to_dict(spark_database_url)
+    del parts["password"]
+    # The driver runs in a process that was started before, with another environment.
+    spark._jvm.System.setProperty("org.postgresql.pgpassfile", str(password_file))
+    url = jdbc_url(conninfo.make_conninfo(**parts))
+    names = [account.command_category, *account.reservation_categories, account.name, "nothing"]
+    with exported_snapshot(spark_database_url) as snapshot, connect(spark_database_url) as writer:
+        readers = (
+            Jdbc(spark, url, snapshot, Declaration.of(account)),
+            Categories(spark, snapshot, Declaration.of(account)),
+        )
+        MessageStore(writer).write(deposit("later"), COMMANDS)
+        writer.commit()
+        by_jdbc, by_adbc = (
+            sorted(read(names, list(TYPES), firsts_of=["account"]).collect(), key=str)
+            for read in readers
+        )
+    assert by_jdbc == by_adbc
+    assert len(by_jdbc) == 4 + 1 + 1

@@ -1,0 +1,123 @@
+"""The jobs one by one, as ``spark-submit`` starts them, and Java's classes kept for them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_jobs
+from bank import account
+from spark_jobs.java import kept_classes
+from spark_jobs.run import Run
+from spark_jobs.snapshot import exported_snapshot
+from spark_jobs.submit import PARTS, alone, part
+from tests.bank import drain
+from tests.clusters import HOME
+from tests.controls import COMMANDS, LATER, deposit, open_
+from tests.processes import EXAMPLES, run_cli
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(spark_jobs.__file__).parent
+
+
+def plant(connection, store):
+    """Write commands of which one was sent again and one was lost."""
+    store.write([open_(), deposit("d1"), deposit("d1", time=LATER)], COMMANDS)
+    drain(connection)
+    store.write(deposit("o1"), "accountTransaction-123+o1")
+
+
+def test_each_job_alone_tells_its_part(spark, spark_connection, spark_store, spark_database_url):
+    """The parts are those of the whole report."""
+    plant(spark_connection, spark_store)
+    run = Run(account, "bank:account", EXAMPLES, spark_database_url)
+    told = {}
+    for job in PARTS:
+        with exported_snapshot(spark_database_url) as snapshot:
+            told[job] = part(job, alone(job, run, snapshot, spark))
+    assert told["reconcile"]["categories"][0]["orphans"] == 1
+    assert [row["finding"] for row in told["reconcile"]["samples"]] == ["orphan"]
+    assert told["effects"]["events"]["causes"] == 2
+    assert {one["stage"] for one in told["latency"]["latency"]} == {"reserved", "handled", "whole"}
+    assert told["reissues"]["reissues"]["senders"][0]["duplicates"] == 1
+
+
+def submit(*arguments, cwd, **environment):
+    """Run a job's module with spark-submit."""
+    return subprocess.run(
+        [HOME / "bin" / "spark-submit", "--master", "local[1]", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_jobs_are_submitted(connection, store, database_url, tmp_path):
+    """With nothing but the zip file; the status is that of the command."""
+    plant(connection, store)
+    package, archive = tmp_path / "bank.zip", tmp_path / "archive"
+    assert run_cli("spark", "package", "-o", str(package), "--app", "bank:account").returncode == 0
+
+    def submitted(job, *arguments, status):
+        done = submit(
+            *("--py-files", package, JOBS / f"{job}.py", "bank:account", *arguments),
+            cwd=EXAMPLES,
+            RESERVATION_DATABASE_URL=database_url,
+        )
+        assert done.returncode == status, done.stderr[-2000:]
+        # Whatever a job writes, spark-submit hands on to its standard output.
+        return done.stdout
+
+    told = json.loads(submitted("reconcile", status=1))
+    assert told["categories"][0]["orphans"] == 1
+    told = json.loads(submitted("archive", archive, "2100-01-01", status=0))
+    assert told["differences"] == []
+    assert told["categories"][0]["messages"] == 3
+    assert len(list(archive.glob("run=000001/category=*/day=*/*.parquet"))) == 3
+    told = submitted("archive", archive, "soon", status=2)
+    assert told == "Error: 'soon' is no date; write 2026-01-31\n"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """Give the folder of a cache in which Java's classes are kept."""
+    kept = kept_classes()
+    if kept.exists():  # by `reservation spark prepare` on this machine
+        return kept.parent.parent
+    done = run_cli("spark", "prepare", env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    kept = tmp_path / "reservation" / "spark-classes.jsa"
+    assert done.stdout.startswith(f"{kept}: ")
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    return tmp_path
+
+
+def test_classes_that_are_kept_are_taken_up(cache, tmp_path):
+    """A later session takes them from the file instead of from jars."""
+    log = tmp_path / "classes.log"
+    session = (
+        "from spark_jobs.session import spark_session\n"
+        "with spark_session('') as spark: print(spark.range(3).count())"
+    )
+    environment = {
+        "XDG_CACHE_HOME": str(cache),
+        "JDK_JAVA_OPTIONS": f"-Xlog:class+load:file={log}",
+    }
+    started = subprocess.run(
+        [sys.executable, "-c", session],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert started.stdout == "3\n"
+    loaded = [line for line in log.read_text().splitlines() if " org.apache.spark." in line]
+    shared = [line for line in loaded if "shared objects file" in line]
+    assert len(shared) > len(loaded) / 2
