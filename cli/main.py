@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from cli.archive import archive
 from cli.completion import completion
 from cli.dead_letters import dead_letters
 from cli.demo import demo
@@ -39,6 +40,7 @@ def main() -> None:
                                       let more processes share the work
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
+    reservation archive --help        copy old messages to Parquet, and verify the copy
     reservation spark package         build what Spark's workers need elsewhere
     reservation prune                 remove what is not needed any more
     reservation store grants --help   give a role no more rights than it needs
@@ -61,6 +63,7 @@ for command in (
     positions,
     partitions,
     reconcile,
+    archive,
     spark,
     prune,
     demo,

@@ -1,5 +1,6 @@
 """``reservation reconcile``: prove on the stored data that no command was lost or done twice."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -87,12 +88,32 @@ def _file(name: str, what: str) -> Callable[[F], F]:
     help="Keep in this folder what was read, and read only what is new.",
 )
 @click.option(
+    "--jdbc",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="JAR",
+    help="Read through PostgreSQL's JDBC driver, which is in this jar, so that the workers need no "
+    "Python.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on until SIGTERM or SIGINT, and print a line for each violation that lasts; with "
+    "--json an object a line.",
+)
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Read this archive too, which `reservation archive` made, and the store from there on.",
+)
+@click.option(
     "--grace",
     type=Duration(),
     default=GRACE,
     show_default="5m",
     help="How old a message is that counts as read, in a store in which no consumer of ours or of "
-    "Eventide's keeps its position.",
+    "Eventide's keeps its position; with --follow also how long a violation lasts before it is "
+    "printed.",
 )
 @click.pass_context
 @debug_option
@@ -113,6 +134,9 @@ def reconcile(
     fail_on: str,
     warn: str | None,
     state: Path | None,
+    jdbc: Path | None,
+    follow: bool,
+    archive: Path | None,
     grace: timedelta,
 ) -> None:
     """Hold what the component APP was asked to do against what it did, with Spark.
@@ -124,8 +148,11 @@ def reconcile(
     that follow them, what was handled, had its effect twice or had none, and which events follow
     nothing.
 
-    Exit status: 0 nothing reached a threshold of --fail-on; 1 something did; 2 it could not run.
-    Needs Java 17 and the extra `spark`.
+    With --follow it goes on, and tells a violation once it has lasted for the time of --grace, and
+    when it is mended after that.
+
+    Exit status: 0 nothing reached a threshold of --fail-on, with --follow none of what was told and
+    stands; 1 something did; 2 it could not run. Needs Java 17 and the extra `spark`.
 
     \b
     Examples:
@@ -135,28 +162,50 @@ def reconcile(
       reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
       reservation reconcile bank:account --output findings --junit reconcile.xml
       reservation reconcile bank:account --state /var/lib/reservation/account
+      reservation reconcile bank:account --follow --grace 2m --state /var/lib/reservation/account
+      reservation reconcile bank:account --archive /var/lib/reservation/archive
       reservation reconcile bank:account --master spark://spark.example:7077
+      reservation reconcile bank:account --jdbc /usr/share/java/postgresql.jar
     """
+    if follow:
+        _refuse_with_follow(
+            details=details,
+            html=html,
+            junit=junit,
+            output=output,
+            archive=archive,
+            jdbc=jdbc,
+            remote=remote,
+        )
     require_extras("spark", *(["connect"] if remote else []))
     clear_away_on_sigterm()
     checked = thresholds.parse(fail_on)
     if warn:
         checked += thresholds.parse(warn, failing=False)
     component = load_component(app, app_dir)
+    run = running.Run(
+        component,
+        app,
+        Path(app_dir),
+        database_url,
+        grace=grace,
+        details=details or html is not None,
+        state=state,
+        jdbc=jdbc,
+        archive=archive,
+        master=master,
+        remote=remote,
+        conf=conf,
+    )
+    if follow:
+        from cli.following import follow_until_stopped
+
+        if not follow_until_stopped(run, checked, prometheus, as_json=as_json):
+            context.exit(NOT_IN_ORDER)
+        return
     with outputs() as staged:
-        run = running.Run(
-            component,
-            app,
-            Path(app_dir),
-            database_url,
-            grace=grace,
-            details=details or html is not None,
-            findings=staged.folder(output) if output else None,
-            state=state,
-            master=master,
-            remote=remote,
-            conf=conf,
-        )
+        if output:
+            run = dataclasses.replace(run, findings=staged.folder(output))
         files = [
             (staged.file(place), f"spark_jobs.report.{name}", f"render_{name}")
             for name, place in (("html", html), ("junit", junit), ("prometheus", prometheus))
@@ -177,3 +226,13 @@ def reconcile(
         print_report(report, reached, Console())
     if any(one.threshold.failing for one in reached):
         context.exit(NOT_IN_ORDER)
+
+
+def _refuse_with_follow(**others: object) -> None:
+    """Refuse what is made of one run, and a Spark that the rounds can not work in."""
+    given = [f"--{name}" for name, value in others.items() if value]
+    if given:
+        raise click.UsageError(
+            f"--follow goes on for ever and from this process, so it does not go together with "
+            f"{', '.join(given)}"
+        )

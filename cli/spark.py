@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from cli.errors import Group, debug_option
+from cli.extras import require_extras
 from spark_jobs.package import build
 
 
 @click.group(cls=Group)
 @debug_option
 def spark() -> None:
-    """Get what is needed to run the jobs on a cluster."""
+    """Get what is needed to run the jobs elsewhere, or to start them faster here."""
 
 
 @spark.command("package")
@@ -53,3 +55,24 @@ def package_command(output: Path, app: str | None, app_dir: str) -> None:
     """
     count = build(output, app, app_dir)
     click.echo(f"{output}: {count} files")
+
+
+@spark.command("prepare")
+@debug_option
+def prepare_command() -> None:
+    """Let Spark start in about half the time on this machine.
+
+    Most of a small job's time goes into loading Java's classes. This runs through the jobs once,
+    without a database, and keeps the classes in a file of some 180 MB in the user's cache. Java
+    goes without it where it does not fit any more; run this again after Spark or Java was updated.
+
+    \b
+    Examples:
+      reservation spark prepare
+    """
+    require_extras("spark")
+    from spark_jobs.classes import keep
+
+    with Console(stderr=True).status("Starting Spark and keeping its classes…"):
+        kept = keep()
+    click.echo(f"{kept}: {kept.stat().st_size / 1e6:,.0f} MB")

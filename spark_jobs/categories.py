@@ -1,14 +1,23 @@
-"""The categories of a store as DataFrames, all of one snapshot."""
+"""The categories of a store as DataFrames, all of one snapshot.
 
-import json
+Where a read is divided is decided here, over the snapshot's own connection; each part is then read
+by a worker. The source (`spark_jobs.source`) does the same for everybody, but Spark starts two more
+processes of Python at each read to ask it what it would give.
+"""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs import columns as made
+from spark_jobs import reading
+from spark_jobs.columns import Query
 from spark_jobs.declaration import Declaration
+from spark_jobs.options import arrow_schema
 from spark_jobs.session import parallelism
-from spark_jobs.source import NAME
+from spark_jobs.snapshot import Snapshot
 
 # Ranges for each core, so that one that takes longer does not let the others wait.
 _RANGES = 2
@@ -20,29 +29,60 @@ class Categories:
 
     Attributes:
         spark: the session.
-        snapshot: the id of the snapshot.
+        snapshot: what is read.
         declaration: how keys are made.
         after: from where to read on, of each category.
+        until: up to where to read, of those categories that are not read to their end.
     """
 
     spark: SparkSession
-    snapshot: str
+    snapshot: Snapshot
     declaration: Declaration
     after: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
-        return (
-            self.spark.read.format(NAME)
-            .option("categories", json.dumps(list(categories)))
-            .option("firsts", json.dumps(list(firsts_of)))
-            .option("filters", "false")
-            .option("columns", ",".join(columns))
-            .option("snapshot", self.snapshot)
-            .option("declaration", self.declaration.to_json())
-            .option("after", json.dumps(dict(self.after)))
-            .option("partitions", _RANGES * parallelism(self.spark))
-            .load()
-        )
+        number = _RANGES * parallelism(self.spark)
+        queries = []
+        for name in categories:
+            filters = [made.FIRST] if name in firsts_of else []
+            query = Query(name, columns, self.declaration, filters)
+            after, until = self.after.get(name, 0), self.until.get(name)
+            queries += self.snapshot.parts(query, after, number, until)
+        # One row for each part, in a partition of its own; no part at all is one of nothing.
+        parts = self.spark.range(0, len(queries), 1, max(1, len(queries)))
+        read = partial(reading.parts, queries, self.snapshot.id, arrow_schema(columns))
+        return parts.mapInArrow(read, made.schema(columns))
+
+    def at(self, positions: DataFrame) -> "Chosen":
+        """Return what reads the messages at some positions only.
+
+        Args:
+            positions: with the column ``global_position``.
+        """
+        return Chosen(self, positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Reads columns of some of the messages; each is looked up by its global position.
+
+    Attributes:
+        categories: what they are of.
+        positions: theirs, in the column ``global_position``.
+    """
+
+    categories: Categories
+    positions: DataFrame
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return columns of those that are in some categories, in one DataFrame."""
+        of = self.categories
+        query = made.Chosen(categories, columns, of.declaration, firsts_of)
+        read = partial(reading.chosen, query, of.snapshot.id, arrow_schema(columns))
+        return self.positions.select("global_position").mapInArrow(read, made.schema(columns))

@@ -27,23 +27,32 @@ MADE = {
     "key_stream": "string",
     "is_copy": "boolean",
     "content": "string",
+    "says": "bigint",
     "function_data": "string",
 }
 TYPES = MESSAGE | MADE
 
 _COLUMNS = {name: text.decode() for name, text in load_queries("spark_jobs", "columns.sql").items()}
-_MESSAGES = load_queries("spark_jobs")["messages"].decode()
+_QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs").items()}
+
+# The condition that leaves no more of a stream than its first message.
+FIRST = sql.SQL("m.position = 0")
 
 
 def _sql(text: str) -> sql.SQL:
     return sql.SQL(text)  # from files of ours only
 
 
-def expression(name: str, category: str, declaration: Declaration) -> sql.Composable:
-    """Return what makes a column of a row."""
+def schema(names: Sequence[str]) -> str:
+    """Return columns with their types, in Spark's words."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in names)
+
+
+def expression(name: str, category: sql.Composable, declaration: Declaration) -> sql.Composable:
+    """Return what makes a column of a row, whose category is told as SQL."""
     keys = declaration.keys
     values = {
-        "category": sql.Literal(category),
+        "category": category,
         "key_categories": _by_type(
             {type_: sql.Literal(key.category) for type_, key in keys.items()}
         ),
@@ -69,25 +78,61 @@ class Query:
     category: str
     columns: Sequence[str]
     declaration: Declaration
-    filters: Sequence[sql.Composable]
+    filters: Sequence[sql.Composable] = ()
 
     def text(self, first: int, last: int, connection: Connection[tuple[object, ...]]) -> str:
         """Return the query that reads a range of global positions, both ends included."""
-        columns = [
-            sql.SQL("{} AS {}").format(
-                expression(name, self.category, self.declaration), sql.Identifier(name)
-            )
-            for name in self.columns
-        ]
-        query = _sql(_MESSAGES).format(
-            columns=sql.SQL(", ").join(columns),
-            kept=expression("kept", self.category, self.declaration),
-            category=sql.Literal(self.category),
-            first=sql.Literal(first),
-            last=sql.Literal(last),
-            filters=sql.SQL(" AND ").join(self.filters or [sql.SQL("true")]),
+        category = sql.Literal(self.category)
+        of_range = _sql(_QUERIES["of_range"]).format(
+            category=category, first=sql.Literal(first), last=sql.Literal(last)
         )
-        return query.as_string(connection)
+        where = sql.SQL(" AND ").join([of_range, *self.filters])
+        return _messages(self.columns, self.declaration, category, where).as_string(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is read of messages that are known by their global positions.
+
+    Attributes:
+        categories: those in which they are; others are left out.
+        columns: the names of the columns, in their order.
+        declaration: how keys are made.
+        firsts_of: those of the categories of which only the first message of a stream is read.
+    """
+
+    categories: Sequence[str]
+    columns: Sequence[str]
+    declaration: Declaration
+    firsts_of: Sequence[str]
+
+    def text(self, positions: Sequence[int]) -> str:
+        """Return the query that reads the messages at some global positions."""
+        where = _sql(_QUERIES["of_positions"]).format(
+            positions=sql.Literal(list(positions)),
+            categories=_texts(self.categories),
+            firsts_of=_texts(self.firsts_of),
+        )
+        category = _sql(_QUERIES["category_of"])
+        return _messages(self.columns, self.declaration, category, where).as_string(None)
+
+
+def _messages(
+    columns: Sequence[str],
+    declaration: Declaration,
+    category: sql.Composable,
+    where: sql.Composable,
+) -> sql.Composed:
+    """Return the query that reads columns of the messages that fulfil a condition."""
+    named = [
+        sql.SQL("{} AS {}").format(expression(name, category, declaration), sql.Identifier(name))
+        for name in columns
+    ]
+    return _sql(_QUERIES["messages"]).format(
+        columns=sql.SQL(", ").join(named),
+        kept=expression("kept", category, declaration),
+        where=where,
+    )
 
 
 def _key_stream(key: DeclaredKey) -> sql.Composable:

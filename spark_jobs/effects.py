@@ -6,7 +6,8 @@ id once; so an effect that was brought about twice shows as events of one type i
 follow one cause and have other ids.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,7 +18,7 @@ from reservation.idempotence.processed import Processed
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.idempotence.revision import Revisions
 from spark_jobs.declaration import Declaration
-from spark_jobs.judging import Counts, Read
+from spark_jobs.judging import Counts, Read, number_of
 from spark_jobs.progress import Progress
 from spark_jobs.result import Effects as OfCategory
 from spark_jobs.result import Events
@@ -44,6 +45,10 @@ class Effects:
 
     def rows(self, read: Read) -> DataFrame:
         """Return causes and events, grouped by the global position of the cause."""
+        return self._messages(read, _MESSAGE)
+
+    def _messages(self, read: Read, message: Sequence[str]) -> DataFrame:
+        """Return columns of causes and events, and what each of them is."""
         component = self.component
         category, is_event = F.col("category"), F.col("category") == component.name
         is_copy = F.col("is_copy") & (category == component.command_category)
@@ -52,7 +57,7 @@ class Effects:
                 is_copy |= (category == key.category) & (F.col("type") == type_)
         messages = read(
             [component.command_category, *component.reservation_categories, component.name],
-            [*_MESSAGE, "causation", "is_copy"],
+            [*message, "causation", "is_copy"],
         )
         # No message has the number of one that follows nothing, less than 0.
         followed = F.coalesce("causation", -F.col("global_position"))
@@ -60,8 +65,88 @@ class Effects:
             F.when(is_event, followed).otherwise(F.col("global_position")).alias("group"),
             (~is_event).alias("is_cause"),
             is_copy.alias("is_copy"),
-            *_MESSAGE,
+            *message,
         )
+
+    def sketch(self, read: Read, progress: Progress) -> DataFrame:
+        """Return of each row what it is, in numbers."""
+        message = ["category", "global_position", "stream_name", "type", "time"]
+        rows = progress.marked(self._messages(read, message))
+        is_cause, type_ = F.col("is_cause"), F.col("type")
+        number = number_of(F.col("category"), self.categories)
+        is_dealt_with = ~F.col("was_read") | _is_silent(self.silent_types)
+        return rows.select(
+            "group",
+            "global_position",
+            is_cause.alias("is_cause"),
+            # Events of one stream and type have the same; pseudo events have none.
+            F.when(~is_cause & (type_ != PSEUDO_EVENT), F.xxhash64("stream_name", "type")).alias(
+                "kind"
+            ),
+            F.when(F.col("is_copy"), number).alias("category"),
+            F.col("was_read").alias("was_read"),
+            # Whether it is well that no event follows it.
+            (~F.col("is_letter") & is_dealt_with).alias("may_lack"),
+        )
+
+    def groups(self, sketch: DataFrame) -> DataFrame:
+        """Tell which causes are in order.
+
+        No two of the events that follow such a cause are of one type and stream; a reserved
+        command is followed by one at least, or may lack it.
+        """
+        is_cause = F.col("is_cause")
+        of_kinds = (
+            sketch.repartition("group")
+            .groupBy("group", "kind")
+            .agg(
+                F.count_if(~is_cause).alias("followers"),
+                F.max(is_cause).alias("is_cause"),
+                F.max("category").alias("category"),
+                F.max(F.when(is_cause, F.col("was_read"))).alias("was_read"),
+                F.max(F.when(is_cause, F.col("may_lack"))).alias("may_lack"),
+            )
+        )
+        has_kind = F.col("kind").isNotNull()
+        groups = of_kinds.groupBy("group").agg(
+            F.max("is_cause").alias("has_cause"),
+            F.sum("followers").alias("followers"),
+            F.sum(F.when(has_kind, F.col("followers"))).alias("events"),
+            F.max(F.when(has_kind, F.col("followers"))).alias("of_one_kind"),
+            F.max("category").alias("category"),
+            F.max("was_read").alias("was_read"),
+            F.max("may_lack").alias("may_lack"),
+        )
+        is_copy, is_followed = F.col("category").isNotNull(), F.col("followers") > 0
+        in_order = (
+            F.col("has_cause")
+            & (F.coalesce("of_one_kind", F.lit(0)) <= 1)
+            & (~is_copy | is_followed | F.col("may_lack"))
+        )
+        return groups.select(
+            "group",
+            "category",
+            "was_read",
+            F.coalesce("events", F.lit(0)).alias("events"),
+            is_followed.alias("is_followed"),
+            in_order.alias("in_order"),
+        )
+
+    def counts_in_order(self) -> Mapping[str, Column]:
+        """Return what is counted over causes in order."""
+        is_followed, was_read = F.col("is_followed"), F.col("was_read")
+        of_copy = {
+            "reserved": F.lit(True),
+            "handled": is_followed,
+            "pending": ~is_followed & ~was_read,
+            "silent": ~is_followed & was_read,
+        }
+        counts = {
+            f"{n} {name}": ((F.col("category") == n) & condition).cast("int")
+            for n in range(len(self.categories))
+            for name, condition in of_copy.items()
+        }
+        return {**counts, "events": F.col("events"), "causes": is_followed.cast("int")}
 
     @property
     def silent_types(self) -> list[str]:
@@ -132,33 +217,35 @@ def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataF
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
-    grouped = (
-        progress.marked(rows)
-        .withColumn("has_cause", F.max(is_cause).over(whole))
-        .withColumn("followers", F.sum(F.when(is_cause, 0).otherwise(1)).over(whole))
-        .withColumn("cause_id", F.first("id").over(whole))
-        .withColumn("cause_stream", F.first("stream_name").over(whole))
-        .withColumn("cause_category", F.first("category").over(whole))
-        .withColumn("id_before", F.lag("id").over(in_order))
-        .withColumn(
-            "is_again",
-            ~is_cause
-            & (F.lag("is_cause").over(in_order) == F.lit(False))
-            & (F.lag("stream_name").over(in_order) == F.col("stream_name"))
-            & (F.lag("type").over(in_order) == F.col("type")),
-        )
-    )
+    def before(name: str) -> Column:
+        return F.lag(name).over(in_order)
+
     again = (
-        F.col("has_cause")
-        & F.coalesce("is_again", F.lit(False))
+        ~is_cause
+        & F.first(is_cause).over(whole)
         & (F.col("type") != PSEUDO_EVENT)
-        & ~(_is_derived("id") & _is_derived("id_before"))
+        & ~before("is_cause")
+        & (before("stream_name") == F.col("stream_name"))
+        & (before("type") == F.col("type"))
     )
-    marked = grouped.withColumn("is_twice", again).withColumn(
+    # In few steps, for Spark analyses each of them by itself.
+    grouped = progress.marked(rows).withColumns(
+        {
+            "has_cause": F.first(is_cause).over(whole),
+            "followers": F.sum(F.when(is_cause, 0).otherwise(1)).over(whole),
+            "cause_id": F.first("id").over(whole),
+            "cause_stream": F.first("stream_name").over(whole),
+            "cause_category": F.first("category").over(whole),
+            "id_before": before("id"),
+            "is_again": F.coalesce(again, F.lit(False)),
+        }
+    )
+    is_twice = F.col("is_again") & ~(_is_derived("id") & _is_derived("id_before"))
+    marked = grouped.withColumn("is_twice", is_twice).withColumn(
         "nth_twice", F.sum(F.when(F.col("is_twice"), 1).otherwise(0)).over(so_far)
     )
     is_followed = F.col("followers") > 0
-    is_silent = F.col("type").isin(*silent_types) if silent_types else F.lit(False)
+    is_silent = _is_silent(silent_types)
     verdict = (
         F.when(F.col("is_copy") & is_followed, "handled")
         .when(F.col("is_copy") & F.col("is_letter"), "dead")
@@ -193,6 +280,11 @@ def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataF
     )
 
 
+def _is_silent(types: Sequence[str]) -> Column:
+    """Return whether the handling of a command may leave nothing in the log."""
+    return F.col("type").isin(*types) if types else F.lit(False)
+
+
 def _is_derived(id_: str) -> Column:
     """Return whether the id of an event is one that the framework derives from its cause.
 
@@ -220,3 +312,11 @@ def _is_derived(id_: str) -> Column:
     ordinals = F.sequence(F.lit(0), F.col("followers").cast("int") - 1)
     same = F.exists(ordinals, lambda n: derived(n) == F.col(id_))
     return F.coalesce(same, F.lit(False))  # of what is no UUID nothing is derived
+
+
+if __name__ == "__main__":
+    # The modules beside this one are no names of the world.
+    del sys.path[0]
+    from spark_jobs.submit import main
+
+    main("effects")

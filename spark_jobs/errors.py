@@ -23,6 +23,10 @@ class StateError(ReservationError):
     """The state of earlier runs can not be gone on from."""
 
 
+class ArchiveError(ReservationError):
+    """An archive can not be gone on from, or read."""
+
+
 class ThresholdError(ReservationError):
     """The text of an option names no threshold."""
 

@@ -11,8 +11,6 @@ A run writes a folder of its own. It counts once the file ``CURRENT`` names it, 
 on the way leaves the state as it was.
 """
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs import judging
 from spark_jobs.errors import StateError
 from spark_jobs.judging import Counts, Job, Read
+from spark_jobs.locked import locked
 from spark_jobs.progress import Consumed, Progress
 
 _VERSION = 1
@@ -48,6 +47,20 @@ class _Consumed(msgspec.Struct, frozen=True):
     letters: list[int]
 
 
+class Lasting(msgspec.Struct, frozen=True):
+    """What whoever follows the store has noted of the violations (`spark_jobs.lasting`).
+
+    Attributes:
+        folder: where it is noted of each.
+        standing: how many of each finding were told and are there still.
+        waits_since: since when the first of those lasts that were not told yet; None if all were.
+    """
+
+    folder: str
+    standing: dict[str, int]
+    waits_since: datetime | None
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """What a state says of itself.
 
@@ -60,6 +73,7 @@ class Manifest(msgspec.Struct, frozen=True):
         progress: how far the consumers were.
         counts: what each job had counted.
         rows: for each job, the folders in which its rows are.
+        lasting: how long violations last; None if nobody has followed the store.
     """
 
     version: int
@@ -70,6 +84,7 @@ class Manifest(msgspec.Struct, frozen=True):
     progress: dict[str, _Consumed]
     counts: dict[str, Counts]
     rows: dict[str, list[str]]
+    lasting: Lasting | None = None
 
     def was(self) -> Progress:
         """Return how far the consumers were."""
@@ -89,7 +104,7 @@ class State:
         self._component = component
         self._declaration = declaration
         self.manifest = self._current()
-        self._remove_leftovers()
+        self.remove_leftovers()
 
     def _current(self) -> Manifest | None:
         current = self.folder / _CURRENT
@@ -119,13 +134,15 @@ class State:
             )
         return manifest
 
-    def _remove_leftovers(self) -> None:
+    def remove_leftovers(self) -> None:
         """Remove what runs left that died, or that later ones made needless."""
         manifest = self.manifest
         needed = set()
         if manifest is not None:
             needed = {name.split("/")[0] for names in manifest.rows.values() for name in names}
             needed.add(_run_name(manifest.run))
+            if manifest.lasting is not None:
+                needed.add(manifest.lasting.folder.split("/")[0])
         for path in self.folder.glob("run-*"):
             if path.name not in needed:
                 shutil.rmtree(path)
@@ -164,25 +181,17 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
     Raises:
         StateError: it is in use, another component's, or can not be read or made.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StateError(f"The state {folder} can not be made: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StateError(
-                f"The state in {folder} is in use by another run; wait for it, or name another"
-            ) from error
+    with locked(folder, "LOCK", "state", StateError):
         yield State(folder, component, declaration)
-    finally:
-        os.close(lock)
 
 
 class Step:
-    """One run's way from a state to the next."""
+    """One run's way from a state to the next.
+
+    Attributes:
+        name: the folder of the run, within that of the state.
+        lasting: what is noted of how long violations last.
+    """
 
     def __init__(
         self,
@@ -207,21 +216,36 @@ class Step:
         self._progress = progress
         before = state.manifest
         self._before = before
+        self.lasting = None if before is None else before.lasting
         self._run = 1 if before is None else before.run + 1
-        self._folder = state.folder / _run_name(self._run)
+        self.name = _run_name(self._run)
+        self._folder = state.folder / self.name
         self._heads = dict(heads)
         self._counts: dict[str, Counts] = {}
         self._rows: dict[str, list[str]] = {}
+        self._added: dict[str, list[str]] = {}
         self._goes_back = before is not None and _goes_back(before.was(), progress)
 
+    def add(self, job: Job, read: Read, part: str = "rows") -> None:
+        """Take in rows of a job that are new; a part that is taken in again is the same part."""
+        folder = f"{self.name}/{job.name}/{part}"
+        job.rows(read).write.mode("overwrite").parquet(str(self._state.folder / folder))
+        added = self._added.setdefault(job.name, [])
+        if folder not in added:
+            added.append(folder)
+
     def take(self, job: Job) -> Counts:
-        """Judge what is new, and what it changes; return what a run over everything would count."""
+        """Judge what is new, and what it changes; return what a run over everything would count.
+
+        What is new is what was added, or else what is read now.
+        """
         before = self._before
-        here = f"{_run_name(self._run)}/{job.name}"
-        job.rows(self._read_new).write.parquet(str(self._state.folder / here / "rows"))
+        here = f"{self.name}/{job.name}"
+        if job.name not in self._added:
+            self.add(job, self._read_new)
         older = [] if before is None else before.rows[job.name]
-        self._rows[job.name] = [*older, f"{here}/rows"]
-        new = self._read(f"{here}/rows")
+        self._rows[job.name] = [*older, *self._added[job.name]]
+        new = self._read(*self._added[job.name])
         if before is None:
             after = judging.run(job, new, self._progress, with_open=True)
             counts, findings = after.counts, after.findings
@@ -242,6 +266,7 @@ class Step:
                 kept = self._read(f"{was}/findings").join(touched, "group", "left_anti")
                 findings = kept.unionByName(findings)
             earlier.kept.unpersist()
+            known.unpersist()
         findings.write.parquet(str(self._state.folder / here / "findings"))
         after.open_groups.write.parquet(str(self._state.folder / here / "open"))
         after.kept.unpersist()
@@ -250,20 +275,24 @@ class Step:
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        folders = [f"{_run_name(self._run)}/{name}/findings" for name in self._rows]
+        folders = [f"{self.name}/{name}/findings" for name in self._rows]
         return judging.together([self._read(folder) for folder in folders])
 
     def rows(self, job: Job) -> DataFrame:
         """Return all rows of a job that was taken."""
         return self._read(*self._rows[job.name])
 
-    def commit(self) -> None:
-        """Let the state be what this run made of it."""
+    def bring_together(self) -> None:
+        """Put rows that lie in too many folders into one."""
         for name, folders in self._rows.items():
             if len(folders) > _FOLDERS:
-                together = f"{_run_name(self._run)}/{name}/together"
+                together = f"{self.name}/{name}/together"
                 self._read(*folders).write.parquet(str(self._state.folder / together))
                 self._rows[name] = [together]
+
+    def commit(self) -> None:
+        """Let the state be what this run made of it."""
+        self.bring_together()
         manifest = Manifest(
             version=_VERSION,
             component=self._state._component,
@@ -276,11 +305,13 @@ class Step:
             },
             counts=self._counts,
             rows=self._rows,
+            lasting=self.lasting,
         )
         (self._folder / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
         beside = self._state.folder / f".{_CURRENT}"
-        beside.write_text(f"{_run_name(self._run)}\n")
+        beside.write_text(f"{self.name}\n")
         beside.replace(self._state.folder / _CURRENT)
+        self._state.manifest = manifest
 
     def _read(self, *folders: str) -> DataFrame:
         return self._spark.read.parquet(*(str(self._state.folder / name) for name in folders))

@@ -17,6 +17,31 @@ _INSTALL = (
 )
 
 
+def kept_classes() -> Path:
+    """Return where `spark_jobs.classes` keeps Java's classes: in the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "reservation" / "spark-classes.jsa"
+
+
+def options(*, small: bool) -> str:
+    """Return what Java is told when Spark's driver is started.
+
+    Args:
+        small: whether there is so little to do that it is not worth compiling it well.
+    """
+    kept = kept_classes()
+    return " ".join(
+        [
+            # A Java process without memory answers nothing any more; ended, it is noticed.
+            "-XX:+ExitOnOutOfMemoryError",
+            # A job wants to be done soon, and does not mind to pause.
+            "-XX:+UseParallelGC",
+            *(["-XX:TieredStopAtLevel=1"] if small else []),
+            *([f'"-XX:SharedArchiveFile={kept}"'] if kept.is_file() else []),
+        ]
+    )
+
+
 def require_java() -> int:
     """Return the major version of the Java that Spark will use.
 

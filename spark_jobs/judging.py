@@ -32,6 +32,35 @@ class Read(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Reads columns of categories from messages that are there.
+
+    Attributes:
+        messages: the messages.
+    """
+
+    messages: DataFrame
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return them; see `Read`."""
+        category = F.col("category")
+        wanted = category.isin(*categories)
+        if firsts_of:
+            wanted &= ~category.isin(*firsts_of) | (F.col("position") == 0)
+        return self.messages.where(wanted).select(*columns)
+
+
+def number_of(name: Column, names: Sequence[str]) -> Column:
+    """Return where a name is in a list, from 0; null if it is not in it."""
+    number = F.lit(None).cast("int")
+    for n, one in enumerate(names):
+        number = F.when(name == one, n).otherwise(number)
+    return number
+
+
 # The columns of findings, in the order in which they are put out.
 FINDING = (
     "finding",
@@ -122,37 +151,3 @@ def together(findings: Sequence[DataFrame]) -> DataFrame:
     """Return what several jobs found as one."""
     columns = [one.select(*FINDING) for one in findings]
     return reduce(DataFrame.unionByName, columns)
-
-
-class Whole:
-    """A run over everything."""
-
-    def __init__(self, read: Read, progress: Progress) -> None:
-        """Begin.
-
-        Args:
-            read: reads the categories.
-            progress: how far the consumers are.
-        """
-        self._read = read
-        self._progress = progress
-        self._judged: list[Judged] = []
-
-    def take(self, job: Job) -> Counts:
-        """Judge all of a job's rows; return what was counted."""
-        judged = run(job, self.rows(job), self._progress)
-        self._judged.append(judged)
-        return judged.counts
-
-    def findings(self) -> DataFrame:
-        """Return all rows that need attention, of the jobs that were taken."""
-        return together([one.findings for one in self._judged])
-
-    def rows(self, job: Job) -> DataFrame:
-        """Return all rows of a job."""
-        return job.rows(self._read)
-
-    def commit(self) -> None:
-        """Let go of what was kept."""
-        for one in self._judged:
-            one.kept.unpersist()

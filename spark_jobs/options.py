@@ -26,6 +26,7 @@ class Reading:
         self.categories = categories(options)
         self.columns = asked_for(options)
         self.after: dict[str, int] = json.loads(options.get("after", "{}"))
+        self.until: dict[str, int] | None = json.loads(options.get("until", "null"))
         self.firsts: list[str] = json.loads(options.get("firsts", "[]"))
         self.partitions = number(options, "partitions", _PARTITIONS)
         self.declaration = Declaration.from_json(options.get("declaration", '{"keys":{}}'))
@@ -33,13 +34,18 @@ class Reading:
     @property
     def schema(self) -> pa.Schema:
         """The columns, in Arrow's words."""
-        return pa.schema([(name, _ARROW[columns.TYPES[name]]) for name in self.columns])
+        return arrow_schema(self.columns)
 
     def query(self, category: str, conditions: Sequence[sql.Composable] = ()) -> columns.Query:
         """Return what is read of a category."""
         if category in self.firsts:
-            conditions = [*conditions, sql.SQL("m.position = 0")]
+            conditions = [*conditions, columns.FIRST]
         return columns.Query(category, self.columns, self.declaration, conditions)
+
+
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """Return columns with their types, in Arrow's words."""
+    return pa.schema([(name, _ARROW[columns.TYPES[name]]) for name in names])
 
 
 def categories(options: Mapping[str, str]) -> list[str]:

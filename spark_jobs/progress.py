@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,10 @@ class Consumed:
     before: datetime | None = None
     letters: Sequence[int] = ()
 
-    def has_read(self) -> Column:
+    def has_read(self) -> "Column":
         """Return whether a message was read, of rows with ``global_position`` and ``time``."""
+        from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
         if self.position is not None:
             return F.col("global_position") <= self.position
         return F.col("time") < F.lit(self.before)
@@ -36,26 +39,27 @@ class Progress:
 
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
 
-    def marked(self, messages: DataFrame) -> DataFrame:
+    def marked(self, messages: "DataFrame") -> "DataFrame":
         """Add ``was_read`` and ``is_letter`` to messages with category, global position and time.
 
         Of a category that nothing is known of, nothing was read.
         """
+        import pyarrow as pa
+        from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
         was_read = F.lit(False)
         for category, consumed in self.consumed.items():
             was_read = F.when(F.col("category") == category, consumed.has_read()).otherwise(
                 was_read
             )
         letters = [
-            (category, position, True)
+            {"category": category, "global_position": position, "found": True}
             for category, consumed in self.consumed.items()
             for position in consumed.letters
         ]
         read = messages.withColumn("was_read", was_read)
         if not letters:
             return read.withColumn("is_letter", F.lit(False))
-        rows = messages.sparkSession.createDataFrame(
-            letters, "category string, global_position bigint, found boolean"
-        )
+        rows = messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters))
         joined = read.join(F.broadcast(rows), ["category", "global_position"], "left")
         return joined.withColumn("is_letter", F.coalesce("found", F.lit(False))).drop("found")

@@ -64,20 +64,30 @@ SELECT max(of.global_position) FROM (
 ) AS of
 
 -- name: messages
--- A range of a category.
 SELECT {columns}
 FROM (
   SELECT m.*, m.kept::text AS kept_text
   FROM (
     SELECT m.*, {kept} AS kept
     FROM message_store.messages m
-    WHERE message_store.category(m.stream_name) = {category}
-      AND m.global_position BETWEEN {first} AND {last}
-      AND {filters}
+    WHERE {where}
     OFFSET 0
   ) AS m
   OFFSET 0
 ) AS m
+
+-- name: of_range
+-- Those of a range of a category.
+message_store.category(m.stream_name) = {category} AND m.global_position BETWEEN {first} AND {last}
+
+-- name: of_positions
+-- Those at some global positions, if they are in some categories.
+m.global_position = ANY ({positions}::bigint[])
+      AND message_store.category(m.stream_name) = ANY ({categories})
+      AND (m.position = 0 OR NOT message_store.category(m.stream_name) = ANY ({firsts_of}))
+
+-- name: category_of
+message_store.category(m.stream_name)
 
 -- name: position_of_eventide
 -- The lowest of the positions that the consumers of a category stored, each in a stream of its own; a
@@ -99,3 +109,40 @@ ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMI
 
 -- name: holds
 SELECT FROM message_store.messages m WHERE m.global_position = %(global_position)s AND m.id = %(id)s::uuid
+
+-- name: older
+-- The last message before the first one that is not older, of a part of a category.
+SELECT m.global_position, m.id FROM message_store.messages m
+WHERE (message_store.category(m.stream_name), m.global_position)
+      BETWEEN (%(category)s, %(first)s)
+      AND (%(category)s, coalesce((
+        SELECT younger.global_position - 1 FROM message_store.messages younger
+        WHERE (message_store.category(younger.stream_name), younger.global_position)
+              BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
+          AND younger.time >= %(before)s
+        ORDER BY message_store.category(younger.stream_name), younger.global_position LIMIT 1
+      ), %(last)s))
+ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMIT 1
+
+-- name: sums
+-- By day: how many messages there are, the first and the last, and the sums of two parts of their hashes.
+SELECT to_char(m.time AT TIME ZONE 'UTC', 'YYYY-MM-DD'), count(*), min(m.global_position),
+       max(m.global_position), sum(('x' || substr(m.hash, 1, 15))::bit(60)::bigint),
+       sum(('x' || substr(m.hash, 16, 15))::bit(60)::bigint)
+FROM (
+  SELECT m.time, m.global_position,
+         encode(sha256(convert_to(concat({columns}), 'UTF8')), 'hex') AS hash
+  FROM ({messages}) AS m
+  OFFSET 0
+) AS m
+GROUP BY 1
+
+-- name: hashed
+-- A column as it is hashed: its length before it, so that nothing can pass from one into the next.
+coalesce(length({value}) || ':' || {value}, '-')
+
+-- name: hashed_time
+(extract(epoch FROM m.time) * 1000000)::bigint::text
+
+-- name: hashed_value
+m.{column}::text

@@ -4,7 +4,8 @@ Every row of the categories gets one verdict. Rows of one key are put in order, 
 first and then its commands as they came; the content of the first row is what the key stands for.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from spark_jobs.declaration import Declaration
-from spark_jobs.judging import Counts, Read
+from spark_jobs.judging import Counts, Read, number_of
 from spark_jobs.keys import with_function_keys
 from spark_jobs.progress import Progress
 from spark_jobs.result import Reconciled
@@ -68,13 +69,20 @@ class Reconcile:
         Events stand for the reservations of commands that initiate: the first of the entity's
         stream. Pseudo events start none, so what follows them may.
         """
+        messages = self._messages(read, _MESSAGE, ["causation", "content", "sender"])
+        return messages.withColumn("group", _group())
+
+    def _messages(self, read: Read, message: Sequence[str], made: Sequence[str]) -> DataFrame:
+        """Return columns of commands and reservations, and what each of them is."""
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
-        made = ["key_category", "key_stream", "causation", "is_copy", "content", "sender"]
+        needed = ["key_category", "key_stream", "is_copy"]
+        if declaration.by_function:
+            needed.append("function_data")
         messages = with_function_keys(
             read(
                 [component.command_category, *component.reservation_categories, *starts],
-                [*_MESSAGE, *made, *(["function_data"] if declaration.by_function else [])],
+                [*message, *made, *needed],
                 # Only what leaves pseudo events may let another than the first start a stream.
                 firsts_of=[] if component.strategies else starts,
             ),
@@ -84,29 +92,102 @@ class Reconcile:
         )
         category, type_ = F.col("category"), F.col("type")
         was_sent = category == component.command_category
+        is_command = was_sent & ~F.col("is_copy")
         is_start = category == component.name
         is_right = F.lit(False)
         for name, key in declaration.keys.items():
             is_right |= (category == key.category) & (type_ == name)
-        return (
-            messages.where(
-                (was_sent & F.col("key_category").isNotNull())
-                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
-            )
-            .select(
-                F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
-                (was_sent & ~F.col("is_copy")).alias("is_command"),
-                (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
-                F.when(was_sent & ~F.col("is_copy"), F.col("key_stream"))
-                .otherwise(F.col("stream_name"))
-                .alias("key_stream"),
-                "causation",
-                "content",
-                "sender",
-                *_MESSAGE,
-            )
-            .withColumn("group", _group())
+        return messages.where(
+            (was_sent & F.col("key_category").isNotNull())
+            | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+        ).select(
+            F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
+            is_command.alias("is_command"),
+            (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
+            F.when(is_command, F.col("key_stream"))
+            .otherwise(F.col("stream_name"))
+            .alias("key_stream"),
+            *message,
+            *made,
         )
+
+    def sketch(self, read: Read, progress: Progress) -> DataFrame:
+        """Return of each row what it says and what it is, in numbers."""
+        message = ["category", "global_position", "stream_name", "type", "time"]
+        rows = progress.marked(self._messages(read, message, ["causation", "says"]))
+        is_command, pair = F.col("is_command"), F.col("pair")
+        is_start = ~is_command & (pair == self.component.name)
+        return rows.select(
+            F.xxhash64(_group()).alias("group"),
+            "global_position",
+            number_of(pair, self.pairs).alias("pair"),
+            is_command.alias("is_command"),
+            is_start.alias("is_start"),
+            # What starts a stream says what the command says that it follows.
+            F.when(~is_start, F.col("says")).alias("says"),
+            F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
+            # Whether it waits for the consumer.
+            (
+                is_command
+                & F.col("key_stream").isNotNull()
+                & ~F.col("was_read")
+                & ~F.col("is_letter")
+            ).alias("waits"),
+        )
+
+    def groups(self, sketch: DataFrame) -> DataFrame:
+        """Tell which keys are in order.
+
+        All commands of such a key say the same; it has one reservation, which says it too, or the
+        consumer has still to read them all.
+        """
+        is_command = F.col("is_command")
+        groups = sketch.groupBy("group").agg(
+            F.count_if(is_command).alias("commands"),
+            F.count_if(~is_command).alias("reservations"),
+            F.count_if("is_start").alias("starts"),
+            F.count_if("waits").alias("waiting"),
+            F.min("pair").alias("pair"),
+            F.max("pair").alias("last_pair"),
+            F.min("says").alias("says"),
+            F.max("says").alias("last_says"),
+            F.min(F.when(is_command, F.col("global_position"))).alias("first_command"),
+            F.max("follows").alias("follows"),
+        )
+        commands, reservations = F.col("commands"), F.col("reservations")
+        is_one = (F.col("pair") == F.col("last_pair")) & F.coalesce(
+            F.col("says") == F.col("last_says"), F.lit(True)
+        )
+        follows = F.coalesce(F.col("follows") == F.col("first_command"), F.lit(True))
+        is_reserved = is_one & (commands > 0) & (reservations == 1) & follows
+        is_pending = is_one & (commands > 0) & (F.col("waiting") == commands) & (reservations == 0)
+        # A stream that no command starts stands for nothing here.
+        is_nothing = (commands == 0) & (reservations == 1) & (F.col("starts") == 1)
+        return groups.select(
+            "group",
+            "pair",
+            "commands",
+            is_reserved.alias("is_reserved"),
+            is_pending.alias("is_pending"),
+            (is_reserved | is_pending | is_nothing).alias("in_order"),
+        )
+
+    def counts_in_order(self) -> Mapping[str, Column]:
+        """Return what is counted over keys in order."""
+        commands = F.col("commands")
+        is_key = (commands > 0).cast("int")
+        of_key = {
+            "commands": commands,
+            "keys": is_key,
+            "duplicates": commands - is_key,
+            "reserved": F.col("is_reserved").cast("int"),
+            "pending": F.col("is_pending").cast("int"),
+        }
+        return {
+            f"{n} {name}": F.when(F.col("pair") == n, count)
+            for n in range(len(self.pairs))
+            for name, count in of_key.items()
+        }
 
     def judge(self, rows: DataFrame, progress: Progress) -> DataFrame:
         """Give every command and reservation its verdict."""
@@ -171,23 +252,28 @@ def judge(rows: DataFrame, progress: Progress, initiating: str | None = None) ->
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    says = progress.marked(rows).withColumn("says", F.struct("type", "content"))
+    says: Column = F.struct("type", "content")
+    meant = F.first(says).over(whole)
     starts = F.lit(False)
+    marked = progress.marked(rows)
     if initiating is not None:
         # An event says what the command says that it follows, and nothing if it follows another.
         starts = ~is_command & (F.col("pair") == initiating)
-        followed = F.first("causation").over(whole)
-        meant = F.max(F.when(is_command & (F.col("global_position") == followed), F.col("says")))
-        says = says.withColumn("says", F.when(starts, meant.over(whole)).otherwise(F.col("says")))
-    judged = (
-        says.withColumn("meant", F.first("says").over(whole))
-        .withColumn("is_reserved", F.max(~is_command).over(whole))
-        .withColumn("has_command", F.max(is_command).over(whole))
-        .withColumn("same", F.col("says").eqNullSafe(F.col("meant")))
-        .withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
-        .withColumn("nth_command", count(is_command).over(so_far))
-        .withColumn("nth_reservation", count(~is_command).over(so_far))
-    )
+        marked = marked.withColumn("followed", F.first("causation").over(whole))
+        is_followed = is_command & (F.col("global_position") == F.col("followed"))
+        followed = F.max(F.when(is_followed, says)).over(whole)
+        meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
+        says = F.when(starts, followed).otherwise(says)
+    # In few steps, for Spark analyses each of them by itself.
+    judged = marked.withColumns(
+        {
+            "same": says.eqNullSafe(meant),
+            "is_reserved": F.max(~is_command).over(whole),
+            "has_command": F.max(is_command).over(whole),
+            "nth_command": count(is_command).over(so_far),
+            "nth_reservation": count(~is_command).over(so_far),
+        }
+    ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
     unreserved = (
         F.when(F.col("is_letter"), "dead").when(F.col("was_read"), "missing").otherwise("pending")
     )
@@ -244,3 +330,11 @@ def _counts(here: Column) -> dict[str, Column]:
     for name, verdict in _VERDICTS.items():
         counts[name] = count(F.col("verdict") == verdict)
     return counts
+
+
+if __name__ == "__main__":
+    # The modules beside this one are no names of the world.
+    del sys.path[0]
+    from spark_jobs.submit import main
+
+    main("reconcile")

@@ -4,6 +4,7 @@ The sends of a key are put in order of their time, and each is held against the 
 else is counted from there, so the commands are read once and sorted once.
 """
 
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -138,3 +139,11 @@ def _sender(row: Row) -> Sender:
 
 def _burst(row: Row) -> Burst:
     return Burst(row["key_stream"], row["sends"], moment(-row["minus_first"]), moment(row["last"]))
+
+
+if __name__ == "__main__":
+    # The modules beside this one are no names of the world.
+    del sys.path[0]
+    from spark_jobs.submit import main
+
+    main("reissues")

@@ -1,15 +1,18 @@
 """A component's reconciliation, from the snapshot to the report."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from spark_jobs import archived
+from spark_jobs.archived import Archive
 from spark_jobs.declaration import Declaration
 from spark_jobs.result import Finding, Report
 from spark_jobs.session import LOCAL, spark_session
@@ -19,7 +22,9 @@ from spark_jobs.snapshot import GRACE, Snapshot, exported_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs import incremental, judging
+    from spark_jobs import incremental, whole
+    from spark_jobs.effects import Effects
+    from spark_jobs.reconcile import Reconcile
 
 # How many rows of each finding are shown; the Parquet output has all of them.
 SAMPLES = 20
@@ -33,10 +38,13 @@ class Run:
         component: whose commands and events are looked at.
         app, app_dir: the app path by which Spark's workers load it, and its folder.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        grace: how long a consumer may take, where nobody tells how far it is.
+        grace: how long a consumer may take, where nobody tells how far it is; for whoever follows
+            the store, how long a violation may last before it is told.
         details: whether latency, volume and reissues are wanted as well.
         findings: a folder that does not exist yet, for every row that needs attention as Parquet.
         state: the folder of what earlier runs have read; None to read everything.
+        jdbc: the jar of PostgreSQL's JDBC driver, to read through it; None to read through ADBC.
+        archive: the folder of an archive that is read as well; None to read the store only.
         master, remote, conf: where Spark runs, and its properties; see `spark_jobs.session`.
     """
 
@@ -48,6 +56,8 @@ class Run:
     details: bool = False
     findings: Path | None = None
     state: Path | None = None
+    jdbc: Path | None = None
+    archive: Path | None = None
     master: str | None = LOCAL
     remote: str | None = None
     conf: Sequence[str] = ()
@@ -80,42 +90,43 @@ def reconcile(
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
         SparkSettingError: a property can not be passed on.
         StateError: the state can not be gone on from.
+        ArchiveError: the archive can not be read.
         SparkJobError: the job did not come to its end, or the findings can not be written.
     """
+    with working(run, watch) as (snapshot, spark):
+        return in_session(run, snapshot, spark)
+
+
+@contextmanager
+def working(
+    run: Run, watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None
+) -> "Iterator[tuple[Snapshot, SparkSession]]":
+    """Give a snapshot, and a session that is watched, for what a run is to do."""
     with (
         exported_snapshot(run.database_url) as snapshot,
         spark_session(
             run.database_url,
             master=run.master,
             remote=run.remote,
-            conf=run.conf,
+            conf=[*run.conf, *([] if run.jdbc is None else [f"spark.jars={run.jdbc.resolve()}"])],
             app=run.app,
             app_dir=run.app_dir,
+            small=snapshot.is_small(),
         ) as spark,
         nullcontext() if watch is None else watch(spark),
     ):
-        return in_session(run, snapshot, spark)
+        yield snapshot, spark
 
 
 def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
     """Do the same in a session and under a snapshot that are there."""
-    from spark_jobs.effects import Effects
-    from spark_jobs.reconcile import Reconcile
-
-    component = run.component
-    # To ask whether a condition can be left to the server takes a process of its own at each read.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    # Elsewhere the modules of the app were sent to the workers.
-    is_here = run.remote is None and run.master is not None and is_local(run.master)
-    app_dir = run.app_dir.resolve() if is_here else None
-    reconciling = Reconcile(component, run.app, app_dir)
-    following = Effects(component)
-    with _taking(run, snapshot, spark) as taking:
+    reconciling, following = jobs(run)
+    with opened(run, snapshot, spark) as taking:
         reconciled, effects = taking.take(reconciling), taking.take(following)
         findings = taking.findings()
         of_categories, events = following.results(effects)
         report = Report(
-            component=component.name,
+            component=run.component.name,
             time=snapshot.time,
             categories=reconciling.results(reconciled),
             effects=of_categories,
@@ -125,61 +136,137 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
         if run.findings is not None:
             findings.coalesce(1).write.parquet(str(run.findings))
         if run.details:
-            rows = taking.rows(reconciling)
-            report = _with_details(report, rows, taking.rows(following))
+            commands = taking.rows(reconciling)
+            report = with_latency(report, commands, taking.rows(following))
+            report = with_reissues(report, commands)
         taking.commit()
     return report
 
 
+def jobs(run: Run) -> "tuple[Reconcile, Effects]":
+    """Return the jobs that judge a component's messages."""
+    from spark_jobs.effects import Effects
+    from spark_jobs.reconcile import Reconcile
+
+    # Elsewhere the modules of the app were sent to the workers.
+    is_here = run.remote is None and run.master is not None and is_local(run.master)
+    app_dir = run.app_dir.resolve() if is_here else None
+    return Reconcile(run.component, run.app, app_dir), Effects(run.component)
+
+
+def heads(
+    component: Component,
+    state: "incremental.State",
+    snapshot: Snapshot,
+    archive: Archive | None = None,
+) -> "dict[str, incremental.Head]":
+    """Return the last message of each category, if the store is the one that the state is of.
+
+    Raises:
+        StateError: it is not.
+    """
+    from spark_jobs.incremental import Head
+
+    if state.manifest is not None:
+        state.check(
+            {
+                category: head.message_id is None or snapshot.holds(head.position, head.message_id)
+                for category, head in state.manifest.heads.items()
+            }
+        )
+    return {name: Head(*_head(name, snapshot, archive)) for name in categories_of(component)}
+
+
 @contextmanager
-def _taking(
+def opened(
     run: Run, snapshot: Snapshot, spark: "SparkSession"
-) -> "Iterator[judging.Whole | incremental.Step]":
+) -> "Iterator[whole.Whole | incremental.Step]":
     """Give what judges everything, or what is new since a state was written."""
-    from spark_jobs import incremental, judging
+    from spark_jobs import incremental
     from spark_jobs.categories import Categories
+    from spark_jobs.jdbc import Jdbc, jdbc_url
+    from spark_jobs.together import Together
+    from spark_jobs.whole import Whole
 
     component = run.component
     declaration = Declaration.of(component)
     progress = snapshot.progress(component, run.grace)
+    archive = _archive(run, declaration, snapshot)
+
+    def stored(after: Mapping[str, int]) -> "Categories | Jdbc":
+        if run.jdbc is None:
+            return Categories(spark, snapshot, declaration, after)
+        return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
+
+    def reading(after: Mapping[str, int]) -> "Categories | Jdbc | Together":
+        if archive is None:
+            return stored(after)
+        behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
+        return Together(spark, archive, declaration, stored({**after, **behind}), after)
+
     if run.state is None:
-        yield judging.Whole(Categories(spark, snapshot.id, declaration), progress)
+        read = reading({})
+        is_small = snapshot.is_small() and (archive is None or archive.is_small)
+        if isinstance(read, Jdbc) or run.jdbc is not None or is_small:
+            yield Whole(read, progress)
+        else:
+            yield Whole(read, progress, read.at)
         return
     with incremental.opened(run.state, component.name, declaration.to_json()) as state:
-        if state.manifest is not None:
-            state.check(
-                {
-                    category: head.message_id is None
-                    or snapshot.holds(head.position, head.message_id)
-                    for category, head in state.manifest.heads.items()
-                }
-            )
-        names = [component.command_category, *component.reservation_categories, component.name]
-        heads = {name: incremental.Head(*snapshot.head(name)) for name in names}
-        read = Categories(spark, snapshot.id, declaration, state.after)
-        yield incremental.Step(spark, state, read, heads, progress)
+        last = heads(component, state, snapshot, archive)
+        yield incremental.Step(spark, state, reading(state.after), last, progress)
 
 
-def _with_details(report: Report, messages: "DataFrame", effects: "DataFrame") -> Report:
-    """Return a report with latency, volume and reissues."""
+def categories_of(component: Component) -> list[str]:
+    """Return the categories in which a component's messages are: commands, copies and events."""
+    return [component.command_category, *component.reservation_categories, component.name]
+
+
+def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:
+    """Return the archive that is to be read too."""
+    if run.archive is None:
+        return None
+    archive = archived.there(
+        run.archive, run.component.name, declaration.to_json(), as_of=snapshot.time
+    )
+    archive.check(snapshot, run.component.command_category)
+    return archive
+
+
+def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[int, str | None]:
+    """Return the global position and id of a category's last message, wherever it is."""
+    head = snapshot.head(category)
+    return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
+
+
+def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Report:
+    """Return a report with latency and volume.
+
+    Args:
+        report: the report.
+        rows: those of `Reconcile`.
+        effects: those of `Effects`.
+    """
     from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-    from spark_jobs import latency, reissues
+    from spark_jobs import latency
 
-    commands = messages.where("is_command")
+    commands = rows.where("is_command")
     durations = latency.durations(
         commands,
         # What a command initiated is an event, and no reservation.
-        messages.where(~F.col("is_command") & (F.col("pair") != report.component)),
+        rows.where(~F.col("is_command") & (F.col("pair") != report.component)),
         effects.where(~F.col("is_cause")).withColumn("causation", F.col("group")),
     )
     told = latency.latencies(durations)
-    return dataclasses.replace(
-        report,
-        latency=told,
-        volume=latency.volumes(commands, told),
-        reissues=reissues.reissues(commands),
-    )
+    return dataclasses.replace(report, latency=told, volume=latency.volumes(commands, told))
+
+
+def with_reissues(report: Report, rows: "DataFrame") -> Report:
+    """Return a report with who sends again; of the rows of `Reconcile`."""
+    from spark_jobs import reissues
+
+    return dataclasses.replace(report, reissues=reissues.reissues(rows.where("is_command")))
 
 
 def samples(findings: "DataFrame") -> list[Finding]:
@@ -187,12 +274,15 @@ def samples(findings: "DataFrame") -> list[Finding]:
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+    from spark_jobs.moment import moment
+
     by_position = Window.partitionBy("finding").orderBy("global_position")
     rows = (
         findings.withColumn("nth", F.row_number().over(by_position))
         .where(F.col("nth") <= SAMPLES)
         .drop("nth")
         .orderBy("finding", "global_position")
+        .withColumn("time", F.unix_micros("time"))
         .collect()
     )
-    return [Finding(**row.asDict()) for row in rows]
+    return [Finding(**{**row.asDict(), "time": moment(row["time"])}) for row in rows]

@@ -18,7 +18,6 @@ from spark_jobs.java import require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 LOCAL = "local[*]"
 
@@ -35,8 +34,9 @@ def spark_session(
     conf: Sequence[str] = (),
     app: str | None = None,
     app_dir: str | Path = ".",
+    small: bool = False,
 ) -> Iterator["SparkSession"]:
-    """Give a Spark session in which the source ``message_store`` is known, and end it after.
+    """Give a Spark session for the jobs, and end it after.
 
     Workers on this machine take the database's address from the environment of this process. Those
     of a cluster are told it through a property, and only if there is no secret in it. Everything
@@ -50,6 +50,7 @@ def spark_session(
         conf: further properties as ``KEY=VALUE``, in the place of those that are set here.
         app: the app path of a component whose modules the workers need.
         app_dir: the folder that the app path starts from.
+        small: whether there is so little to do that starting takes longer than doing it.
 
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master or
@@ -68,7 +69,8 @@ def spark_session(
             session = _connected(remote, added)
         elif is_local:
             os.environ[DATABASE_VARIABLE] = database_url
-            session = _started(master, {**settings.local_properties(scratch), **added}, log)
+            properties = settings.local_properties(scratch, small=small)
+            session = _started(master, {**properties, **added}, log)
         else:
             properties = settings.cluster_properties(master, database_url, scratch)
             session = _started(master, {**properties, **added}, log)
@@ -77,7 +79,6 @@ def spark_session(
                 if remote is not None or master is not None:
                     _send_packages(session, scratch, app, app_dir)
                 reach.require_workers(session, database_url, app)
-            session.dataSource.register(_source())
             yield session
         except ReservationError:
             raise
@@ -163,12 +164,6 @@ def _pyspark() -> "type[SparkSession]":
             "Spark is not installed; install it with: pip install 'reservation[spark]'"
         ) from error
     return SparkSession
-
-
-def _source() -> "type[DataSource]":
-    from spark_jobs.source import MessageStoreSource
-
-    return MessageStoreSource
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from spark_jobs import java
 from spark_jobs.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.errors import SparkSettingError
 
@@ -17,6 +18,8 @@ OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # To find out how best to compress what is kept takes longer than to keep it.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # What is kept between two steps is divided by its size too, not into 200 parts.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
 }
@@ -92,15 +95,21 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def local_properties(scratch: Path) -> dict[str, str]:
-    """Return those of a Spark within this machine: no listener, no page, files of its own only."""
-    return {
-        **OF_SESSIONS,
-        **_on_this_machine(scratch),
-        "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
-        # A Java process without memory answers nothing any more; ended, it is noticed.
-        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+def local_properties(scratch: Path, *, small: bool = False) -> dict[str, str]:
+    """Return those of a Spark within this machine: no listener, no page, files of its own only.
+
+    Args:
+        scratch: the folder for its files.
+        small: whether there is little to do, which is then planned once and not compiled.
+    """
+    cores = os.cpu_count() or 1
+    of_size = {
+        "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
+        "spark.driver.extraJavaOptions": java.options(small=small),
     }
+    if small:
+        of_size["spark.sql.adaptive.enabled"] = "false"
+    return {**OF_SESSIONS, **_on_this_machine(scratch), **of_size}
 
 
 def cluster_properties(master: str | None, database_url: str, scratch: Path) -> dict[str, str]:

@@ -18,12 +18,18 @@ from reservation.queries import load_queries
 from reservation.store.connection import connect
 from reservation.store.errors import translated
 from reservation.store.install import is_attached
+from spark_jobs import ranges, sums
+from spark_jobs.columns import Query
 from spark_jobs.progress import Consumed, Progress
+from spark_jobs.sums import Sums
 
 _QUERIES = load_queries("spark_jobs")
 
 # How old a message is that counts as read where nobody tells how far the consumer is.
 GRACE = timedelta(minutes=5)
+
+# A log of fewer pages is small: 64 MB, some 200,000 messages.
+_PAGES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +75,71 @@ class Snapshot:
             return Consumed(int(position))
         return Consumed(None, before=self.time - grace)
 
+    def is_small(self) -> bool:
+        """Tell whether the log is so small that it takes longer to divide work than to do it."""
+        with translated():
+            (pages,) = self._connection.execute(_QUERIES["pages"]).fetchall()[0]
+        return int(pages) < _PAGES
+
+    def parts(self, query: Query, after: int, number: int, until: int | None = None) -> list[str]:
+        """Return the queries that read a category in parts of about equal numbers of messages.
+
+        Args:
+            query: what is read.
+            after: the global position to read on from.
+            number: into how many parts, at most.
+            until: the global position to read up to; None to read all.
+        """
+        connection, category = self._connection, query.category
+        last = ranges.head(connection, category) if until is None else until
+        return [
+            query.text(first, end, connection)
+            for first, end in ranges.divided(connection, category, after + 1, last, number)
+        ]
+
+    def nothing(self, query: Query) -> str:
+        """Return a query that gives the same columns and no row."""
+        return query.text(0, 0, self._connection)
+
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
         with translated():
             rows = self._connection.execute(_QUERIES["head"], {"category": category}).fetchall()
         return (int(rows[0][0]), str(rows[0][1])) if rows else (0, None)
+
+    def older(
+        self, category: str, before: datetime, *, after: int, up_to: int | None
+    ) -> tuple[int, str] | None:
+        """Return the last of the messages that a category begins with and that are all older.
+
+        Args:
+            category: the category.
+            before: the time that they are older than, in UTC.
+            after: the global position behind which it is taken to begin.
+            up_to: the highest global position that counts; None if all do.
+
+        Returns:
+            Its global position and id; None if the first is not older, or there is none.
+        """
+        values = {
+            "category": category,
+            "first": after + 1,
+            "last": ranges.LAST if up_to is None else up_to,
+            "before": before.replace(tzinfo=None),  # the column is without a zone
+        }
+        with translated():
+            rows = self._connection.execute(_QUERIES["older"], values).fetchall()
+        return (int(rows[0][0]), str(rows[0][1])) if rows else None
+
+    def sums(self, query: Query, first: int, last: int) -> dict[str, Sums]:
+        """Return what the server counts and hashes of a part of a category, by day.
+
+        Args:
+            query: what is read of the category.
+            first, last: the global positions that the part begins and ends with.
+        """
+        with translated():
+            return sums.of_store(self._connection, query, first, last)
 
     def holds(self, global_position: int, message_id: str) -> bool:
         """Tell whether the store holds a message."""

@@ -1,5 +1,6 @@
 """The Spark data source ``message_store``: categories of the store as a DataFrame.
 
+    spark.dataSource.register(MessageStoreSource)
     spark.read.format("message_store").option("category", "account:command").load()
 
 A category is read in ranges of global position that hold about equal numbers of messages, in
@@ -17,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
-from spark_jobs import columns, filters, reading
+from spark_jobs import columns, filters, ranges, reading
 from spark_jobs.options import Reading, asked_for
 from spark_jobs.stream import MessageStoreStreamReader
 
@@ -34,6 +35,7 @@ class MessageStoreSource(ds.DataSource):
             `spark_jobs.columns` for what there is.
         after: from where to read on, as a JSON object of categories and global positions; from
             the beginning of those that it does not name.
+        until: up to where a stream reads, as such an object; to the end without it.
         firsts: those of the categories of which no more is wanted than the first message of each
             stream, as a JSON list.
         snapshot: the id of an exported snapshot.
@@ -52,7 +54,7 @@ class MessageStoreSource(ds.DataSource):
 
     def schema(self) -> str:
         """Return the columns, in Spark's words."""
-        return ", ".join(f"{name} {columns.TYPES[name]}" for name in asked_for(self.options))
+        return columns.schema(asked_for(self.options))
 
     def reader(self, schema: StructType) -> "MessageStoreReader":
         """Return the reader; the schema is always the source's own."""
@@ -85,11 +87,11 @@ class MessageStoreReader(ds.DataSourceReader):
             found = [
                 (name, first, last)
                 for name in asked.categories
-                for first, last in reading.ranges(
+                for first, last in ranges.divided(
                     connection,
                     name,
                     asked.after.get(name, 0) + 1,
-                    reading.head(connection, name),
+                    ranges.head(connection, name),
                     asked.partitions,
                 )
             ]
@@ -102,7 +104,7 @@ class MessageStoreReader(ds.DataSourceReader):
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, in batches."""
         assert isinstance(partition, reading.Range)  # noqa: S101  as it was given
-        return reading.batches(partition, Reading(self._options).schema)
+        return partition.batches(Reading(self._options).schema)
 
 
 class FilteringReader(MessageStoreReader):

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_jobs import reading
+from spark_jobs import ranges, reading
 from spark_jobs.options import Reading, number
 
 Offset = dict[str, int]
@@ -60,7 +60,7 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
         if not isinstance(limit, ReadMaxRows):
             return end
         with reading.planning(None) as connection:
-            cut = reading.limited(connection, start, end, limit.max_rows)
+            cut = ranges.limited(connection, start, end, limit.max_rows)
         return {category: max(start[category], min(last, cut)) for category, last in end.items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's own
@@ -74,7 +74,7 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
             return [
                 reading.Range(asked.query(category).text(first, last, connection), None)
                 for category in asked.categories
-                for first, last in reading.ranges(
+                for first, last in ranges.divided(
                     connection, category, start[category] + 1, end[category], asked.partitions
                 )
             ]
@@ -82,9 +82,11 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range, in batches."""
         assert isinstance(partition, reading.Range)  # noqa: S101  as it was given
-        return reading.batches(partition, Reading(self._options).schema)
+        return partition.batches(Reading(self._options).schema)
 
     def _heads(self) -> Offset:
         asked = Reading(self._options)
+        if asked.until is not None:
+            return asked.until
         with reading.planning(None) as connection:
-            return {category: reading.head(connection, category) for category in asked.categories}
+            return {category: ranges.head(connection, category) for category in asked.categories}

@@ -5,7 +5,7 @@ The grammar is ``name[:N|N%]``, several by comma: ``missing`` is reached by more
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -108,18 +108,32 @@ def parse(text: str, *, failing: bool = True) -> tuple[Threshold, ...]:
     return tuple(found.values())
 
 
-def reached(report: Report, thresholds: Iterable[Threshold] = DEFAULT) -> tuple[Reached, ...]:
+def reached(
+    report: Report,
+    thresholds: Iterable[Threshold] = DEFAULT,
+    instead: Mapping[str, int] | None = None,
+) -> tuple[Reached, ...]:
     """Return those of the thresholds that a report has reached, in their order.
 
     Where there is nothing that a percentage could be taken of, anything is more than it.
+
+    Args:
+        report: what a run found.
+        thresholds: what is held against it.
+        instead: by name, what counts in the place of what the report says.
     """
+    counts = instead or {}
     wholes = {
         "commands": sum(one.commands for one in report.categories),
         "events": report.events.events,
         "reserved": sum(one.reserved for one in report.effects),
     }
     counted = (
-        Reached(threshold, report.count(threshold.name), wholes[threshold.of])
+        Reached(
+            threshold,
+            counts.get(threshold.name, report.count(threshold.name)),
+            wholes[threshold.of],
+        )
         for threshold in thresholds
     )
     return tuple(one for one in counted if _exceeds(one))

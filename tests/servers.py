@@ -77,6 +77,20 @@ class OwnServer:
         # One that is left over would keep the next from starting.
         assert not psutil.wait_procs(every, 60)[1]
 
+    @property
+    def user(self) -> str:
+        """The name of the user that it runs as."""
+        import psutil
+
+        return str(psutil.Process(self._server.get_pid()).username())
+
+    @property
+    def programs(self) -> Path:
+        """The folder of PostgreSQL's programs, of its version."""
+        import psutil
+
+        return Path(psutil.Process(self._server.get_pid()).exe()).parent
+
     def start(self) -> None:
         """Start it again; return when it lets clients in."""
         self._server.ensure_postgres_running()

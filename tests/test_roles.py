@@ -14,9 +14,8 @@ from reservation.queries import load_queries
 from reservation.store.connection import connect
 from reservation.store.install import SCHEMA_VERSION
 from reservation.store.roles import grant
-from spark_jobs.columns import TYPES, Query
+from spark_jobs.columns import TYPES, Chosen, Query
 from spark_jobs.declaration import Declaration
-from spark_jobs.reading import QUERIES
 from tests.bank import RESERVED, broken, drain, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import Started, run_cli
@@ -476,6 +475,7 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         "SELECT FROM message_store.type_summary",
     ):
         assert connection.execute(query).fetchall() != []
+    queries = load_queries("spark_jobs")
     with connection.transaction():
         for name, parameters in {
             "export_snapshot": None,
@@ -488,10 +488,12 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
             "sample": {"category": "account:command", "first": 1, "last": 9, "percent": 100},
             "limited": {"categories": ["account:command"], "first": [1], "last": [9], "rows": 1},
         }.items():
-            found = connection.execute(QUERIES[name], parameters).fetchall()
+            found = connection.execute(queries[name], parameters).fetchall()
             assert (found == []) == (name == "letters"), name  # of which there are none
         query = Query("account:command", list(TYPES), Declaration.of(account), [])
         assert len(connection.execute(query.text(1, 9, connection)).fetchall()) == 2
+        chosen = Chosen(["account:command"], list(TYPES), Declaration.of(account), [])
+        assert len(connection.execute(chosen.text([1, 2, 9])).fetchall()) == 2
     for statement in (
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
         "SELECT reservation.write_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, NULL)",

@@ -23,11 +23,11 @@ def as_json(report: Report, reached: Sequence[Reached]) -> dict[str, Any]:
         "thresholds": [_threshold(one) for one in reached],
         "categories": [_category(one) for one in report.categories if not one.initiates],
         "initiations": [_category(one) for one in report.categories if one.initiates],
-        "effects": [_object(one) for one in report.effects],
-        "events": _object(report.events),
-        "samples": [_object(one) for one in report.findings],
+        "effects": [as_object(one) for one in report.effects],
+        "events": as_object(report.events),
+        "samples": [as_object(one) for one in report.findings],
         "latency": [_latency(one) for one in report.latency],
-        "volume": [_object(one) for one in report.volume],
+        "volume": [as_object(one) for one in report.volume],
         "reissues": None if report.reissues is None else _reissues(report.reissues),
     }
 
@@ -46,29 +46,29 @@ def _threshold(reached: Reached) -> dict[str, Any]:
 
 
 def _category(one: Reconciled) -> dict[str, Any]:
-    values = _object(one)
+    values = as_object(one)
     del values["initiates"]  # the list that it is in says so
     return values
 
 
 def _latency(one: Latency) -> dict[str, Any]:
-    values = _object(one)
+    values = as_object(one)
     spans = {name: values.pop(name) for name in ("p50", "p95", "p99", "max")}
     return {**values, **{f"{name}Seconds": span for name, span in spans.items()}}
 
 
 def _reissues(one: Reissues) -> dict[str, Any]:
     return {
-        "senders": [_object(sender) for sender in one.senders],
+        "senders": [as_object(sender) for sender in one.senders],
         "longestGapSeconds": _value(one.longest_gap),
         "longestGapKey": one.longest_gap_key,
-        "bursts": [_object(burst) for burst in one.bursts],
+        "bursts": [as_object(burst) for burst in one.bursts],
         "longestSpanSeconds": _value(one.longest_span),
         "longestSpanKey": one.longest_span_key,
     }
 
 
-def _object(one: Any) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.result`
+def as_object(one: Any) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.result`
     """Return a dataclass as an object: camelCase, time spans in seconds, times as ISO 8601."""
     return {
         camel_case(name) + ("Seconds" if name == "longest_gap" else ""): _value(value)

@@ -1,6 +1,8 @@
 """Fixtures of the Spark tests: one session and one database for all of them."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,10 @@ from pyspark.sql import SparkSession
 from reservation import MessageStore, install
 from reservation.store.connection import connect
 from spark_jobs.session import spark_session
+from spark_jobs.source import MessageStoreSource
+
+# Where Debian's package libpostgresql-jdbc-java puts it.
+JDBC_JAR = Path(os.environ.get("RESERVATION_TEST_JDBC_JAR", "/usr/share/java/postgresql.jar"))
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +34,9 @@ def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]
 @pytest.fixture(scope="session")
 def spark(spark_database_url: str) -> Iterator[SparkSession]:
     """Give a Spark session with the source ``message_store``."""
-    with spark_session(spark_database_url, master="local[2]") as session:
+    conf = [f"spark.jars={JDBC_JAR}"] if JDBC_JAR.exists() else []
+    with spark_session(spark_database_url, master="local[2]", conf=conf, small=True) as session:
+        session.dataSource.register(MessageStoreSource)
         yield session
 
 

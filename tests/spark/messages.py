@@ -5,16 +5,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.judging import Read
+from spark_jobs.judging import Read, Rows
+from spark_jobs.progress import Progress
+from spark_jobs.whole import Whole
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 SCHEMA = (
     "category string, global_position bigint, position bigint, stream_name string, type string, "
     "id string, time timestamp, causation bigint, sender string, key_category string, "
-    "key_stream string, is_copy boolean, content string"
+    "key_stream string, is_copy boolean, content string, says bigint"
 )
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
 
@@ -31,6 +32,7 @@ def message(global_position: int, stream_name: str, type_: str, **columns: Any) 
         "id": f"id{global_position}",
         "time": START + timedelta(seconds=global_position),
         "is_copy": False,
+        "says": hash((type_, columns.get("content"))),
         **columns,
     }
 
@@ -38,14 +40,15 @@ def message(global_position: int, stream_name: str, type_: str, **columns: Any) 
 def reading(spark: SparkSession, messages: Sequence[dict[str, Any]]) -> Read:
     """Return what reads these messages as a job reads a store."""
     rows = [tuple(one[name] for name in COLUMNS) for one in messages]
+    return Rows(spark.createDataFrame(rows, SCHEMA))
+
+
+def whole(spark: SparkSession, messages: Sequence[dict[str, Any]], progress: Progress) -> Whole:
+    """Return a run over these messages that looks closely only at what is not in order."""
+    rows = [tuple(one[name] for name in COLUMNS) for one in messages]
     frame = spark.createDataFrame(rows, SCHEMA)
 
-    def read(
-        categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
-    ) -> DataFrame:
-        wanted = F.col("category").isin(*categories)
-        if firsts_of:
-            wanted &= ~F.col("category").isin(*firsts_of) | (F.col("position") == 0)
-        return frame.where(wanted).select(*columns)
+    def at(positions: DataFrame) -> Read:
+        return Rows(frame.join(positions, "global_position", "left_semi"))
 
-    return read
+    return Whole(Rows(frame), progress, at)

@@ -93,7 +93,7 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
         assert reconcile(with_password, "--remote", remote) == here
 
     written = everything_in(tmp_path / "logs")
-    assert "message_store" in written  # the plans are in it
+    assert "MapInArrow" in written  # the plans are in it
     assert "spark.executorEnv.RESERVATION_DATABASE_URL" in written
     assert SECRET not in written
 

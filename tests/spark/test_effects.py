@@ -7,8 +7,8 @@ import pytest
 from reservation import Component, MessageIdInEvents, Processed
 from reservation.message import followed_id
 from spark_jobs.effects import Effects
-from spark_jobs.judging import Whole
 from spark_jobs.progress import Consumed, Progress
+from spark_jobs.whole import Whole
 from tests.spark.messages import message, reading
 
 pytestmark = pytest.mark.spark

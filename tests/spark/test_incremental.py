@@ -11,11 +11,11 @@ from spark_jobs import incremental
 from spark_jobs.effects import Effects
 from spark_jobs.errors import StateError
 from spark_jobs.incremental import Head, Step
-from spark_jobs.judging import Whole
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.reconcile import Reconcile
+from spark_jobs.whole import Whole
 from tests.chance import FIRST, seeds
-from tests.spark.messages import message, reading
+from tests.spark.messages import message, reading, whole
 
 pytestmark = pytest.mark.spark
 
@@ -147,6 +147,16 @@ def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_pat
         assert step(spark, tmp_path / "state", messages[:cut], reached) == everything, (seed, cut)
 
 
+@pytest.mark.parametrize("seed", seeds(2))
+def test_what_is_in_order_needs_no_close_look(spark, seed):
+    """A run that looks closely only at the rest counts and finds the same."""
+    chance = random.Random(seed)
+    messages = history(chance, 60)
+    reached = progress(chance, 60, chance.sample(range(1, 61), 4))
+    closely = found(Whole(reading(spark, messages), reached))
+    assert found(whole(spark, messages, reached)) == closely
+
+
 def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch):
     """What it had written is removed by the next, and counts for nothing."""
     chance = random.Random(FIRST)
@@ -164,6 +174,19 @@ def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch
     assert step(spark, folder, messages, reached) == everything
     assert step(spark, folder, messages, reached) == everything
     assert not (folder / "run-000001").exists()
+
+
+def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
+    """A batch that is delivered again is the same part."""
+    messages = history(random.Random(FIRST), 12)
+    reached = progress(random.Random(FIRST), 12, [])
+    (job, _) = jobs()
+    with incremental.opened(tmp_path, "a", "keys") as state:
+        taking = Step(spark, state, reading(spark, []), heads(messages), reached)
+        for part, some in ((0, messages[:5]), (0, messages[:5]), (1, messages[5:])):
+            taking.add(job, reading(spark, some), f"batch-{part}")
+        counts = taking.take(job)
+    assert counts == Whole(reading(spark, messages), reached).take(job)
 
 
 def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from reservation import Component, MessageIdInEvents
-from spark_jobs.judging import Whole
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.reconcile import Reconcile
+from spark_jobs.whole import Whole
 from tests.spark.messages import message, reading
 
 pytestmark = pytest.mark.spark

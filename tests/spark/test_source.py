@@ -14,7 +14,7 @@ from reservation.app_path import load_component
 from spark_jobs.categories import Categories
 from spark_jobs.declaration import Declaration
 from spark_jobs.keys import with_function_keys
-from spark_jobs.reading import ranges
+from spark_jobs.ranges import divided
 from spark_jobs.snapshot import exported_snapshot
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
@@ -40,7 +40,7 @@ def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
     component = load_component(app, app_dir)
     declaration = Declaration.of(component)
     wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]
-    read_categories = Categories(spark, snapshot.id, declaration)
+    read_categories = Categories(spark, snapshot, declaration)
     commands = read_categories([component.command_category], [*wanted, "function_data"])
     frame = with_function_keys(commands, declaration, app, app_dir)
     return frame.orderBy("global_position").collect()
@@ -298,7 +298,7 @@ def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_dat
         FROM generate_series(1, 120000) AS n
         """
     )
-    found = ranges(spark_connection, "uneven", 1, 2**62, 4)
+    found = divided(spark_connection, "uneven", 1, 2**62, 4)
     assert len(found) == 4
     counts = [
         spark_connection.execute(
@@ -310,5 +310,5 @@ def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_dat
     assert sum(counts) == 120_000
     assert max(counts) - min(counts) <= 2
     # Few messages are one range, and none are none.
-    assert len(ranges(spark_connection, "uneven", 1, 1000, 4)) == 1
-    assert ranges(spark_connection, "nothing", 1, 2**62, 4) == []
+    assert len(divided(spark_connection, "uneven", 1, 1000, 4)) == 1
+    assert divided(spark_connection, "nothing", 1, 2**62, 4) == []

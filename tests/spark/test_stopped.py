@@ -21,13 +21,14 @@ def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path):
     server = OwnServer(tmp_path / "postgres")
     places = tmp_path / "places"
     places.mkdir()
-    with (
-        closing(connect(server.address, autocommit=True)) as connection,
-        closing(connect(server.address)) as holding,
-    ):
+    with closing(connect(server.address, autocommit=True)) as connection:
         install(connection)
-        MessageStore(connection).write([deposit(f"d{n}") for n in range(10)], COMMANDS)
-        holding.execute("LOCK TABLE message_store.messages IN ACCESS EXCLUSIVE MODE")
+        MessageStore(connection).write([deposit(f"d{n}") for n in range(20)], COMMANDS)
+        # To compare such contents takes the server seconds for each.
+        connection.execute(
+            "UPDATE message_store.messages SET data = data || jsonb_build_object('more', "
+            "(SELECT jsonb_agg(jsonb_build_array(n)) FROM generate_series(1, 500000) AS n))"
+        )
         running = subprocess.Popen(
             [
                 *command_line("reconcile", "bank:account"),
@@ -39,11 +40,12 @@ def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path):
             stderr=subprocess.PIPE,
             text=True,
         )
-        # It is in the middle once one of Spark's workers waits for the log.
+        # It is in the middle once one of Spark's workers reads.
         deadline = time.monotonic() + 2 * PATIENCE
         while not connection.execute(
             "SELECT count(*) FROM pg_stat_activity "
-            "WHERE application_name = 'reservation spark' AND wait_event_type = 'Lock'"
+            "WHERE application_name = 'reservation spark' AND state = 'active' "
+            "AND query LIKE '%jsonb_hash_extended%'"
         ).fetchone()[0]:
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < deadline

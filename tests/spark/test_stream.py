@@ -90,3 +90,14 @@ def test_what_a_slow_writer_commits_later_is_not_passed(
     rest = following.run()
     assert rest == [[row for row in positions(spark_connection) if row not in seen[0]]]
     assert rest[0][0] < seen[0][0]
+
+
+def test_a_stream_reads_up_to_where_it_is_told_to(following, spark_store, spark_connection):
+    """Of each category, though there is more; and on from there."""
+    for n in range(3):
+        spark_store.write(deposit(f"c{n}"), COMMANDS)
+        spark_store.write(deposit(f"e{n}"), "account-123")
+    known = positions(spark_connection)
+    until = json.dumps({"account:command": known[2], "account": known[1]})
+    assert following.run(until=until) == [known[:3]]
+    assert following.run() == [known[3:]]

@@ -1,0 +1,182 @@
+"""Stores as they are found: not ours, on a standby, empty, and written to while a job runs."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from psycopg import conninfo
+from psycopg.types.json import Jsonb
+
+from bank import account
+from reservation import MessageStore, install
+from reservation.store.connection import connect
+from spark_jobs.run import Run, in_session
+from spark_jobs.snapshot import exported_snapshot
+from tests.bank import drain
+from tests.controls import COMMANDS, LATER, deposit, open_
+from tests.message_db import imitate
+from tests.processes import EXAMPLES, PATIENCE, run_cli
+from tests.servers import OwnServer
+
+pytestmark = pytest.mark.spark
+
+
+def reconcile(address, *arguments, status):
+    """Run the command on a store, and return its report."""
+    done = run_cli(
+        "reconcile",
+        "bank:account",
+        "--json",
+        *arguments,
+        env={"RESERVATION_DATABASE_URL": address},
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def write(connection, stream_name, type_, data):
+    """Write a message with Message DB's function."""
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s)",
+        [stream_name, type_, Jsonb(data)],
+    )
+
+
+@pytest.fixture
+def place():
+    """Give a folder that servers may use; pytest closes its own to others than root."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+@pytest.fixture
+def primary(place):
+    """Give a server on which nothing else runs."""
+    server = OwnServer(place / "primary")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def standby(primary, place):
+    """Give a function that makes a hot standby of it, and gives its address."""
+    folder, made = place / "standby", []
+
+    def run(program, *arguments):
+        # PostgreSQL does not run as root.
+        owner = {"user": primary.user} if os.geteuid() == 0 else {}
+        command = [primary.programs / program, *arguments]
+        subprocess.run(command, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL, **owner)
+
+    def make():
+        run("pg_basebackup", "-d", primary.address, "-D", folder, "-R", "-X", "stream")
+        made.append(folder)
+        options = f"-h '' -k {place} -p 5433"
+        run("pg_ctl", "-D", folder, "-w", "-l", place / "log", "-o", options, "start")
+        return conninfo.make_conninfo(primary.address, host=str(place), port=5433)
+
+    yield make
+    for one in made:
+        run("pg_ctl", "-D", one, "-m", "immediate", "stop")
+
+
+def test_a_standby_of_a_store_that_is_not_ours(primary, standby):
+    """Eventide's positions tell what was read, and without them the age of a message does."""
+    with closing(connect(primary.address, autocommit=True)) as connection:
+        imitate(connection)
+        # Message DB's functions call each other by their names alone.
+        connection.execute("SET search_path = message_store")
+        for name in ("lost", "early"):
+            write(connection, COMMANDS, "Deposit", {"accountId": "123", "depositId": name})
+        address = standby()
+        (of_age,) = reconcile(address, "--grace", "1d", status=0)["categories"]
+        assert (of_age["pending"], of_age["missing"]) == (2, 0)
+        (of_age,) = reconcile(address, "--grace", "0s", status=1)["categories"]
+        assert (of_age["pending"], of_age["missing"]) == (0, 2)
+        (position,) = connection.execute(
+            "SELECT min(global_position) FROM message_store.messages"
+        ).fetchone()
+        write(connection, "account:command+position", "Recorded", {"position": position})
+        with closing(connect(address, autocommit=True)) as replica:
+            while not replica.execute(
+                "SELECT 1 FROM message_store.messages WHERE type = 'Recorded'"
+            ).fetchone():
+                pass
+        (told,) = reconcile(address, status=1)["categories"]
+        assert (told["pending"], told["missing"]) == (1, 1)
+
+
+def test_an_empty_store_is_in_order(database_url):
+    """There is nothing to say of it, and that is said."""
+    report = reconcile(database_url, "--details", status=0)
+    assert report["inOrder"]
+    assert [one["commands"] for one in report["categories"]] == [0]
+    assert report["samples"] == []
+
+
+def test_what_is_written_while_a_job_runs_is_the_next_ones(
+    spark, spark_connection, spark_store, spark_database_url
+):
+    """Also what gets a lower position, because its writer took it first and ended last."""
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    drain(spark_connection)
+
+    def found(meanwhile):
+        run = Run(account, "bank:account", EXAMPLES, spark_database_url)
+        with exported_snapshot(spark_database_url) as snapshot:
+            meanwhile()
+            (category, _) = in_session(run, snapshot, spark).categories
+        return category.commands, category.reserved, category.pending, category.orphans
+
+    with closing(connect(spark_database_url)) as slow:
+        # It has its position, and ends in the middle of the job.
+        MessageStore(slow).write(deposit("slow"), COMMANDS)
+        spark_store.write(deposit("o1", time=LATER), "accountTransaction-123+o1")
+
+        def end():
+            slow.commit()
+            drain(spark_connection)
+            spark_store.write(deposit("d2"), COMMANDS)
+
+        assert found(end) == (1, 1, 0, 1)
+    assert found(lambda: None) == (3, 2, 1, 1)
+
+
+def test_a_job_that_runs_out_of_memory_says_so(database_url):
+    """In one line that names what to give it; nothing waits for a process that is gone."""
+    hungry = (
+        "from pyspark.sql import functions as F\n"
+        "from reservation.errors import ReservationError\n"
+        "from spark_jobs.session import spark_session\n"
+        "try:\n"
+        "    with spark_session('', conf=['spark.driver.memory=600m']) as spark:\n"
+        "        all_of = F.collect_list(F.repeat(F.lit('x' * 1000), 10_000))\n"
+        "        print(spark.range(1000).agg(F.length(F.concat_ws('', all_of))).collect())\n"
+        "except ReservationError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", hungry], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.startswith("The Spark job failed: Spark ran out of memory")
+    assert "--conf spark.driver.memory" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_an_own_store_can_be_read_on_a_standby(primary, standby):
+    """The consumers' positions and dead letters are there as well."""
+    with closing(connect(primary.address, autocommit=True)) as connection:
+        install(connection)
+        MessageStore(connection).write([open_(), deposit("d1"), deposit("d1")], COMMANDS)
+        drain(connection)
+        with exported_snapshot(standby()) as snapshot:
+            assert snapshot.has_positions
+            position = snapshot.progress(account).consumed["account:command"].position
+    assert position == 3
