@@ -1,29 +1,39 @@
 """Spark's jobs on the books of a bank, held against the same answer from PostgreSQL itself."""
 
 import contextlib
+import json
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
+from psycopg import conninfo
 
 from bank import account
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.ledger import Ledger
 from reservation.queries import load_queries
 from reservation.store.connection import connect
+from spark_jobs.columns import MESSAGE
+from spark_jobs.declaration import Declaration
+from spark_jobs.jdbc import Jdbc, jdbc_url
 from spark_jobs.result import VIOLATIONS, Report
 from spark_jobs.run import Run, in_session
-from spark_jobs.session import spark_session
+from spark_jobs.session import parallelism, spark_session
 from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.source import MessageStoreSource
+from spark_jobs.source import NAME, MessageStoreSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _LEDGER = load_queries("benchmarks", "ledger.sql")
 
@@ -31,6 +41,9 @@ MESSAGES = int(os.environ.get("BENCH_MESSAGES", "2000000"))
 SMALL = 10_000
 APP_DIR = Path("examples")
 APP = ("bank:account", "--app-dir", str(APP_DIR))
+CATEGORIES = ["account:command", "accountTransaction", "account"]
+# Where Debian's package libpostgresql-jdbc-java puts it.
+JDBC_JAR = Path(os.environ.get("BENCH_JDBC_JAR", "/usr/share/java/postgresql.jar"))
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -79,14 +92,86 @@ def spark_reconcile(bench: Bench) -> Iterator[Result]:
         again = _run(spark, url, ledger)
         against = f"one query in PostgreSQL, {query:.1f} s"
         yield _at_most("spark_reconcile", again, against, query, 2)
-        spark.dataSource.register(MessageStoreSource)
-        read = (
-            spark.read.format("message_store")
-            .option("categories", '["account:command", "accountTransaction", "account"]')
-            .load()
-        )
-        took = seconds(lambda: read.write.format("noop").mode("overwrite").save())
-        print(f"spark_read: {MESSAGES / took:,.0f} messages/s, all columns")
+
+
+@benchmark
+def spark_read(bench: Bench) -> Iterator[Result]:
+    """Read every column of the books, and the same in the same parts through JDBC."""
+    if not JDBC_JAR.exists():
+        print(f"spark_read: there is no {JDBC_JAR}, and nothing to compare with")
+        return
+    with _books(bench, MESSAGES) as (url, _), _listening(url) as address:
+        jar = f"spark.jars={JDBC_JAR}"
+        with spark_session(address, conf=[jar]) as spark, exported_snapshot(address) as snapshot:
+            spark.dataSource.register(MessageStoreSource)
+            parts = 2 * parallelism(spark)  # as `Jdbc` divides it
+
+            def ours() -> None:
+                _count(
+                    spark.read.format(NAME)
+                    .option("categories", json.dumps(CATEGORIES))
+                    .option("snapshot", snapshot.id)
+                    .option("partitions", parts)
+                    .load()
+                )
+
+            def theirs() -> None:
+                read = Jdbc(spark, jdbc_url(address), snapshot, Declaration.of(account))
+                _count(read(CATEGORIES, list(MESSAGE)))
+
+            # The first of each warms up, and then they take turns.
+            taken = [(seconds(ours), seconds(theirs)) for _ in range(3)][1:]
+            ours_took, theirs_took = (min(of) for of in zip(*taken, strict=True))
+    yield Result.rate(
+        "spark_read",
+        MESSAGES / ours_took,
+        f"JDBC, {theirs_took:.1f} s",
+        MESSAGES / theirs_took,
+        0.85,
+    )
+
+
+def _count(messages: "DataFrame") -> None:
+    """Have all columns of all rows made, and thrown away."""
+    messages.write.format("noop").mode("overwrite").save()
+
+
+@contextlib.contextmanager
+def _listening(url: str) -> Iterator[str]:
+    """Let the server listen to TCP as well, which it does not by itself; give that address."""
+    with connect(url) as connection:
+        folder, pid = connection.execute(
+            "SELECT current_setting('data_directory'), pg_backend_pid()"
+        ).fetchall()[0]
+        postmaster = psutil.Process(pid).parent()
+    assert postmaster is not None
+    owner = {"user": postmaster.username()} if os.geteuid() == 0 else {}
+    program = Path(postmaster.exe()).parent / "pg_ctl"
+    options = shlex.split((Path(folder) / "postmaster.opts").read_text())[1:]
+
+    def restart(*more: str) -> None:
+        told = shlex.join([*options, *more])
+        command = [
+            program,
+            "-D",
+            folder,
+            "-m",
+            "fast",
+            "-l",
+            f"{folder}/log",
+            "-o",
+            told,
+            "restart",
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **owner)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    restart("-h", "127.0.0.1", "-p", port)
+    try:
+        yield conninfo.make_conninfo(url, host="127.0.0.1", port=port)
+    finally:
+        restart()
 
 
 @benchmark
@@ -123,6 +208,77 @@ def spark_command(bench: Bench) -> Iterator[Result]:
                 yield _at_most(
                     f"spark_command_{name}", took, f"{bar} s for {messages:,} messages", bar, 1
                 )
+
+
+@benchmark
+def spark_large(bench: Bench) -> Iterator[Result]:
+    """Run the whole command on ten times as much, and look at the memory that it takes."""
+    few, many = (_command(bench, messages) for messages in (MESSAGES, 10 * MESSAGES))
+    yield _at_most("spark_large", many.took, f"a tenth, {few.took:.1f} s", few.took, 11)
+    for name, of in (("driver", "driver"), ("worker", "a worker")):
+        most, before = getattr(many, name) / 2**20, getattr(few, name) / 2**20
+        yield Result(
+            f"spark_large, memory of {of}",
+            round(most),
+            "MB",
+            f"a tenth, {before:.0f} MB",
+            round(most / before, 2),
+            1.2,
+            most / before <= 1.2,
+        )
+
+
+@dataclass
+class _Taken:
+    """What the command took: seconds, and the most bytes that its processes had in memory.
+
+    Attributes:
+        took: from start to exit.
+        driver: Python's driver together with Java's.
+        worker: the largest of Spark's Python workers.
+    """
+
+    took: float = 0.0
+    driver: int = 0
+    worker: int = 0
+
+
+def _command(bench: Bench, messages: int) -> _Taken:
+    """Reconcile books with the command, and watch its processes."""
+    taken = _Taken()
+    with _books(bench, messages) as (url, _):
+        start = time.perf_counter()
+        environment = {**os.environ, "RESERVATION_DATABASE_URL": url}
+        with subprocess.Popen(
+            [sys.executable, "-m", "cli", "reconcile", *APP],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+        ) as running:
+            root = psutil.Process(running.pid)
+            while running.poll() is None:
+                driver = _resident(root)
+                for child in root.children(recursive=True):
+                    if _is_java(child):
+                        driver += _resident(child)
+                    else:
+                        taken.worker = max(taken.worker, _resident(child))
+                taken.driver = max(taken.driver, driver)
+                time.sleep(0.2)
+        taken.took = time.perf_counter() - start
+        assert running.returncode == 1, "what is planted is found"
+    return taken
+
+
+def _resident(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return int(process.memory_info().rss)
+    return 0
+
+
+def _is_java(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name() == "java"
+    return False
 
 
 def _cli(*arguments: str, env: Mapping[str, str], status: int = 0) -> None:

@@ -20,8 +20,8 @@ from reservation.component import Component
 from spark_jobs import archived, sums
 from spark_jobs.archived import Archive, Kept, Part
 from spark_jobs.columns import Query
-from spark_jobs.declaration import Declaration
-from spark_jobs.run import Run, categories_of, working
+from spark_jobs.declaration import Declaration, categories_of
+from spark_jobs.run import Run, working
 from spark_jobs.snapshot import Snapshot
 from spark_jobs.sums import Sums
 

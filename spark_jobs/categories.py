@@ -11,10 +11,11 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reservation.component import Component
 from spark_jobs import columns as made
-from spark_jobs import reading
+from spark_jobs import reading, signs
 from spark_jobs.columns import Query
-from spark_jobs.declaration import Declaration
+from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.options import arrow_schema
 from spark_jobs.session import parallelism
 from spark_jobs.snapshot import Snapshot
@@ -45,17 +46,21 @@ class Categories:
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
+        queries = made.queries(categories, columns, self.declaration, firsts_of)
+        return self._read(queries, made.types_of(columns))
+
+    def signs(self, component: Component) -> DataFrame:
+        """Return the signs of a component's messages, as the server makes them."""
+        queries = [signs.Query.of(name, component) for name in categories_of(component)]
+        return self._read(queries, signs.TYPES)
+
+    def _read(self, queries: Sequence[Query], types: Mapping[str, str]) -> DataFrame:
         number = _RANGES * parallelism(self.spark)
-        queries = []
-        for name in categories:
-            filters = [made.FIRST] if name in firsts_of else []
-            query = Query(name, columns, self.declaration, filters)
-            after, until = self.after.get(name, 0), self.until.get(name)
-            queries += self.snapshot.parts(query, after, number, until)
+        texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
         # One row for each part, in a partition of its own; no part at all is one of nothing.
-        parts = self.spark.range(0, len(queries), 1, max(1, len(queries)))
-        read = partial(reading.parts, queries, self.snapshot.id, arrow_schema(columns))
-        return parts.mapInArrow(read, made.schema(columns))
+        parts = self.spark.range(0, len(texts), 1, max(1, len(texts)))
+        read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
+        return parts.mapInArrow(read, made.schema(types))
 
     def at(self, positions: DataFrame) -> "Chosen":
         """Return what reads the messages at some positions only.
@@ -84,5 +89,6 @@ class Chosen:
         """Return columns of those that are in some categories, in one DataFrame."""
         of = self.categories
         query = made.Chosen(categories, columns, of.declaration, firsts_of)
-        read = partial(reading.chosen, query, of.snapshot.id, arrow_schema(columns))
-        return self.positions.select("global_position").mapInArrow(read, made.schema(columns))
+        types = made.types_of(columns)
+        read = partial(reading.chosen, query, of.snapshot.id, arrow_schema(types))
+        return self.positions.select("global_position").mapInArrow(read, made.schema(types))

@@ -64,24 +64,26 @@ class _Rehearse:
 
 def _rehearse(spark: "SparkSession") -> None:
     """Do what a job does, with one message and no database."""
-    from spark_jobs import run
+    from spark_jobs import run, signs
     from spark_jobs.columns import TYPES, schema
     from spark_jobs.effects import Effects
     from spark_jobs.judging import Rows
     from spark_jobs.progress import Consumed, Progress
     from spark_jobs.reconcile import Reconcile
+    from spark_jobs.sifting import Sifted
     from spark_jobs.whole import Whole
 
     component = Component("rehearsal", id="entity_id")
     component.reserve(_Rehearse, into="rehearsed", key="key")
     table = _message(category=component.command_category, key_category="rehearsed")
-    messages = spark.createDataFrame(table).mapInArrow(_as_they_are, schema(list(TYPES)))
+    messages = spark.createDataFrame(table).mapInArrow(_as_they_are, schema(TYPES))
 
     read = Rows(messages)
     progress = Progress({component.command_category: Consumed(1, letters=[2])})
     reconciling, following = Reconcile(component, "", None), Effects(component)
-    for at in (None, lambda _: read):
-        whole = Whole(read, progress, at)
+    by_signs = Sifted(signs.of_messages(read, component, "", None), lambda _: read)
+    for sifted in (None, by_signs):
+        whole = Whole(read, progress, sifted)
         whole.take(reconciling)
         whole.take(following)
         run.samples(whole.findings())
@@ -97,7 +99,7 @@ def _message(**values: str) -> "pa.Table":
 
     of_types = {"string": "a", "bigint": 1, "boolean": False, "timestamp": datetime.now(UTC)}
     row = {name: values.get(name, of_types[type_]) for name, type_ in TYPES.items()}
-    return pa.Table.from_pylist([row], arrow_schema(list(TYPES)))
+    return pa.Table.from_pylist([row], arrow_schema(TYPES))
 
 
 def _as_they_are(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -1,6 +1,6 @@
 """The columns that the source has, and the query that takes those that are asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection, sql
@@ -27,7 +27,6 @@ MADE = {
     "key_stream": "string",
     "is_copy": "boolean",
     "content": "string",
-    "says": "bigint",
     "function_data": "string",
 }
 TYPES = MESSAGE | MADE
@@ -43,9 +42,14 @@ def _sql(text: str) -> sql.SQL:
     return sql.SQL(text)  # from files of ours only
 
 
-def schema(names: Sequence[str]) -> str:
+def types_of(names: Sequence[str]) -> dict[str, str]:
+    """Return some columns with their types."""
+    return {name: TYPES[name] for name in names}
+
+
+def schema(types: Mapping[str, str]) -> str:
     """Return columns with their types, in Spark's words."""
-    return ", ".join(f"{name} {TYPES[name]}" for name in names)
+    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
 
 
 def expression(name: str, category: sql.Composable, declaration: Declaration) -> sql.Composable:
@@ -80,6 +84,10 @@ class Query:
     declaration: Declaration
     filters: Sequence[sql.Composable] = ()
 
+    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
+        """Return what makes each of the columns of a row, whose category is told as SQL."""
+        return _expressions(self.columns, category, self.declaration)
+
     def text(self, first: int, last: int, connection: Connection[tuple[object, ...]]) -> str:
         """Return the query that reads a range of global positions, both ends included."""
         category = sql.Literal(self.category)
@@ -87,7 +95,21 @@ class Query:
             category=category, first=sql.Literal(first), last=sql.Literal(last)
         )
         where = sql.SQL(" AND ").join([of_range, *self.filters])
-        return _messages(self.columns, self.declaration, category, where).as_string(connection)
+        kept = expression("kept", category, self.declaration)
+        return _messages(self.expressions(category), kept, where).as_string(connection)
+
+
+def queries(
+    categories: Sequence[str],
+    columns: Sequence[str],
+    declaration: Declaration,
+    firsts_of: Sequence[str],
+) -> list[Query]:
+    """Return what is read of each category; see `spark_jobs.judging.Read`."""
+    return [
+        Query(name, columns, declaration, [FIRST] if name in firsts_of else [])
+        for name in categories
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +136,26 @@ class Chosen:
             firsts_of=_texts(self.firsts_of),
         )
         category = _sql(_QUERIES["category_of"])
-        return _messages(self.columns, self.declaration, category, where).as_string(None)
+        kept = expression("kept", category, self.declaration)
+        expressions = _expressions(self.columns, category, self.declaration)
+        return _messages(expressions, kept, where).as_string(None)
+
+
+def _expressions(
+    columns: Sequence[str], category: sql.Composable, declaration: Declaration
+) -> dict[str, sql.Composable]:
+    return {name: expression(name, category, declaration) for name in columns}
 
 
 def _messages(
-    columns: Sequence[str],
-    declaration: Declaration,
-    category: sql.Composable,
-    where: sql.Composable,
+    columns: Mapping[str, sql.Composable], kept: sql.Composable, where: sql.Composable
 ) -> sql.Composed:
     """Return the query that reads columns of the messages that fulfil a condition."""
     named = [
-        sql.SQL("{} AS {}").format(expression(name, category, declaration), sql.Identifier(name))
-        for name in columns
+        sql.SQL("{} AS {}").format(value, sql.Identifier(name)) for name, value in columns.items()
     ]
     return _sql(_QUERIES["messages"]).format(
-        columns=sql.SQL(", ").join(named),
-        kept=expression("kept", category, declaration),
-        where=where,
+        columns=sql.SQL(", ").join(named), kept=kept, where=where
     )
 
 

@@ -60,11 +60,6 @@ jsonb_hash_extended(m.kept, 0)::text ||
               regexp_replace(m.kept_text, '"(?:[^"\\]|\\.)*"', 's', 'g'),
               '[-+.0-9eE]*[0-9][-+.0-9eE]*', 'n', 'g')) END
 
--- name: says
--- Stands for the type and the content, in short: where it is the same, so are they; where it is not,
--- they may still be, for it tells 1 from 1.0.
-hashtextextended(m.type || ' ' || m.kept_text, 0)
-
 -- name: kept
 CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - CASE m.type {volatile} ELSE '{{}}'::text[] END
      ELSE coalesce(m.data, 'null') END

@@ -73,6 +73,11 @@ class Declaration(msgspec.Struct, frozen=True):
         return cls(keys)
 
 
+def categories_of(component: Component) -> list[str]:
+    """Return the categories in which a component's messages are: commands, copies and events."""
+    return [component.command_category, *component.reservation_categories, component.name]
+
+
 def _json_names(fields: Sequence[str]) -> tuple[str, ...]:
     return tuple(camel_case(field) for field in fields)
 

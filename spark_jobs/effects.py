@@ -7,7 +7,7 @@ follow one cause and have other ids.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,11 +17,12 @@ from reservation.component import Component
 from reservation.idempotence.processed import Processed
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.idempotence.revision import Revisions
-from spark_jobs.declaration import Declaration
-from spark_jobs.judging import Counts, Read, number_of
+from spark_jobs.declaration import Declaration, DeclaredKey
+from spark_jobs.judging import Counts, Read
 from spark_jobs.progress import Progress
 from spark_jobs.result import Effects as OfCategory
 from spark_jobs.result import Events
+from spark_jobs.signs import Numbering
 
 _MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
 _VERDICTS = ("handled", "silent", "pending", "unhandled", "dead")
@@ -45,48 +46,56 @@ class Effects:
 
     def rows(self, read: Read) -> DataFrame:
         """Return causes and events, grouped by the global position of the cause."""
-        return self._messages(read, _MESSAGE)
-
-    def _messages(self, read: Read, message: Sequence[str]) -> DataFrame:
-        """Return columns of causes and events, and what each of them is."""
         component = self.component
         category, is_event = F.col("category"), F.col("category") == component.name
         is_copy = F.col("is_copy") & (category == component.command_category)
-        for type_, key in Declaration.of(component).keys.items():
-            if not key.within and type_ in component.reservations:
-                is_copy |= (category == key.category) & (F.col("type") == type_)
+        for type_, key in self._reserved:
+            is_copy |= (category == key.category) & (F.col("type") == type_)
         messages = read(
             [component.command_category, *component.reservation_categories, component.name],
-            [*message, "causation", "is_copy"],
+            [*_MESSAGE, "causation", "is_copy"],
         )
-        # No message has the number of one that follows nothing, less than 0.
-        followed = F.coalesce("causation", -F.col("global_position"))
         return messages.select(
-            F.when(is_event, followed).otherwise(F.col("global_position")).alias("group"),
+            _group(is_event).alias("group"),
             (~is_event).alias("is_cause"),
             is_copy.alias("is_copy"),
-            *message,
+            *_MESSAGE,
         )
 
-    def sketch(self, read: Read, progress: Progress) -> DataFrame:
+    @property
+    def _reserved(self) -> list[tuple[str, DeclaredKey]]:
+        """The types whose copies are in categories of their own."""
+        return [
+            (type_, key)
+            for type_, key in Declaration.of(self.component).keys.items()
+            if not key.within and type_ in self.component.reservations
+        ]
+
+    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
         """Return of each row what it is, in numbers."""
-        message = ["category", "global_position", "stream_name", "type", "time"]
-        rows = progress.marked(self._messages(read, message))
-        is_cause, type_ = F.col("is_cause"), F.col("type")
-        number = number_of(F.col("category"), self.categories)
-        is_dealt_with = ~F.col("was_read") | _is_silent(self.silent_types)
+        numbering = Numbering.of(self.component)
+        rows = progress.marked(signs, numbering.category)
+        category, type_ = F.col("category"), F.col("type")
+        is_event = category == numbering.category(self.component.name)
+        is_copy = F.col("is_copy")
+        for name, key in self._reserved:
+            is_type = type_ == numbering.types.index(name)
+            is_copy |= is_type & (category == numbering.category(key.category))
+        number = F.lit(None).cast("int")
+        for n, name in enumerate(self.categories):
+            number = F.when(category == numbering.category(name), n).otherwise(number)
+        silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
+        is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)
         return rows.select(
-            "group",
+            _group(is_event).alias("group"),
             "global_position",
-            is_cause.alias("is_cause"),
+            (~is_event).alias("is_cause"),
             # Events of one stream and type have the same; pseudo events have none.
-            F.when(~is_cause & (type_ != PSEUDO_EVENT), F.xxhash64("stream_name", "type")).alias(
-                "kind"
-            ),
-            F.when(F.col("is_copy"), number).alias("category"),
+            "kind",
+            F.when(is_copy, number).alias("category"),
             F.col("was_read").alias("was_read"),
             # Whether it is well that no event follows it.
-            (~F.col("is_letter") & is_dealt_with).alias("may_lack"),
+            (~F.col("is_letter") & (~F.col("was_read") | is_silent)).alias("may_lack"),
         )
 
     def groups(self, sketch: DataFrame) -> DataFrame:
@@ -96,40 +105,32 @@ class Effects:
         command is followed by one at least, or may lack it.
         """
         is_cause = F.col("is_cause")
-        of_kinds = (
-            sketch.repartition("group")
-            .groupBy("group", "kind")
-            .agg(
-                F.count_if(~is_cause).alias("followers"),
-                F.max(is_cause).alias("is_cause"),
-                F.max("category").alias("category"),
-                F.max(F.when(is_cause, F.col("was_read"))).alias("was_read"),
-                F.max(F.when(is_cause, F.col("may_lack"))).alias("may_lack"),
-            )
-        )
-        has_kind = F.col("kind").isNotNull()
-        groups = of_kinds.groupBy("group").agg(
-            F.max("is_cause").alias("has_cause"),
-            F.sum("followers").alias("followers"),
-            F.sum(F.when(has_kind, F.col("followers"))).alias("events"),
-            F.max(F.when(has_kind, F.col("followers"))).alias("of_one_kind"),
+        groups = sketch.groupBy("group").agg(
+            F.max(is_cause).alias("has_cause"),
+            F.max(~is_cause).alias("is_followed"),
+            F.count("kind").alias("events"),
+            F.min("kind").alias("kind"),
+            F.max("kind").alias("last_kind"),
+            # One bit of 64 for each, which two seldom share.
+            F.bit_or(F.expr("shiftleft(1L, CAST(kind & 63 AS int))")).alias("kinds"),
             F.max("category").alias("category"),
-            F.max("was_read").alias("was_read"),
-            F.max("may_lack").alias("may_lack"),
+            F.max(F.when(is_cause, F.col("was_read"))).alias("was_read"),
+            F.max(F.when(is_cause, F.col("may_lack"))).alias("may_lack"),
         )
-        is_copy, is_followed = F.col("category").isNotNull(), F.col("followers") > 0
+        events = F.col("events")
+        are_distinct = (
+            (events < 2)
+            | ((events == 2) & (F.col("kind") != F.col("last_kind")))
+            | (F.bit_count("kinds") == events)
+        )
+        is_copy = F.col("category").isNotNull()
         in_order = (
             F.col("has_cause")
-            & (F.coalesce("of_one_kind", F.lit(0)) <= 1)
-            & (~is_copy | is_followed | F.col("may_lack"))
+            & are_distinct
+            & (~is_copy | F.col("is_followed") | F.col("may_lack"))
         )
         return groups.select(
-            "group",
-            "category",
-            "was_read",
-            F.coalesce("events", F.lit(0)).alias("events"),
-            is_followed.alias("is_followed"),
-            in_order.alias("in_order"),
+            "group", "category", "was_read", "events", "is_followed", in_order.alias("in_order")
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:
@@ -199,6 +200,13 @@ class Effects:
         )
 
 
+def _group(is_event: Column) -> Column:
+    """Return what brings a cause and the events that follow it together."""
+    # No message has the number of one that follows nothing, less than 0.
+    followed = F.coalesce("causation", -F.col("global_position"))
+    return F.when(is_event, followed).otherwise(F.col("global_position"))
+
+
 def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataFrame:
     """Give every reserved command its verdict, and every event that should not be there.
 
@@ -245,7 +253,7 @@ def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataF
         "nth_twice", F.sum(F.when(F.col("is_twice"), 1).otherwise(0)).over(so_far)
     )
     is_followed = F.col("followers") > 0
-    is_silent = _is_silent(silent_types)
+    is_silent = F.col("type").isin(*silent_types) if silent_types else F.lit(False)
     verdict = (
         F.when(F.col("is_copy") & is_followed, "handled")
         .when(F.col("is_copy") & F.col("is_letter"), "dead")
@@ -278,11 +286,6 @@ def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataF
         "time",
         F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)).alias("is_open"),
     )
-
-
-def _is_silent(types: Sequence[str]) -> Column:
-    """Return whether the handling of a command may leave nothing in the log."""
-    return F.col("type").isin(*types) if types else F.lit(False)
 
 
 def _is_derived(id_: str) -> Column:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reservation.store.connection import check_address
 from spark_jobs.address import address_for_workers
-from spark_jobs.columns import FIRST, Query
+from spark_jobs.columns import queries
 from spark_jobs.declaration import Declaration
 from spark_jobs.errors import SparkSettingError
 from spark_jobs.session import parallelism
@@ -74,14 +74,12 @@ class Jdbc:
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
-        queries = []
-        for name in categories:
-            filters = [FIRST] if name in firsts_of else []
-            query = Query(name, columns, self.declaration, filters)
-            after, number = self.after.get(name, 0), _RANGES * parallelism(self.spark)
-            # Where there is nothing, there are still its columns.
-            queries += self.snapshot.parts(query, after, number) or [self.snapshot.nothing(query)]
-        return reduce(DataFrame.unionByName, [self._read(query) for query in queries])
+        of_all = queries(categories, columns, self.declaration, firsts_of)
+        number = _RANGES * parallelism(self.spark)
+        parts = self.snapshot.parts(of_all, number, after=self.after, until={})
+        # Where there is nothing, there are still its columns.
+        parts = parts or [self.snapshot.nothing(of_all[0])]
+        return reduce(DataFrame.unionByName, [self._read(part) for part in parts])
 
     def _read(self, query: str) -> DataFrame:
         snapshot = sql.Literal(self.snapshot.id).as_string(None)

@@ -12,6 +12,7 @@ from spark_jobs.errors import OptionError
 
 _ARROW = {
     "bigint": pa.int64(),
+    "int": pa.int32(),
     "string": pa.string(),
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
@@ -34,7 +35,7 @@ class Reading:
     @property
     def schema(self) -> pa.Schema:
         """The columns, in Arrow's words."""
-        return arrow_schema(self.columns)
+        return arrow_schema(columns.types_of(self.columns))
 
     def query(self, category: str, conditions: Sequence[sql.Composable] = ()) -> columns.Query:
         """Return what is read of a category."""
@@ -43,9 +44,9 @@ class Reading:
         return columns.Query(category, self.columns, self.declaration, conditions)
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
+def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
     """Return columns with their types, in Arrow's words."""
-    return pa.schema([(name, _ARROW[columns.TYPES[name]]) for name in names])
+    return pa.schema([(name, _ARROW[type_]) for name, type_ in types.items()])
 
 
 def categories(options: Mapping[str, str]) -> list[str]:

@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame
 
 
@@ -39,27 +41,32 @@ class Progress:
 
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
 
-    def marked(self, messages: "DataFrame") -> "DataFrame":
+    def marked(
+        self, messages: "DataFrame", known_as: "Callable[[str], object]" = str
+    ) -> "DataFrame":
         """Add ``was_read`` and ``is_letter`` to messages with category, global position and time.
 
         Of a category that nothing is known of, nothing was read.
+
+        Args:
+            messages: the messages.
+            known_as: gives what stands there for a category.
         """
         import pyarrow as pa
         from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
         was_read = F.lit(False)
         for category, consumed in self.consumed.items():
-            was_read = F.when(F.col("category") == category, consumed.has_read()).otherwise(
-                was_read
-            )
+            is_here = F.col("category") == F.lit(known_as(category))
+            was_read = F.when(is_here, consumed.has_read()).otherwise(was_read)
         letters = [
-            {"category": category, "global_position": position, "found": True}
-            for category, consumed in self.consumed.items()
+            {"global_position": position, "found": True}
+            for consumed in self.consumed.values()
             for position in consumed.letters
         ]
         read = messages.withColumn("was_read", was_read)
         if not letters:
             return read.withColumn("is_letter", F.lit(False))
         rows = messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters))
-        joined = read.join(F.broadcast(rows), ["category", "global_position"], "left")
+        joined = read.join(F.broadcast(rows), "global_position", "left")
         return joined.withColumn("is_letter", F.coalesce("found", F.lit(False))).drop("found")

@@ -32,16 +32,16 @@ SELECT (SELECT m.global_position FROM message_store.messages m
 SELECT pg_catalog.pg_relation_size('message_store.messages') / current_setting('block_size')::integer
 
 -- name: sample
--- Where the messages of a category are, by some of the pages of the log.
+-- Where the messages of categories are, by some of the pages of the log.
 SELECT m.global_position FROM message_store.messages m TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (1)
-WHERE message_store.category(m.stream_name) = %(category)s
+WHERE message_store.category(m.stream_name) = ANY (%(categories)s)
   AND m.global_position BETWEEN %(first)s AND %(last)s
 ORDER BY m.global_position
 
 -- name: every_position
--- The same, by all of the category's messages.
+-- The same, by all of their messages.
 SELECT m.global_position FROM message_store.messages m
-WHERE message_store.category(m.stream_name) = %(category)s
+WHERE message_store.category(m.stream_name) = ANY (%(categories)s)
   AND m.global_position BETWEEN %(first)s AND %(last)s
 ORDER BY m.global_position
 

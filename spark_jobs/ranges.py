@@ -1,6 +1,6 @@
 """Where a read of a category begins and ends, and how it is divided, as the database tells."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg import Connection
@@ -33,27 +33,39 @@ def head(connection: Connection[tuple[Any, ...]], category: str) -> int:
 
 
 def divided(
-    connection: Connection[tuple[Any, ...]], category: str, first: int, last: int, number: int
+    connection: Connection[tuple[Any, ...]],
+    categories: Sequence[str],
+    first: int,
+    last: int,
+    number: int,
+    *,
+    most: int | None = None,
 ) -> list[tuple[int, int]]:
-    """Divide a part of a category into ranges that hold about equal numbers of messages.
+    """Divide a part of the log into ranges that hold about equal numbers of some messages.
 
     Args:
         connection: in the transaction that plans.
-        category: the category.
+        categories: the categories that they are in.
         first, last: the global positions that the part begins and ends with.
-        number: into how many ranges, at most.
+        number: into how many ranges, at most; but for
+        most: how many messages one may hold, about.
 
     Returns:
         The first and last global position of each range, in order; none if there is no message.
     """
     with translated():
-        first, last = _bounds(connection, category, first, last)
-        if not last:
+        bounds = [_bounds(connection, category, first, last) for category in categories]
+        if not any(end for _, end in bounds):
             return []
-        if number <= 1 or last == first:
+        first = min(begin for begin, end in bounds if end)
+        last = max(end for _, end in bounds)
+        if (number <= 1 and most is None) or last == first:
             return [(first, last)]
-        found, messages = _where(connection, {"category": category, "first": first, "last": last})
+        values = {"categories": list(categories), "first": first, "last": last}
+        found, messages = _where(connection, values)
     number = min(number, max(1, messages // _ENOUGH_FOR_ONE))
+    if most is not None:
+        number = max(number, messages // most)
     ends = sorted({found[len(found) * n // number] for n in range(1, number)} - {last})
     starts = [first, *(end + 1 for end in ends)]
     return list(zip(starts, [*ends, last], strict=True))

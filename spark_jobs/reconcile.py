@@ -5,7 +5,7 @@ first and then its commands as they came; the content of the first row is what t
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from spark_jobs.declaration import Declaration
-from spark_jobs.judging import Counts, Read, number_of
+from spark_jobs.judging import Counts, Read
 from spark_jobs.keys import with_function_keys
 from spark_jobs.progress import Progress
 from spark_jobs.result import Reconciled
+from spark_jobs.signs import Numbering
 
 _MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
 
@@ -69,20 +70,16 @@ class Reconcile:
         Events stand for the reservations of commands that initiate: the first of the entity's
         stream. Pseudo events start none, so what follows them may.
         """
-        messages = self._messages(read, _MESSAGE, ["causation", "content", "sender"])
-        return messages.withColumn("group", _group())
-
-    def _messages(self, read: Read, message: Sequence[str], made: Sequence[str]) -> DataFrame:
-        """Return columns of commands and reservations, and what each of them is."""
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
+        made = ["causation", "content", "sender"]
         needed = ["key_category", "key_stream", "is_copy"]
         if declaration.by_function:
             needed.append("function_data")
         messages = with_function_keys(
             read(
                 [component.command_category, *component.reservation_categories, *starts],
-                [*message, *made, *needed],
+                [*_MESSAGE, *made, *needed],
                 # Only what leaves pseudo events may let another than the first start a stream.
                 firsts_of=[] if component.strategies else starts,
             ),
@@ -97,42 +94,61 @@ class Reconcile:
         is_right = F.lit(False)
         for name, key in declaration.keys.items():
             is_right |= (category == key.category) & (type_ == name)
-        return messages.where(
-            (was_sent & F.col("key_category").isNotNull())
-            | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
-        ).select(
-            F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
-            is_command.alias("is_command"),
-            (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
-            F.when(is_command, F.col("key_stream"))
-            .otherwise(F.col("stream_name"))
-            .alias("key_stream"),
-            *message,
-            *made,
+        return (
+            messages.where(
+                (was_sent & F.col("key_category").isNotNull())
+                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+            )
+            .select(
+                F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
+                is_command.alias("is_command"),
+                (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
+                F.when(is_command, F.col("key_stream"))
+                .otherwise(F.col("stream_name"))
+                .alias("key_stream"),
+                *_MESSAGE,
+                *made,
+            )
+            .withColumn("group", _group())
         )
 
-    def sketch(self, read: Read, progress: Progress) -> DataFrame:
-        """Return of each row what it says and what it is, in numbers."""
-        message = ["category", "global_position", "stream_name", "type", "time"]
-        rows = progress.marked(self._messages(read, message, ["causation", "says"]))
-        is_command, pair = F.col("is_command"), F.col("pair")
-        is_start = ~is_command & (pair == self.component.name)
-        return rows.select(
-            F.xxhash64(_group()).alias("group"),
+    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+        """Return of each command and reservation what it says and what it is, in numbers."""
+        component, numbering = self.component, Numbering.of(self.component)
+        rows = progress.marked(signs, numbering.category)
+        category, type_ = F.col("category"), F.col("type")
+        was_sent = category == numbering.category(component.command_category)
+        is_event = category == numbering.category(component.name)
+        is_command = was_sent & ~F.col("is_copy")
+        is_start = F.lit(bool(component.initiations)) & is_event & F.col("kind").isNotNull()
+        if not component.strategies:
+            # Only what leaves pseudo events may let another than the first start a stream.
+            is_start &= F.col("is_first")
+        pair, is_right = F.lit(None).cast("int"), F.lit(False)
+        for name, key in Declaration.of(component).keys.items():
+            is_type, number = type_ == numbering.types.index(name), self.pairs.index(key.category)
+            pair = F.when(was_sent & is_type, number).otherwise(pair)
+            is_right |= is_type & (category == numbering.category(key.category))
+        for name in (*component.reservation_categories, component.name):
+            if name in self.pairs:
+                is_here = category == numbering.category(name)
+                pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
+        is_wrong = ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False))
+        # What has no key, and what is of a wrong type, stands alone.
+        alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
+        return rows.where(
+            (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
+        ).select(
+            F.when(is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
             "global_position",
-            number_of(pair, self.pairs).alias("pair"),
+            pair.alias("pair"),
             is_command.alias("is_command"),
             is_start.alias("is_start"),
             # What starts a stream says what the command says that it follows.
-            F.when(~is_start, F.col("says")).alias("says"),
+            "says",
             F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
             # Whether it waits for the consumer.
-            (
-                is_command
-                & F.col("key_stream").isNotNull()
-                & ~F.col("was_read")
-                & ~F.col("is_letter")
-            ).alias("waits"),
+            (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
         )
 
     def groups(self, sketch: DataFrame) -> DataFrame:

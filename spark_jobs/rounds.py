@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import columns, lasting
 from spark_jobs import run as running
-from spark_jobs.declaration import Declaration
+from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.incremental import Head, State, Step
 from spark_jobs.judging import Rows
 from spark_jobs.progress import Progress
@@ -91,14 +91,14 @@ class Follower:
             spark: the session.
             audience: who is told.
         """
-        self.categories = list(dict.fromkeys(running.categories_of(run.component)))
+        self.categories = categories_of(run.component)
         self.told = self.mended = 0
         self._run = run
         self._state = state
         self._spark = spark
         self._audience = audience
         self._jobs = running.jobs(run)
-        every_column = columns.schema(list(columns.TYPES))
+        every_column = columns.schema(columns.TYPES)
         self._nothing = Rows(spark.createDataFrame([], every_column))
         self._columns = self._asked_for()
         self.report = self._counted(datetime.now(UTC))

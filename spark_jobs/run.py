@@ -13,7 +13,7 @@ from reservation.component import Component
 from reservation.errors import DeclarationError
 from spark_jobs import archived
 from spark_jobs.archived import Archive
-from spark_jobs.declaration import Declaration
+from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.result import Finding, Report
 from spark_jobs.session import LOCAL, spark_session
 from spark_jobs.settings import is_local
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_jobs import incremental, whole
+    from spark_jobs.categories import Categories
     from spark_jobs.effects import Effects
+    from spark_jobs.jdbc import Jdbc
     from spark_jobs.reconcile import Reconcile
+    from spark_jobs.sifting import Sifted
+    from spark_jobs.together import Together
 
 # How many rows of each finding are shown; the Parquet output has all of them.
 SAMPLES = 20
@@ -148,10 +152,13 @@ def jobs(run: Run) -> "tuple[Reconcile, Effects]":
     from spark_jobs.effects import Effects
     from spark_jobs.reconcile import Reconcile
 
-    # Elsewhere the modules of the app were sent to the workers.
+    return Reconcile(run.component, run.app, _app_dir(run)), Effects(run.component)
+
+
+def _app_dir(run: Run) -> Path | None:
+    """Return the folder in which the workers find the app, if it was not sent to them."""
     is_here = run.remote is None and run.master is not None and is_local(run.master)
-    app_dir = run.app_dir.resolve() if is_here else None
-    return Reconcile(run.component, run.app, app_dir), Effects(run.component)
+    return run.app_dir.resolve() if is_here else None
 
 
 def heads(
@@ -207,19 +214,25 @@ def opened(
     if run.state is None:
         read = reading({})
         is_small = snapshot.is_small() and (archive is None or archive.is_small)
-        if isinstance(read, Jdbc) or run.jdbc is not None or is_small:
-            yield Whole(read, progress)
-        else:
-            yield Whole(read, progress, read.at)
+        yield Whole(read, progress, None if is_small or run.jdbc else _sifted(run, read))
         return
     with incremental.opened(run.state, component.name, declaration.to_json()) as state:
         last = heads(component, state, snapshot, archive)
         yield incremental.Step(spark, state, reading(state.after), last, progress)
 
 
-def categories_of(component: Component) -> list[str]:
-    """Return the categories in which a component's messages are: commands, copies and events."""
-    return [component.command_category, *component.reservation_categories, component.name]
+def _sifted(run: Run, read: "Categories | Together | Jdbc") -> "Sifted":
+    """Return a component's messages by their signs, as the server makes them if it can."""
+    from spark_jobs import signs
+    from spark_jobs.categories import Categories
+    from spark_jobs.jdbc import Jdbc
+    from spark_jobs.sifting import Sifted
+
+    assert not isinstance(read, Jdbc)  # noqa: S101  it can not read single messages
+    component = run.component
+    if isinstance(read, Categories) and not Declaration.of(component).by_function:
+        return Sifted(read.signs(component), read.at)
+    return Sifted(signs.of_messages(read, component, run.app, _app_dir(run)), read.at)
 
 
 def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:

@@ -9,6 +9,7 @@ so they are looked at row by row, where no hash is trusted.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import Column, DataFrame, Observation
@@ -26,8 +27,8 @@ At = Callable[[DataFrame], Read]
 class Sieve(judging.Job, Protocol):
     """A job that can tell from little what is in order."""
 
-    def sketch(self, read: Read, progress: Progress) -> DataFrame:
-        """Return a few bytes of each message, with its ``group`` and ``global_position``."""
+    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+        """Return what the sums are made of, with each message's ``group`` and position."""
 
     def groups(self, sketch: DataFrame) -> DataFrame:
         """Return a row for each group: whether it is ``in_order``, and what is counted of it."""
@@ -36,18 +37,29 @@ class Sieve(judging.Job, Protocol):
         """Return what is counted over groups in order; what is always 0 may be left out."""
 
 
-def run(job: Sieve, read: Read, at: At, progress: Progress) -> Judged:
-    """Judge all messages of a job, most of them without reading them as a whole.
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """What there is to sift.
+
+    Attributes:
+        signs: of all messages (`spark_jobs.signs`).
+        at: gives what reads some of the messages.
+    """
+
+    signs: DataFrame
+    at: At
+
+
+def run(job: Sieve, sifted: Sifted, progress: Progress) -> Judged:
+    """Judge all messages of a job, most of them by their signs.
 
     Args:
         job: the job.
-        read: reads the categories.
-        at: gives what reads some messages of them.
+        sifted: the messages.
         progress: how far the consumers are.
     """
     observed, counts = Observation(), job.counts_in_order()
-    # To disk, so that a large store takes no more memory than a small one.
-    sketch = job.sketch(read, progress).persist(StorageLevel.DISK_ONLY)
+    sketch = job.sketch(sifted.signs, progress)
     doubtful = (
         job.groups(sketch)
         .observe(
@@ -60,10 +72,9 @@ def run(job: Sieve, read: Read, at: At, progress: Progress) -> Judged:
     )
     doubtful.count()
     positions = sketch.join(doubtful, "group", "left_semi")
-    judged = judging.run(job, job.rows(at(positions)), progress)
+    judged = judging.run(job, job.rows(sifted.at(positions)), progress)
     in_order = observed.get
     doubtful.unpersist()
-    sketch.unpersist()
     return Judged(
         {name: count + int(in_order.get(name) or 0) for name, count in judged.counts.items()},
         judged.kept,

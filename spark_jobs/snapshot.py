@@ -5,7 +5,7 @@ and categories that are read at different moments fit together to the row.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,6 +27,9 @@ _QUERIES = load_queries("spark_jobs")
 
 # How old a message is that counts as read where nobody tells how far the consumer is.
 GRACE = timedelta(minutes=5)
+
+# How many messages one part of a read holds, about: what a worker can bring together in memory.
+_MOST_FOR_ONE = 500_000
 
 # A log of fewer pages is small: 64 MB, some 200,000 messages.
 _PAGES = 8_192
@@ -81,20 +84,39 @@ class Snapshot:
             (pages,) = self._connection.execute(_QUERIES["pages"]).fetchall()[0]
         return int(pages) < _PAGES
 
-    def parts(self, query: Query, after: int, number: int, until: int | None = None) -> list[str]:
-        """Return the queries that read a category in parts of about equal numbers of messages.
+    def parts(
+        self,
+        queries: Sequence[Query],
+        number: int,
+        *,
+        after: Mapping[str, int],
+        until: Mapping[str, int],
+    ) -> list[str]:
+        """Return queries that read categories in parts of about equal numbers of messages.
+
+        A part is a part of the log: what follows from a message mostly lies near it, whatever
+        category it is in.
 
         Args:
-            query: what is read.
-            after: the global position to read on from.
-            number: into how many parts, at most.
-            until: the global position to read up to; None to read all.
+            queries: what is read, of each category.
+            number: into how many parts a store is divided that is not large.
+            after: the global positions to read on from, of those that are not read from their
+                beginning.
+            until: those to read up to, of those that are not read to their end.
         """
-        connection, category = self._connection, query.category
-        last = ranges.head(connection, category) if until is None else until
+        connection = self._connection
+        names = [query.category for query in queries]
+        begins = [after.get(name, 0) + 1 for name in names]
+        ends = [until.get(name) or ranges.head(connection, name) for name in names]
+        found = ranges.divided(
+            connection, names, min(begins), max(ends), number, most=_MOST_FOR_ONE
+        )
         return [
-            query.text(first, end, connection)
-            for first, end in ranges.divided(connection, category, after + 1, last, number)
+            "\nUNION ALL\n".join(
+                query.text(max(first, begin), min(last, end), connection)
+                for query, begin, end in zip(queries, begins, ends, strict=True)
+            )
+            for first, last in found
         ]
 
     def nothing(self, query: Query) -> str:

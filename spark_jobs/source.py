@@ -54,7 +54,7 @@ class MessageStoreSource(ds.DataSource):
 
     def schema(self) -> str:
         """Return the columns, in Spark's words."""
-        return columns.schema(asked_for(self.options))
+        return columns.schema(columns.types_of(asked_for(self.options)))
 
     def reader(self, schema: StructType) -> "MessageStoreReader":
         """Return the reader; the schema is always the source's own."""
@@ -89,7 +89,7 @@ class MessageStoreReader(ds.DataSourceReader):
                 for name in asked.categories
                 for first, last in ranges.divided(
                     connection,
-                    name,
+                    [name],
                     asked.after.get(name, 0) + 1,
                     ranges.head(connection, name),
                     asked.partitions,

@@ -75,7 +75,7 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
                 reading.Range(asked.query(category).text(first, last, connection), None)
                 for category in asked.categories
                 for first, last in ranges.divided(
-                    connection, category, start[category] + 1, end[category], asked.partitions
+                    connection, [category], start[category] + 1, end[category], asked.partitions
                 )
             ]
 

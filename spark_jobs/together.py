@@ -12,13 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.archived import Archive
 from spark_jobs.categories import Categories
-from spark_jobs.columns import schema
+from spark_jobs.columns import schema, types_of
 from spark_jobs.declaration import Declaration
 from spark_jobs.jdbc import Jdbc
 from spark_jobs.judging import Read, Rows
 from spark_jobs.sums import COLUMNS
 
-_FILES = schema(COLUMNS)
+_FILES = schema(types_of(COLUMNS))
 
 # What the names of the folders say. Told, lest a category that is a number be taken for one.
 _FOLDERS = "category string, day date"

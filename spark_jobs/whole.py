@@ -1,35 +1,39 @@
 """A run over everything."""
 
 from pyspark.sql import DataFrame
+from pyspark.storagelevel import StorageLevel
 
 from spark_jobs import judging, sifting
 from spark_jobs.judging import Counts, Judged, Read
 from spark_jobs.progress import Progress
-from spark_jobs.sifting import At, Sieve
+from spark_jobs.sifting import Sieve, Sifted
 
 
 class Whole:
     """A run over everything."""
 
-    def __init__(self, read: Read, progress: Progress, at: At | None = None) -> None:
+    def __init__(self, read: Read, progress: Progress, sifted: Sifted | None = None) -> None:
         """Begin.
 
         Args:
             read: reads the categories.
             progress: how far the consumers are.
-            at: gives what reads some messages of them; without it all are judged row by row.
+            sifted: the same messages by their signs; without it all are judged row by row.
         """
         self._read = read
         self._progress = progress
-        self._at = at
+        self._sifted = sifted
         self._judged: list[Judged] = []
+        if sifted is not None:
+            # To disk, so that a large store takes no more memory than a small one.
+            sifted.signs.persist(StorageLevel.DISK_ONLY)
 
     def take(self, job: Sieve) -> Counts:
         """Judge all of a job's rows; return what was counted."""
-        if self._at is None:
+        if self._sifted is None:
             judged = judging.run(job, self.rows(job), self._progress)
         else:
-            judged = sifting.run(job, self._read, self._at, self._progress)
+            judged = sifting.run(job, self._sifted, self._progress)
         self._judged.append(judged)
         return judged.counts
 
@@ -43,5 +47,7 @@ class Whole:
 
     def commit(self) -> None:
         """Let go of what was kept."""
+        if self._sifted is not None:
+            self._sifted.signs.unpersist()
         for one in self._judged:
             one.kept.unpersist()

@@ -485,7 +485,7 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
             "head": {"category": "account:command"},
             "bounds": {"category": "account:command", "first": 1, "last": 9},
             "pages": None,
-            "sample": {"category": "account:command", "first": 1, "last": 9, "percent": 100},
+            "sample": {"categories": ["account:command"], "first": 1, "last": 9, "percent": 100},
             "limited": {"categories": ["account:command"], "first": [1], "last": [9], "rows": 1},
         }.items():
             found = connection.execute(queries[name], parameters).fetchall()

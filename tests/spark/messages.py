@@ -6,8 +6,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reservation.component import Component
+from spark_jobs import signs
 from spark_jobs.judging import Read, Rows
 from spark_jobs.progress import Progress
+from spark_jobs.sifting import Sifted
 from spark_jobs.whole import Whole
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -15,7 +18,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = (
     "category string, global_position bigint, position bigint, stream_name string, type string, "
     "id string, time timestamp, causation bigint, sender string, key_category string, "
-    "key_stream string, is_copy boolean, content string, says bigint"
+    "key_stream string, is_copy boolean, content string"
 )
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
 
@@ -32,7 +35,6 @@ def message(global_position: int, stream_name: str, type_: str, **columns: Any) 
         "id": f"id{global_position}",
         "time": START + timedelta(seconds=global_position),
         "is_copy": False,
-        "says": hash((type_, columns.get("content"))),
         **columns,
     }
 
@@ -43,7 +45,12 @@ def reading(spark: SparkSession, messages: Sequence[dict[str, Any]]) -> Read:
     return Rows(spark.createDataFrame(rows, SCHEMA))
 
 
-def whole(spark: SparkSession, messages: Sequence[dict[str, Any]], progress: Progress) -> Whole:
+def whole(
+    spark: SparkSession,
+    messages: Sequence[dict[str, Any]],
+    component: Component,
+    progress: Progress,
+) -> Whole:
     """Return a run over these messages that looks closely only at what is not in order."""
     rows = [tuple(one[name] for name in COLUMNS) for one in messages]
     frame = spark.createDataFrame(rows, SCHEMA)
@@ -51,4 +58,5 @@ def whole(spark: SparkSession, messages: Sequence[dict[str, Any]], progress: Pro
     def at(positions: DataFrame) -> Read:
         return Rows(frame.join(positions, "global_position", "left_semi"))
 
-    return Whole(Rows(frame), progress, at)
+    sifted = Sifted(signs.of_messages(Rows(frame), component, "", None), at)
+    return Whole(Rows(frame), progress, sifted)

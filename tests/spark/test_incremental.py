@@ -154,7 +154,7 @@ def test_what_is_in_order_needs_no_close_look(spark, seed):
     messages = history(chance, 60)
     reached = progress(chance, 60, chance.sample(range(1, 61), 4))
     closely = found(Whole(reading(spark, messages), reached))
-    assert found(whole(spark, messages, reached)) == closely
+    assert found(whole(spark, messages, component(), reached)) == closely
 
 
 def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch):

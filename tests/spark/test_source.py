@@ -298,7 +298,7 @@ def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_dat
         FROM generate_series(1, 120000) AS n
         """
     )
-    found = divided(spark_connection, "uneven", 1, 2**62, 4)
+    found = divided(spark_connection, ["uneven"], 1, 2**62, 4)
     assert len(found) == 4
     counts = [
         spark_connection.execute(
@@ -310,5 +310,5 @@ def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_dat
     assert sum(counts) == 120_000
     assert max(counts) - min(counts) <= 2
     # Few messages are one range, and none are none.
-    assert len(divided(spark_connection, "uneven", 1, 1000, 4)) == 1
-    assert divided(spark_connection, "nothing", 1, 2**62, 4) == []
+    assert len(divided(spark_connection, ["uneven"], 1, 1000, 4)) == 1
+    assert divided(spark_connection, ["nothing"], 1, 2**62, 4) == []

@@ -1,0 +1,159 @@
+"""What is looked at of every message first: a few numbers that stand for what it is and says.
+
+The server makes them, so that neither names nor contents travel. Where the component's own code
+makes keys, and of messages that lie in an archive, Spark makes them of the columns of a read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from psycopg import sql
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from reservation.component import Component
+from reservation.idempotence.pseudo_event import PSEUDO_EVENT
+from reservation.queries import load_queries
+from spark_jobs import columns
+from spark_jobs.declaration import Declaration, categories_of
+from spark_jobs.judging import Read, number_of
+from spark_jobs.keys import with_function_keys
+
+# Under each column's name its type in Spark:
+TYPES = {
+    "global_position": "bigint",
+    "time": "timestamp",
+    # The numbers of names, from 0, in a `Numbering`; a type that is not in it has none.
+    "category": "int",
+    "type": "int",
+    # Whether it is the first of its stream, and whether it is a copy in the command category.
+    "is_first": "boolean",
+    "is_copy": "boolean",
+    # Of commands and reservations: the pair and the key, or null for want of one; what they say.
+    "key": "bigint",
+    "says": "bigint",
+    # Of events: what they follow; their stream and type, but for pseudo events. The first ones have
+    # a key too, which is what a command that initiates would have started.
+    "causation": "bigint",
+    "kind": "bigint",
+}
+
+_SIGNS = {name: text.decode() for name, text in load_queries("spark_jobs", "signs.sql").items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Numbers in the place of names.
+
+    Attributes:
+        categories: the component's: commands, their copies, events.
+        types: those of the commands that have keys.
+    """
+
+    categories: list[str]
+    types: list[str]
+
+    @classmethod
+    def of(cls, component: Component) -> "Numbering":
+        """Return that of a component."""
+        return cls(categories_of(component), list(Declaration.of(component).keys))
+
+    def category(self, name: str) -> int:
+        """Return the number of a category."""
+        return self.categories.index(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Query(columns.Query):
+    """What is read of a category.
+
+    Attributes:
+        component: whose it is.
+    """
+
+    component: Component = field(kw_only=True)
+
+    @classmethod
+    def of(cls, category: str, component: Component) -> "Query":
+        """Return what is read of one of a component's categories."""
+        return cls(category, list(TYPES), Declaration.of(component), component=component)
+
+    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
+        """Return what makes each of the columns."""
+        component, numbering = self.component, Numbering.of(self.component)
+
+        def made(name: str) -> sql.Composable:
+            return columns.expression(name, category, self.declaration)
+
+        def sign(name: str, **values: sql.Composable) -> sql.Composable:
+            return sql.SQL(_SIGNS[name]).format(category=category, **values)
+
+        null = sql.SQL("NULL::bigint")
+        by_stream = sign("key_of_stream")
+        signs: dict[str, sql.Composable] = {
+            **{name: made(name) for name in ("global_position", "time")},
+            "category": sql.Literal(numbering.categories.index(self.category)),
+            "type": sign("type", types=sql.Literal(numbering.types)),
+            "is_first": sign("is_first"),
+            "is_copy": sql.SQL("false"),
+            "key": by_stream,
+            "says": sign("says"),
+            "causation": null,
+            "kind": null,
+        }
+        if self.category == component.command_category:
+            signs["is_copy"] = made("is_copy")
+            signs["key"] = sign(
+                "key_of_command",
+                **{name: made(name) for name in ("key_category", "key_stream", "is_copy")},
+            )
+        elif self.category == component.name:
+            signs["key"] = by_stream if component.initiations else null
+            signs["says"] = null
+            signs["causation"] = made("causation")
+            signs["kind"] = sign("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
+        return {name: signs[name] for name in self.columns}
+
+
+def of_messages(read: Read, component: Component, app: str, app_dir: Path | None) -> DataFrame:
+    """Return the signs of messages, as Spark makes them.
+
+    Args:
+        read: reads the component's categories.
+        component: the component.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
+            and its folder; None where its modules were sent to them.
+    """
+    declaration, numbering = Declaration.of(component), Numbering.of(component)
+    wanted = ["global_position", "time", "category", "type", "position", "stream_name"]
+    made = ["is_copy", "causation", "content", "key_category", "key_stream"]
+    if declaration.by_function:
+        made.append("function_data")
+    messages = with_function_keys(
+        read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
+    )
+    category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
+    was_sent, is_event = category == component.command_category, category == component.name
+    is_copy = was_sent & F.col("is_copy")
+    pair = F.when(was_sent, F.col("key_category")).otherwise(category)
+    named = F.when(was_sent & ~is_copy, F.col("key_stream")).otherwise(stream)
+    has_key = pair.isNotNull() & named.isNotNull()
+    if not component.initiations:
+        has_key &= ~is_event
+
+    def only(condition: Column, value: Column) -> Column:
+        return F.when(condition, value)
+
+    return messages.select(
+        "global_position",
+        "time",
+        number_of(category, numbering.categories).alias("category"),
+        number_of(type_, numbering.types).alias("type"),
+        (F.col("position") == 0).alias("is_first"),
+        is_copy.alias("is_copy"),
+        only(has_key, F.xxhash64(pair, named)).alias("key"),
+        only(~is_event, F.xxhash64(type_, "content")).alias("says"),
+        only(is_event, F.col("causation")).alias("causation"),
+        only(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(stream, type_)).alias("kind"),
+    )
