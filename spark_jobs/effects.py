@@ -9,6 +9,7 @@ follow one cause and have other ids.
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
@@ -26,6 +27,11 @@ from spark_jobs.signs import Numbering
 
 _MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
 _VERDICTS = ("handled", "silent", "pending", "unhandled", "dead")
+
+# What there is in a group, as bits of a number: a cause; one that was read; one that may lack what
+# follows it; what follows it.
+_CAUSE, _READ, _MAY_LACK, _FOLLOWED = 1, 2, 4, 8
+
 _OPEN = ("pending", "unhandled", "dead", "without-cause")
 
 
@@ -86,16 +92,20 @@ class Effects:
             number = F.when(category == numbering.category(name), n).otherwise(number)
         silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
         is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)
+        # Whether it is well that no event follows it.
+        may_lack = ~F.col("is_letter") & (~F.col("was_read") | is_silent)
+        of_cause = {_CAUSE: F.lit(True), _READ: F.col("was_read"), _MAY_LACK: may_lack}
+        flags = reduce(
+            Column.__add__,
+            [F.when(condition, flag).otherwise(0) for flag, condition in of_cause.items()],
+        )
         return rows.select(
             _group(is_event).alias("group"),
             "global_position",
-            (~is_event).alias("is_cause"),
+            F.when(is_event, _FOLLOWED).otherwise(flags).alias("flags"),
             # Events of one stream and type have the same; pseudo events have none.
             "kind",
             F.when(is_copy, number).alias("category"),
-            F.col("was_read").alias("was_read"),
-            # Whether it is well that no event follows it.
-            (~F.col("is_letter") & (~F.col("was_read") | is_silent)).alias("may_lack"),
         )
 
     def groups(self, sketch: DataFrame) -> DataFrame:
@@ -104,19 +114,19 @@ class Effects:
         No two of the events that follow such a cause are of one type and stream; a reserved
         command is followed by one at least, or may lack it.
         """
-        is_cause = F.col("is_cause")
         groups = sketch.groupBy("group").agg(
-            F.max(is_cause).alias("has_cause"),
-            F.max(~is_cause).alias("is_followed"),
+            F.bit_or("flags").alias("flags"),
             F.count("kind").alias("events"),
             F.min("kind").alias("kind"),
             F.max("kind").alias("last_kind"),
             # One bit of 64 for each, which two seldom share.
             F.bit_or(F.expr("shiftleft(1L, CAST(kind & 63 AS int))")).alias("kinds"),
             F.max("category").alias("category"),
-            F.max(F.when(is_cause, F.col("was_read"))).alias("was_read"),
-            F.max(F.when(is_cause, F.col("may_lack"))).alias("may_lack"),
         )
+
+        def has(flag: int) -> Column:
+            return F.col("flags").bitwiseAND(flag) != 0
+
         events = F.col("events")
         are_distinct = (
             (events < 2)
@@ -124,13 +134,14 @@ class Effects:
             | (F.bit_count("kinds") == events)
         )
         is_copy = F.col("category").isNotNull()
-        in_order = (
-            F.col("has_cause")
-            & are_distinct
-            & (~is_copy | F.col("is_followed") | F.col("may_lack"))
-        )
+        in_order = has(_CAUSE) & are_distinct & (~is_copy | has(_FOLLOWED) | has(_MAY_LACK))
         return groups.select(
-            "group", "category", "was_read", "events", "is_followed", in_order.alias("in_order")
+            "group",
+            "category",
+            "events",
+            has(_READ).alias("was_read"),
+            has(_FOLLOWED).alias("is_followed"),
+            in_order.alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:

@@ -1,11 +1,11 @@
 """Runs that read only what is new since the last one, and look again only at what that changes.
 
 A state is a folder that every part of Spark can reach. It holds the rows that were read so far, the
-counts, what needs attention, and the groups that were open, in Parquet; a manifest says up to where
-the log was read and how far the consumers were. A run reads what came after, brings it together
-with the older rows of the groups that it touches and of those that were open, and judges these
-groups twice: as they were, which is taken off the counts, and as they are, which is added. So the
-sum is what a run over everything would have counted.
+counts, what needs attention, and the rows of the groups that were open, in Parquet; a manifest says
+up to where the log was read and how far the consumers were. A run reads what came after, brings it
+together with the older rows of the groups that it touches and of those that were open, and judges
+these groups twice: as they were, which is taken off the counts, and as they are, which is added. So
+the sum is what a run over everything would have counted.
 
 A run writes a folder of its own. It counts once the file ``CURRENT`` names it, so a run that dies
 on the way leaves the state as it was.
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs import judging
 from spark_jobs.errors import StateError
@@ -26,7 +27,7 @@ from spark_jobs.judging import Counts, Job, Read
 from spark_jobs.locked import locked
 from spark_jobs.progress import Consumed, Progress
 
-_VERSION = 1
+_VERSION = 2
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 
@@ -245,31 +246,34 @@ class Step:
             self.add(job, self._read_new)
         older = [] if before is None else before.rows[job.name]
         self._rows[job.name] = [*older, *self._added[job.name]]
-        new = self._read(*self._added[job.name])
+        rows = new = self._read(*self._added[job.name])
         if before is None:
             after = judging.run(job, new, self._progress, with_open=True)
             counts, findings = after.counts, after.findings
         else:
             was = f"{_run_name(before.run)}/{job.name}"
-            known = self._read(*older)
-            touched = new.select("group").unionByName(self._read(f"{was}/open")).distinct()
+            opened, known = self._read(f"{was}/open"), self._read(*older)
             if not self._goes_back:
-                known = known.join(touched, "group", "left_semi").persist()
+                known = opened.unionByName(_touched(known, new, opened)).persist()
+            rows = known.unionByName(new)
             earlier = judging.run(job, known, before.was())
-            after = judging.run(job, known.unionByName(new), self._progress, with_open=True)
+            after = judging.run(job, rows, self._progress, with_open=True)
             counts = {
                 name: before.counts[job.name][name] - earlier.counts[name] + count
                 for name, count in after.counts.items()
             }
             findings = after.findings
             if not self._goes_back:
-                kept = self._read(f"{was}/findings").join(touched, "group", "left_anti")
+                again = rows.select("group").distinct()
+                kept = self._read(f"{was}/findings").join(again, "group", "left_anti")
                 findings = kept.unionByName(findings)
             earlier.kept.unpersist()
-            known.unpersist()
         findings.write.parquet(str(self._state.folder / here / "findings"))
-        after.open_groups.write.parquet(str(self._state.folder / here / "open"))
+        still_open = rows.join(after.open_groups, "group", "left_semi").select(*new.columns)
+        still_open.write.parquet(str(self._state.folder / here / "open"))
         after.kept.unpersist()
+        if rows is not new:
+            known.unpersist()
         self._counts[job.name] = counts
         return counts
 
@@ -315,6 +319,24 @@ class Step:
 
     def _read(self, *folders: str) -> DataFrame:
         return self._spark.read.parquet(*(str(self._state.folder / name) for name in folders))
+
+
+def _touched(known: DataFrame, new: DataFrame, opened: DataFrame) -> DataFrame:
+    """Return the rows of groups that new ones are in, beside those of open groups.
+
+    Mostly they are few and lie near the end, which is seen without reading more of all rows than
+    their groups.
+    """
+    groups = new.select("group").distinct().join(opened.select("group"), "group", "left_anti")
+    position = F.col("global_position")
+    (first, last) = (
+        known.select("group", "global_position")
+        .join(F.broadcast(groups), "group", "left_semi")
+        .agg(F.min(position), F.max(position))
+        .collect()[0]
+    )
+    here = known.where(position.between(F.lit(first), F.lit(last)))
+    return here.join(groups, "group", "left_semi").select(*known.columns)
 
 
 def _run_name(run: int) -> str:

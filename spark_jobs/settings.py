@@ -106,6 +106,7 @@ def local_properties(scratch: Path, *, small: bool = False) -> dict[str, str]:
     of_size = {
         "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
         "spark.driver.extraJavaOptions": java.options(small=small),
+        "spark.python.daemon.module": "spark_jobs.daemon",
     }
     if small:
         of_size["spark.sql.adaptive.enabled"] = "false"
