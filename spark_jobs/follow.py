@@ -50,8 +50,9 @@ def follow(
         SparkJobError: a round failed twice.
     """
     with ExitStack() as opened:
-        with exported_snapshot(run.database_url):
-            pass  # what is not there is told before Java starts
+        with exported_snapshot(run.database_url) as snapshot:
+            # What is not there is told before Java starts.
+            small = snapshot.is_small()
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
@@ -64,6 +65,7 @@ def follow(
                 conf=run.conf,
                 app=run.app,
                 app_dir=run.app_dir,
+                small=small,
             )
         )
         spark.dataSource.register(MessageStoreSource)

@@ -60,13 +60,13 @@ class Progress:
             is_here = F.col("category") == F.lit(known_as(category))
             was_read = F.when(is_here, consumed.has_read()).otherwise(was_read)
         letters = [
-            {"global_position": position, "found": True}
-            for consumed in self.consumed.values()
+            {"category": known_as(category), "global_position": position, "found": True}
+            for category, consumed in self.consumed.items()
             for position in consumed.letters
         ]
         read = messages.withColumn("was_read", was_read)
         if not letters:
             return read.withColumn("is_letter", F.lit(False))
         rows = messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters))
-        joined = read.join(F.broadcast(rows), "global_position", "left")
+        joined = read.join(F.broadcast(rows).drop("category"), "global_position", "left")
         return joined.withColumn("is_letter", F.coalesce("found", F.lit(False))).drop("found")
