@@ -75,6 +75,15 @@ def _run(spark: "SparkSession", url: str, ledger: Ledger, state: Path | None = N
     return took
 
 
+@contextlib.contextmanager
+def _session(url: str) -> "Iterator[SparkSession]":
+    """Give a session as the command starts it."""
+    with exported_snapshot(url) as snapshot:
+        size = snapshot.size()
+    with spark_session(url, size=size) as spark:
+        yield spark
+
+
 def _at_most(name: str, figure: float, against: str, other: float, bar: float) -> Result:
     ratio = figure / other
     return Result(name, round(figure, 2), "s", against, round(ratio, 2), bar, ratio <= bar)
@@ -83,7 +92,7 @@ def _at_most(name: str, figure: float, against: str, other: float, bar: float) -
 @benchmark
 def spark_reconcile(bench: Bench) -> Iterator[Result]:
     """Reconcile the whole books, in a session that did so before, and by one query."""
-    with _books(bench, MESSAGES) as (url, ledger), spark_session(url) as spark:
+    with _books(bench, MESSAGES) as (url, ledger), _session(url) as spark:
         with connect(url, autocommit=True) as connection:
             query = min(
                 seconds(lambda: connection.execute(_LEDGER["answer"]).fetchall()) for _ in range(2)
@@ -181,10 +190,11 @@ def spark_incremental(bench: Bench) -> Iterator[Result]:
     with (
         bench.database() as url,
         connect(url, autocommit=True) as connection,
-        spark_session(url) as spark,
         tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        contextlib.ExitStack() as opened,
     ):
         ledger.fill(connection, until=ledger.keys - ledger.keys // 100)
+        spark = opened.enter_context(_session(url))
         state = Path(folder) / "state"
         with exported_snapshot(url) as snapshot:
             in_session(Run(account, "bank:account", APP_DIR, url, state=state), snapshot, spark)

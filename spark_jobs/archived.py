@@ -31,7 +31,7 @@ _VERSION = 1
 _MANIFEST = "_manifest.json"
 _NEW = ".new"
 
-# About as many messages as a small log has (`spark_jobs.snapshot`).
+# About as many messages as a small log has (`spark_jobs.size`).
 _FEW = 200_000
 
 

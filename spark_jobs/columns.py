@@ -57,13 +57,13 @@ def expression(name: str, category: sql.Composable, declaration: Declaration) ->
     keys = declaration.keys
     values = {
         "category": category,
-        "key_categories": _by_type(
+        "key_categories": by_type(
             {type_: sql.Literal(key.category) for type_, key in keys.items()}
         ),
-        "key_streams": _by_type({type_: _key_stream(key) for type_, key in keys.items()}),
+        "key_streams": by_type({type_: _key_stream(key) for type_, key in keys.items()}),
         "within": _texts([type_ for type_, key in keys.items() if key.within]),
         "by_function": _texts(declaration.by_function),
-        "volatile": _by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
+        "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
     }
     return _sql(_COLUMNS[name]).format(**values)
 
@@ -175,7 +175,7 @@ def _key_stream(key: DeclaredKey) -> sql.Composable:
     return sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
 
 
-def _by_type(values: dict[str, sql.Composable]) -> sql.Composable:
+def by_type(values: dict[str, sql.Composable]) -> sql.Composable:
     """Return the branches of a CASE by type; there is always one, or it would be no CASE."""
     branches: list[sql.Composable] = [
         sql.SQL("WHEN {} THEN {}").format(sql.Literal(type_), value)

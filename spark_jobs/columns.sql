@@ -28,8 +28,13 @@ m.data::text
 m.metadata::text
 
 -- name: causation
-CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{{1,18}}$'
-     THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END
+-- Most are numbers, and those that are not are looked at closely, which takes long.
+CASE jsonb_typeof(m.metadata->'causationMessageGlobalPosition')
+  WHEN 'number' THEN CASE WHEN (m.metadata->'causationMessageGlobalPosition')::numeric BETWEEN 0 AND 1e18
+                          THEN (m.metadata->'causationMessageGlobalPosition')::bigint END
+  WHEN 'string' THEN CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{{1,18}}$'
+                          THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END
+END
 
 -- name: sender
 -- Whom the message belongs to, or who wants the reply.

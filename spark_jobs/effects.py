@@ -84,6 +84,10 @@ class Effects:
         category, type_ = F.col("category"), F.col("type")
         is_event = category == numbering.category(self.component.name)
         is_copy = F.col("is_copy")
+        was_sent = category == numbering.category(self.component.command_category)
+        reserved = [
+            n for n, name in enumerate(numbering.types) if name in self.component.reservations
+        ]
         for name, key in self._reserved:
             is_type = type_ == numbering.types.index(name)
             is_copy |= is_type & (category == numbering.category(key.category))
@@ -106,22 +110,28 @@ class Effects:
             # Events of one stream and type have the same; pseudo events have none.
             "kind",
             F.when(is_copy, number).alias("category"),
+            # What follows a command that is reserved mostly follows its copy.
+            (was_sent & ~is_copy & type_.isin(*reserved)).alias("is_aside"),
         )
 
     def groups(self, sketch: DataFrame) -> DataFrame:
-        """Tell which causes are in order.
+        """Tell which causes are in order, but for reserved commands that nothing follows.
 
         No two of the events that follow such a cause are of one type and stream; a reserved
         command is followed by one at least, or may lack it.
         """
-        groups = sketch.groupBy("group").agg(
-            F.bit_or("flags").alias("flags"),
-            F.count("kind").alias("events"),
-            F.min("kind").alias("kind"),
-            F.max("kind").alias("last_kind"),
-            # One bit of 64 for each, which two seldom share.
-            F.bit_or(F.expr("shiftleft(1L, CAST(kind & 63 AS int))")).alias("kinds"),
-            F.max("category").alias("category"),
+        groups = (
+            sketch.where(~F.coalesce("is_aside", F.lit(False)))
+            .groupBy("group")
+            .agg(
+                F.bit_or("flags").alias("flags"),
+                F.count("kind").alias("events"),
+                F.min("kind").alias("kind"),
+                F.max("kind").alias("last_kind"),
+                # One bit of 64 for each, which two seldom share.
+                F.bit_or(F.expr("shiftleft(1L, CAST(kind & 63 AS int))")).alias("kinds"),
+                F.max("category").alias("category"),
+            )
         )
 
         def has(flag: int) -> Column:

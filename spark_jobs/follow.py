@@ -52,7 +52,7 @@ def follow(
     with ExitStack() as opened:
         with exported_snapshot(run.database_url) as snapshot:
             # What is not there is told before Java starts.
-            small = snapshot.is_small()
+            size = snapshot.size()
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
@@ -65,7 +65,7 @@ def follow(
                 conf=run.conf,
                 app=run.app,
                 app_dir=run.app_dir,
-                small=small,
+                size=size,
             )
         )
         spark.dataSource.register(MessageStoreSource)

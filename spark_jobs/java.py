@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.size import Size
 
 MINIMUM = 17
 
@@ -23,11 +24,11 @@ def kept_classes() -> Path:
     return Path(cache) / "reservation" / "spark-classes.jsa"
 
 
-def options(*, small: bool) -> str:
+def options(size: Size) -> str:
     """Return what Java is told when Spark's driver is started.
 
     Args:
-        small: whether there is so little to do that it is not worth compiling it well.
+        size: of the store.
     """
     kept = kept_classes()
     return " ".join(
@@ -36,7 +37,8 @@ def options(*, small: bool) -> str:
             "-XX:+ExitOnOutOfMemoryError",
             # A job wants to be done soon, and does not mind to pause.
             "-XX:+UseParallelGC",
-            *(["-XX:TieredStopAtLevel=1"] if small else []),
+            # To compile well what is done once takes as long as to do it.
+            *([] if size is Size.LARGE else ["-XX:TieredStopAtLevel=1"]),
             *([f'"-XX:SharedArchiveFile={kept}"'] if kept.is_file() else []),
         ]
     )

@@ -68,5 +68,5 @@ class Progress:
         if not letters:
             return read.withColumn("is_letter", F.lit(False))
         rows = messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters))
-        joined = read.join(F.broadcast(rows).drop("category"), "global_position", "left")
+        joined = read.join(F.broadcast(rows), ["category", "global_position"], "left")
         return joined.withColumn("is_letter", F.coalesce("found", F.lit(False))).drop("found")

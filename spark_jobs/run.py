@@ -17,6 +17,7 @@ from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.result import Finding, Report
 from spark_jobs.session import LOCAL, spark_session
 from spark_jobs.settings import is_local
+from spark_jobs.size import Size
 from spark_jobs.snapshot import GRACE, Snapshot, exported_snapshot
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def working(
             conf=[*run.conf, *([] if run.jdbc is None else [f"spark.jars={run.jdbc.resolve()}"])],
             app=run.app,
             app_dir=run.app_dir,
-            small=snapshot.is_small(),
+            size=snapshot.size(),
         ) as spark,
         nullcontext() if watch is None else watch(spark),
     ):
@@ -213,7 +214,7 @@ def opened(
 
     if run.state is None:
         read = reading({})
-        is_small = snapshot.is_small() and (archive is None or archive.is_small)
+        is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
         yield Whole(read, progress, None if is_small or run.jdbc else _sifted(run, read))
         return
     with incremental.opened(run.state, component.name, declaration.to_json()) as state:

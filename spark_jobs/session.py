@@ -15,6 +15,7 @@ from spark_jobs.address import DATABASE_VARIABLE
 from spark_jobs.errors import SparkJobError, SparkSettingError, SparkUnavailableError
 from spark_jobs.failure import reason
 from spark_jobs.java import require_java
+from spark_jobs.size import Size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def spark_session(
     conf: Sequence[str] = (),
     app: str | None = None,
     app_dir: str | Path = ".",
-    small: bool = False,
+    size: Size = Size.LARGE,
 ) -> Iterator["SparkSession"]:
     """Give a Spark session for the jobs, and end it after.
 
@@ -50,7 +51,7 @@ def spark_session(
         conf: further properties as ``KEY=VALUE``, in the place of those that are set here.
         app: the app path of a component whose modules the workers need.
         app_dir: the folder that the app path starts from.
-        small: whether there is so little to do that starting takes longer than doing it.
+        size: of the store that is to be looked at.
 
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master or
@@ -69,7 +70,7 @@ def spark_session(
             session = _connected(remote, added)
         elif is_local:
             os.environ[DATABASE_VARIABLE] = database_url
-            properties = settings.local_properties(scratch, small=small)
+            properties = settings.local_properties(scratch, size)
             session = _started(master, {**properties, **added}, log)
         else:
             properties = settings.cluster_properties(master, database_url, scratch)

@@ -9,6 +9,7 @@ from pathlib import Path
 from spark_jobs import java
 from spark_jobs.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.errors import SparkSettingError
+from spark_jobs.size import Size
 
 # How long to wait for a cluster to take up work, in seconds.
 PATIENCE = "spark.reservation.executorTimeout"
@@ -95,17 +96,17 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def local_properties(scratch: Path, *, small: bool = False) -> dict[str, str]:
+def local_properties(scratch: Path, size: Size) -> dict[str, str]:
     """Return those of a Spark within this machine: no listener, no page, files of its own only.
 
     Args:
         scratch: the folder for its files.
-        small: whether there is little to do, which is then planned once and not compiled.
+        size: of the store; what is small is planned once.
     """
-    cores = os.cpu_count() or 1
+    cores, small = os.cpu_count() or 1, size is Size.SMALL
     of_size = {
         "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
-        "spark.driver.extraJavaOptions": java.options(small=small),
+        "spark.driver.extraJavaOptions": java.options(size),
         "spark.python.daemon.module": "spark_jobs.daemon",
     }
     if small:

@@ -59,9 +59,8 @@ def run(job: Sieve, sifted: Sifted, progress: Progress) -> Judged:
         progress: how far the consumers are.
     """
     observed, counts = Observation(), job.counts_in_order()
-    sketch = job.sketch(sifted.signs, progress)
     doubtful = (
-        job.groups(sketch)
+        job.groups(job.sketch(sifted.signs, progress))
         .observe(
             observed,
             *(F.sum(F.when(F.col("in_order"), one)).alias(name) for name, one in counts.items()),
@@ -71,7 +70,9 @@ def run(job: Sieve, sifted: Sifted, progress: Progress) -> Judged:
         .persist(StorageLevel.DISK_ONLY)
     )
     doubtful.count()
-    positions = sketch.join(doubtful, "group", "left_semi")
+    # To which group a message belongs does not depend on how far anybody is.
+    of_groups = job.sketch(sifted.signs, Progress()).select("group", "global_position")
+    positions = of_groups.join(doubtful, "group", "left_semi")
     judged = judging.run(job, job.rows(sifted.at(positions)), progress)
     in_order = observed.get
     doubtful.unpersist()

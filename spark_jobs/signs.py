@@ -24,7 +24,8 @@ from spark_jobs.keys import with_function_keys
 TYPES = {
     "global_position": "bigint",
     "time": "timestamp",
-    # The numbers of names, from 0, in a `Numbering`; a type that is not in it has none.
+    # The numbers of names, from 0, in a `Numbering`; a type that is not in it has none, and that of
+    # an event neither.
     "category": "int",
     "type": "int",
     # Whether it is the first of its stream, and whether it is a copy in the command category.
@@ -90,11 +91,14 @@ class Query(columns.Query):
             return sql.SQL(_SIGNS[name]).format(category=category, **values)
 
         null = sql.SQL("NULL::bigint")
+        numbers: dict[str, sql.Composable] = {
+            name: sql.Literal(n) for n, name in enumerate(numbering.types)
+        }
         by_stream = sign("key_of_stream")
         signs: dict[str, sql.Composable] = {
             **{name: made(name) for name in ("global_position", "time")},
             "category": sql.Literal(numbering.categories.index(self.category)),
-            "type": sign("type", types=sql.Literal(numbering.types)),
+            "type": sign("type", numbers=columns.by_type(numbers)),
             "is_first": sign("is_first"),
             "is_copy": sql.SQL("false"),
             "key": by_stream,
@@ -111,6 +115,7 @@ class Query(columns.Query):
         elif self.category == component.name:
             signs["key"] = by_stream if component.initiations else null
             signs["says"] = null
+            signs["type"] = sql.SQL("NULL::integer")
             signs["causation"] = made("causation")
             signs["kind"] = sign("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
         return {name: signs[name] for name in self.columns}
@@ -149,7 +154,7 @@ def of_messages(read: Read, component: Component, app: str, app_dir: Path | None
         "global_position",
         "time",
         number_of(category, numbering.categories).alias("category"),
-        number_of(type_, numbering.types).alias("type"),
+        only(~is_event, number_of(type_, numbering.types)).alias("type"),
         (F.col("position") == 0).alias("is_first"),
         is_copy.alias("is_copy"),
         only(has_key, F.xxhash64(pair, named)).alias("key"),

@@ -2,7 +2,7 @@
 -- they stand for is; where they are not, it may still be, and then more is looked at.
 
 -- name: type
-array_position({types}::text[], m.type::text)::integer - 1
+CASE m.type {numbers} END
 
 -- name: is_first
 m.position = 0

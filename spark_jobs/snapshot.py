@@ -21,6 +21,7 @@ from reservation.store.install import is_attached
 from spark_jobs import ranges, sums
 from spark_jobs.columns import Query
 from spark_jobs.progress import Consumed, Progress
+from spark_jobs.size import Size
 from spark_jobs.sums import Sums
 
 _QUERIES = load_queries("spark_jobs")
@@ -30,9 +31,6 @@ GRACE = timedelta(minutes=5)
 
 # How many messages one part of a read holds, about: what a worker can bring together in memory.
 _MOST_FOR_ONE = 500_000
-
-# A log of fewer pages is small: 64 MB, some 200,000 messages.
-_PAGES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +76,11 @@ class Snapshot:
             return Consumed(int(position))
         return Consumed(None, before=self.time - grace)
 
-    def is_small(self) -> bool:
-        """Tell whether the log is so small that it takes longer to divide work than to do it."""
+    def size(self) -> Size:
+        """Return how large the log is."""
         with translated():
             (pages,) = self._connection.execute(_QUERIES["pages"]).fetchall()[0]
-        return int(pages) < _PAGES
+        return Size.of(int(pages))
 
     def parts(
         self,

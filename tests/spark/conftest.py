@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from reservation import MessageStore, install
 from reservation.store.connection import connect
 from spark_jobs.session import spark_session
+from spark_jobs.size import Size
 from spark_jobs.source import MessageStoreSource
 
 # Where Debian's package libpostgresql-jdbc-java puts it.
@@ -35,7 +36,9 @@ def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]
 def spark(spark_database_url: str) -> Iterator[SparkSession]:
     """Give a Spark session with the source ``message_store``."""
     conf = [f"spark.jars={JDBC_JAR}"] if JDBC_JAR.exists() else []
-    with spark_session(spark_database_url, master="local[2]", conf=conf, small=True) as session:
+    with spark_session(
+        spark_database_url, master="local[2]", conf=conf, size=Size.SMALL
+    ) as session:
         session.dataSource.register(MessageStoreSource)
         yield session
 
