@@ -279,7 +279,7 @@ class Step:
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        folders = [f"{self.name}/{name}/findings" for name in self._rows]
+        folders = [f"{self.name}/{name}/findings" for name in sorted(self._rows)]
         return judging.together([self._read(folder) for folder in folders])
 
     def rows(self, job: Job) -> DataFrame:

@@ -20,12 +20,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs import columns, lasting
 from spark_jobs import run as running
+from spark_jobs.at_once import at_once
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.incremental import Head, State, Step
 from spark_jobs.judging import Rows
@@ -182,8 +184,7 @@ class Follower:
         step = Step(self._spark, self._state, self._nothing, look.heads, look.progress)
         if any(last > self._state.after.get(name, 0) for name, last in look.until.items()):
             self._read(step, look)
-        for job in self._jobs:
-            step.take(job)
+        at_once([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
         noted = lasting.noted(step.findings(), before, look.progress, look.time, grace)

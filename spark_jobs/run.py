@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from reservation.component import Component
 from reservation.errors import DeclarationError
 from spark_jobs import archived
 from spark_jobs.archived import Archive
+from spark_jobs.at_once import at_once
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.result import Finding, Report
 from spark_jobs.session import LOCAL, spark_session
@@ -127,7 +129,9 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
     """Do the same in a session and under a snapshot that are there."""
     reconciling, following = jobs(run)
     with opened(run, snapshot, spark) as taking:
-        reconciled, effects = taking.take(reconciling), taking.take(following)
+        reconciled, effects = at_once(
+            [partial(taking.take, job) for job in (reconciling, following)]
+        )
         findings = taking.findings()
         of_categories, events = following.results(effects)
         report = Report(

@@ -23,7 +23,7 @@ class Whole:
         self._read = read
         self._progress = progress
         self._sifted = sifted
-        self._judged: list[Judged] = []
+        self._judged: dict[str, Judged] = {}
         if sifted is not None:
             # To disk, so that a large store takes no more memory than a small one.
             sifted.signs.persist(StorageLevel.DISK_ONLY)
@@ -34,12 +34,12 @@ class Whole:
             judged = judging.run(job, self.rows(job), self._progress)
         else:
             judged = sifting.run(job, self._sifted, self._progress)
-        self._judged.append(judged)
+        self._judged[job.name] = judged
         return judged.counts
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        return judging.together([one.findings for one in self._judged])
+        return judging.together([one.findings for _, one in sorted(self._judged.items())])
 
     def rows(self, job: Sieve) -> DataFrame:
         """Return all rows of a job."""
@@ -49,5 +49,5 @@ class Whole:
         """Let go of what was kept."""
         if self._sifted is not None:
             self._sifted.signs.unpersist()
-        for one in self._judged:
+        for one in self._judged.values():
             one.kept.unpersist()
