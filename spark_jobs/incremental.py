@@ -240,47 +240,40 @@ class Step:
 
         What is new is what was added, or else what is read now.
         """
-        before = self._before
-        here = f"{self.name}/{job.name}"
+        before, folder = self._before, self._state.folder / self.name / job.name
         if job.name not in self._added:
             self.add(job, self._read_new)
         older = [] if before is None else before.rows[job.name]
         self._rows[job.name] = [*older, *self._added[job.name]]
         rows = new = self._read(*self._added[job.name])
-        if before is None:
-            after = judging.run(job, new, self._progress, with_open=True)
-            counts, findings = after.counts, after.findings
-        else:
+        if before is not None:
             was = f"{_run_name(before.run)}/{job.name}"
             opened, known = self._read(f"{was}/open"), self._read(*older)
             if not self._goes_back:
                 known = opened.unionByName(_touched(known, new, opened)).persist()
             rows = known.unionByName(new)
-            earlier = judging.run(job, known, before.was())
-            after = judging.run(job, rows, self._progress, with_open=True)
-            counts = {
-                name: before.counts[job.name][name] - earlier.counts[name] + count
-                for name, count in after.counts.items()
-            }
-            findings = after.findings
-            if not self._goes_back:
-                again = rows.select("group").distinct()
-                kept = self._read(f"{was}/findings").join(again, "group", "left_anti")
-                findings = kept.unionByName(findings)
-            earlier.kept.unpersist()
-        findings.write.parquet(str(self._state.folder / here / "findings"))
-        still_open = rows.join(after.open_groups, "group", "left_semi").select(*new.columns)
-        still_open.write.parquet(str(self._state.folder / here / "open"))
-        after.kept.unpersist()
-        if rows is not new:
+        kept, counted = judging.judged(job, rows, self._progress)
+        if before is not None and not self._goes_back:
+            again = rows.select("group").distinct()
+            others = judging.findings_of(self._read(f"{was}/kept"))
+            kept = kept.unionByName(others.join(again, "group", "left_anti"))
+        kept.write.parquet(str(folder / "kept"))
+        counts = counted()
+        if before is not None:
+            earlier, all_of = judging.counted(job, known, before.was()), before.counts[job.name]
+            counts = {name: all_of[name] - earlier[name] + now for name, now in counts.items()}
+        is_open = self._read(f"{self.name}/{job.name}/kept").where("is_open")
+        still_open = rows.join(is_open, "group", "left_semi").select(*new.columns)
+        still_open.write.parquet(str(folder / "open"))
+        if before is not None:
             known.unpersist()
         self._counts[job.name] = counts
         return counts
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        folders = [f"{self.name}/{name}/findings" for name in sorted(self._rows)]
-        return judging.together([self._read(folder) for folder in folders])
+        folders = [f"{self.name}/{name}/kept" for name in sorted(self._rows)]
+        return judging.together([judging.findings_of(self._read(folder)) for folder in folders])
 
     def rows(self, job: Job) -> DataFrame:
         """Return all rows of a job that was taken."""

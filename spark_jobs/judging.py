@@ -5,7 +5,7 @@ that what it found of one part of the groups and of another can be added up. Tha
 look only at the groups that something has changed in (`spark_jobs.incremental`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
@@ -104,8 +104,7 @@ class Judged:
 
     Attributes:
         counts: the sums, by their names.
-        kept: the judged rows that need attention or are open, in Spark's memory until they are let
-            go.
+        kept: the judged rows that need attention, in Spark's memory until they are let go.
     """
 
     counts: Counts
@@ -113,38 +112,50 @@ class Judged:
 
     @property
     def findings(self) -> DataFrame:
-        """The rows that need attention, with their groups."""
-        return self.kept.where(F.col("finding").isNotNull()).select("group", *FINDING)
-
-    @property
-    def open_groups(self) -> DataFrame:
-        """The groups that may be judged otherwise later."""
-        return self.kept.where("is_open").select("group").distinct()
+        """The rows that need attention."""
+        return findings_of(self.kept)
 
 
-def run(job: Job, rows: DataFrame, progress: Progress, *, with_open: bool = False) -> Judged:
+def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
     """Judge all rows, in one pass over them.
 
     Args:
         job: the job.
         rows: what its `rows` gave.
         progress: how far the consumers are.
-        with_open: whether the open groups are wanted as well.
+    """
+    kept, counted = judged(job, rows, progress)
+    kept = findings_of(kept).persist()
+    kept.count()
+    return Judged(counted(), kept)
+
+
+def judged(job: Job, rows: DataFrame, progress: Progress) -> tuple[DataFrame, Callable[[], Counts]]:
+    """Return what is found of rows that need attention or are open, and a function for the counts.
+
+    The function gives what was counted of all rows, once something was done with what is found.
     """
     observed, counts = Observation(), job.counts()
-    wanted = F.col("finding").isNotNull()
-    if with_open:
-        wanted |= F.col("is_open")
-    kept = (
+    found = (
         job.judge(rows, progress)
         .observe(observed, *(column.alias(name) for name, column in counts.items()))
-        .where(wanted)
+        .where(F.col("finding").isNotNull() | F.col("is_open"))
         .select("group", *FINDING, "is_open")
-        .persist()
     )
-    kept.count()
-    found = observed.get
-    return Judged({name: int(found.get(name) or 0) for name in counts}, kept)
+    return found, lambda: {name: int(observed.get.get(name) or 0) for name in counts}
+
+
+def counted(job: Job, rows: DataFrame, progress: Progress) -> Counts:
+    """Return what is counted of all rows, and nothing else."""
+    counts = job.counts()
+    sums = [column.alias(name) for name, column in counts.items()]
+    row = job.judge(rows, progress).agg(*sums).collect()[0]
+    return {name: int(row[name] or 0) for name in counts}
+
+
+def findings_of(kept: DataFrame) -> DataFrame:
+    """Return those rows that need attention, of what was found."""
+    return kept.where(F.col("finding").isNotNull())
 
 
 def together(findings: Sequence[DataFrame]) -> DataFrame:

@@ -15,6 +15,9 @@ import psycopg
 
 DEFAULT_IMAGE = "postgres:17"
 
+# What the tests make goes away with the server, so nothing needs to outlast the machine.
+_HASTY = {"fsync": "off", "full_page_writes": "off"}
+
 
 @contextmanager
 def server(kind: str) -> Iterator[str]:
@@ -39,7 +42,9 @@ def _container() -> Iterator[str]:
     from testcontainers.community.postgres import PostgresContainer
 
     image = os.environ.get("RESERVATION_TEST_IMAGE", DEFAULT_IMAGE)
-    with PostgresContainer(image, driver=None, password="a-secret") as container:
+    made = PostgresContainer(image, driver=None, password="a-secret")
+    options = " ".join(f"-c {name}={value}" for name, value in _HASTY.items())
+    with made.with_command(f"postgres {options}") as container:
         yield container.get_connection_url()
 
 
@@ -50,7 +55,12 @@ def _embedded() -> Iterator[str]:
     with tempfile.TemporaryDirectory(
         prefix="reservation-test-", ignore_cleanup_errors=True
     ) as folder:
-        yield start_embedded(Path(folder) / "postgres", delete=True)
+        address = start_embedded(Path(folder) / "postgres", delete=True)
+        with psycopg.connect(address, autocommit=True) as connection:
+            for name, value in _HASTY.items():
+                connection.execute(f"ALTER SYSTEM SET {name} = {value}")
+            connection.execute("SELECT pg_reload_conf()")
+        yield address
 
 
 class OwnServer:
