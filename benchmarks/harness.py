@@ -77,13 +77,17 @@ class Bench:
     def database(self) -> Iterator[str]:
         """Give a database with the store installed, and drop it after."""
         name = f"bench_{next(_numbers)}"
+        self._administer("CREATE DATABASE {}", name)
+        url = conninfo.make_conninfo(self.server_url, dbname=name)
+        with connect(url, autocommit=True) as connection:
+            install(connection)
+        yield url
+        self._administer("DROP DATABASE {} WITH (FORCE)", name)
+
+    def _administer(self, statement: str, name: str) -> None:
+        # Over a connection of its own: a benchmark may have restarted the server.
         with connect(self.server_url, autocommit=True) as admin:
-            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-            url = conninfo.make_conninfo(self.server_url, dbname=name)
-            with connect(url, autocommit=True) as connection:
-                install(connection)
-            yield url
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+            admin.execute(sql.SQL(statement).format(sql.Identifier(name)))
 
 
 def run(only: str | None, output: Path) -> bool:
