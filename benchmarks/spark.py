@@ -1,7 +1,6 @@
 """Spark's jobs on the books of a bank, held against the same answer from PostgreSQL itself."""
 
 import contextlib
-import json
 import os
 import shlex
 import socket
@@ -12,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +23,14 @@ from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.ledger import Ledger
 from reservation.queries import load_queries
 from reservation.store.connection import connect
+from spark_jobs.categories import Categories
 from spark_jobs.columns import MESSAGE
 from spark_jobs.declaration import Declaration
 from spark_jobs.jdbc import Jdbc, jdbc_url
 from spark_jobs.result import VIOLATIONS, Report
 from spark_jobs.run import Run, in_session
-from spark_jobs.session import parallelism, spark_session
+from spark_jobs.session import spark_session
 from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.source import NAME, MessageStoreSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,31 +105,25 @@ def spark_reconcile(bench: Bench) -> Iterator[Result]:
 
 @benchmark
 def spark_read(bench: Bench) -> Iterator[Result]:
-    """Read every column of the books, and the same in the same parts through JDBC."""
+    """Read every column of the books as the jobs read, and the same parts through JDBC."""
     if not JDBC_JAR.exists():
         print(f"spark_read: there is no {JDBC_JAR}, and nothing to compare with")
         return
     with _books(bench, MESSAGES) as (url, _), _listening(url) as address:
         jar = f"spark.jars={JDBC_JAR}"
         with spark_session(address, conf=[jar]) as spark, exported_snapshot(address) as snapshot:
-            spark.dataSource.register(MessageStoreSource)
-            parts = 2 * parallelism(spark)  # as `Jdbc` divides it
+            readers = (
+                Categories(spark, snapshot, Declaration.of(account)),
+                Jdbc(spark, jdbc_url(address), snapshot, Declaration.of(account)),
+            )
 
-            def ours() -> None:
-                _count(
-                    spark.read.format(NAME)
-                    .option("categories", json.dumps(CATEGORIES))
-                    .option("snapshot", snapshot.id)
-                    .option("partitions", parts)
-                    .load()
-                )
-
-            def theirs() -> None:
-                read = Jdbc(spark, jdbc_url(address), snapshot, Declaration.of(account))
-                _count(read(CATEGORIES, list(MESSAGE)))
+            def both() -> list[float]:
+                return [
+                    seconds(partial(_count, read(CATEGORIES, list(MESSAGE)))) for read in readers
+                ]
 
             # The first of each warms up, and then they take turns.
-            taken = [(seconds(ours), seconds(theirs)) for _ in range(3)][1:]
+            taken = [both() for _ in range(3)][1:]
             ours_took, theirs_took = (min(of) for of in zip(*taken, strict=True))
     yield Result.rate(
         "spark_read",
