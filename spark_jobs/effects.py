@@ -19,7 +19,7 @@ from reservation.idempotence.processed import Processed
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.idempotence.revision import Revisions
 from spark_jobs.declaration import Declaration, DeclaredKey
-from spark_jobs.judging import Counts, Read
+from spark_jobs.judging import Counts, Read, number_of
 from spark_jobs.progress import Progress
 from spark_jobs.result import Effects as OfCategory
 from spark_jobs.result import Events
@@ -91,9 +91,7 @@ class Effects:
         for name, key in self._reserved:
             is_type = type_ == numbering.types.index(name)
             is_copy |= is_type & (category == numbering.category(key.category))
-        number = F.lit(None).cast("int")
-        for n, name in enumerate(self.categories):
-            number = F.when(category == numbering.category(name), n).otherwise(number)
+        number = number_of(category, [numbering.category(name) for name in self.categories])
         silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
         is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)
         # Whether it is well that no event follows it.

@@ -53,7 +53,7 @@ class Rows:
         return self.messages.where(wanted).select(*columns)
 
 
-def number_of(name: Column, names: Sequence[str]) -> Column:
+def number_of(name: Column, names: Sequence[str | int]) -> Column:
     """Return where a name is in a list, from 0; null if it is not in it."""
     number = F.lit(None).cast("int")
     for n, one in enumerate(names):
@@ -104,16 +104,11 @@ class Judged:
 
     Attributes:
         counts: the sums, by their names.
-        kept: the judged rows that need attention, in Spark's memory until they are let go.
+        findings: the rows that need attention, in Spark's memory until they are let go.
     """
 
     counts: Counts
-    kept: DataFrame
-
-    @property
-    def findings(self) -> DataFrame:
-        """The rows that need attention."""
-        return findings_of(self.kept)
+    findings: DataFrame
 
 
 def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
@@ -125,9 +120,9 @@ def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
         progress: how far the consumers are.
     """
     kept, counted = judged(job, rows, progress)
-    kept = findings_of(kept).persist()
-    kept.count()
-    return Judged(counted(), kept)
+    findings = findings_of(kept).persist()
+    findings.count()
+    return Judged(counted(), findings)
 
 
 def judged(job: Job, rows: DataFrame, progress: Progress) -> tuple[DataFrame, Callable[[], Counts]]:

@@ -78,5 +78,5 @@ def run(job: Sieve, sifted: Sifted, progress: Progress) -> Judged:
     doubtful.unpersist()
     return Judged(
         {name: count + int(in_order.get(name) or 0) for name, count in judged.counts.items()},
-        judged.kept,
+        judged.findings,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from psycopg import sql
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
@@ -97,7 +97,7 @@ class Query(columns.Query):
         by_stream = sign("key_of_stream")
         signs: dict[str, sql.Composable] = {
             **{name: made(name) for name in ("global_position", "time")},
-            "category": sql.Literal(numbering.categories.index(self.category)),
+            "category": sql.Literal(numbering.category(self.category)),
             "type": sign("type", numbers=columns.by_type(numbers)),
             "is_first": sign("is_first"),
             "is_copy": sql.SQL("false"),
@@ -147,18 +147,15 @@ def of_messages(read: Read, component: Component, app: str, app_dir: Path | None
     if not component.initiations:
         has_key &= ~is_event
 
-    def only(condition: Column, value: Column) -> Column:
-        return F.when(condition, value)
-
     return messages.select(
         "global_position",
         "time",
         number_of(category, numbering.categories).alias("category"),
-        only(~is_event, number_of(type_, numbering.types)).alias("type"),
+        F.when(~is_event, number_of(type_, numbering.types)).alias("type"),
         (F.col("position") == 0).alias("is_first"),
         is_copy.alias("is_copy"),
-        only(has_key, F.xxhash64(pair, named)).alias("key"),
-        only(~is_event, F.xxhash64(type_, "content")).alias("says"),
-        only(is_event, F.col("causation")).alias("causation"),
-        only(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(stream, type_)).alias("kind"),
+        F.when(has_key, F.xxhash64(pair, named)).alias("key"),
+        F.when(~is_event, F.xxhash64(type_, "content")).alias("says"),
+        F.when(is_event, F.col("causation")).alias("causation"),
+        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(stream, type_)).alias("kind"),
     )

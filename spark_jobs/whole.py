@@ -50,4 +50,4 @@ class Whole:
         if self._sifted is not None:
             self._sifted.signs.unpersist()
         for one in self._judged.values():
-            one.kept.unpersist()
+            one.findings.unpersist()
