@@ -28,7 +28,6 @@ class Reading:
         self.columns = asked_for(options)
         self.after: dict[str, int] = json.loads(options.get("after", "{}"))
         self.until: dict[str, int] | None = json.loads(options.get("until", "null"))
-        self.firsts: list[str] = json.loads(options.get("firsts", "[]"))
         self.partitions = number(options, "partitions", _PARTITIONS)
         self.declaration = Declaration.from_json(options.get("declaration", '{"keys":{}}'))
 
@@ -39,8 +38,6 @@ class Reading:
 
     def query(self, category: str, conditions: Sequence[sql.Composable] = ()) -> columns.Query:
         """Return what is read of a category."""
-        if category in self.firsts:
-            conditions = [*conditions, columns.FIRST]
         return columns.Query(category, self.columns, self.declaration, conditions)
 
 

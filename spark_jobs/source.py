@@ -36,11 +36,7 @@ class MessageStoreSource(ds.DataSource):
         after: from where to read on, as a JSON object of categories and global positions; from
             the beginning of those that it does not name.
         until: up to where a stream reads, as such an object; to the end without it.
-        firsts: those of the categories of which no more is wanted than the first message of each
-            stream, as a JSON list.
         snapshot: the id of an exported snapshot.
-        filters: whether conditions are left to the server, which Spark does only with
-            ``spark.sql.python.filterPushdown.enabled``; "true" without it.
         rows: how many messages one batch of a stream may hold; all that there are without it.
         partitions: into how many ranges to divide the read, 4 without it.
         declaration: how keys are made, from `spark_jobs.declaration`, for the columns that are made
@@ -59,8 +55,6 @@ class MessageStoreSource(ds.DataSource):
     def reader(self, schema: StructType) -> "MessageStoreReader":
         """Return the reader; the schema is always the source's own."""
         del schema
-        if self.options.get("filters", "true") == "false":
-            return MessageStoreReader(self.options)
         return FilteringReader(self.options)
 
     def streamReader(  # noqa: N802  Spark's own
