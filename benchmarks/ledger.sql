@@ -10,7 +10,7 @@ FROM generate_series(%(first)s::bigint, %(last)s) AS n
 CROSS JOIN LATERAL (
   SELECT %(base)s::bigint + n * 8 AS at, n %% %(accounts)s AS account, n %% 1009 AS kind,
          n > %(keys)s - %(pending)s AS unread, n > %(keys)s - 2 * %(pending)s AS unhandled,
-         timestamp '2026-01-01' + n * interval '1 second' * 2592000 / %(keys)s AS sent,
+         timestamp '2026-01-01' + interval '1 second' * (n * 2592000.0 / %(keys)s) AS sent,
          interval '1 millisecond' * (5 + hashint8(n) & 1023) AS takes
 ) AS of
 CROSS JOIN LATERAL (
