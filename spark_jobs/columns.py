@@ -47,6 +47,12 @@ def types_of(names: Sequence[str]) -> dict[str, str]:
     return {name: TYPES[name] for name in names}
 
 
+def looked_at(declaration: Declaration) -> list[str]:
+    """Return the columns that the jobs ask for, all of them together."""
+    unasked = {"data", "metadata", *([] if declaration.by_function else ["function_data"])}
+    return [name for name in TYPES if name not in unasked]
+
+
 def schema(types: Mapping[str, str]) -> str:
     """Return columns with their types, in Spark's words."""
     return ", ".join(f"{name} {type_}" for name, type_ in types.items())

@@ -32,6 +32,7 @@ _VERDICTS = ("handled", "silent", "pending", "unhandled", "dead")
 # follows it; what follows it.
 _CAUSE, _READ, _MAY_LACK, _FOLLOWED = 1, 2, 4, 8
 
+_FINDINGS = ("unhandled", "effect-twice", "without-cause")
 _OPEN = ("pending", "unhandled", "dead", "without-cause")
 
 
@@ -179,14 +180,14 @@ class Effects:
         ]
         return sorted([*silent, *component.state_based])
 
-    def judge(self, rows: DataFrame, progress: Progress) -> DataFrame:
+    def judge(self, rows: DataFrame) -> DataFrame:
         """Give every reserved command its verdict, and every event that should not be there."""
-        return judge(rows, progress, self.silent_types)
+        return judge(rows, self.silent_types)
 
     def counts(self) -> Mapping[str, Column]:
-        """Return the counts of each category, under its number and the count's name."""
+        """Return what a row adds to those of each category, under its number and their names."""
         counts = {
-            f"{n} {name}": F.count(F.when((F.col("category") == category) & condition, 1))
+            f"{n} {name}": F.when((F.col("category") == category) & condition, 1)
             for n, category in enumerate(self.categories)
             for name, condition in (
                 ("reserved", F.col("is_copy")),
@@ -196,10 +197,10 @@ class Effects:
         is_event = ~F.col("is_cause") & (F.col("type") != PSEUDO_EVENT)
         return {
             **counts,
-            "events": F.count(F.when(is_event, 1)),
-            "causes": F.count(F.when(F.col("is_cause") & F.col("is_followed"), 1)),
-            "effect_twice": F.count(F.when(F.col("is_first_again"), 1)),
-            "without_cause": F.count(F.when(F.col("verdict") == "without-cause", 1)),
+            "events": F.when(is_event, 1),
+            "causes": F.when(F.col("is_cause") & F.col("is_followed"), 1),
+            "effect_twice": F.when(F.col("is_first_again"), 1),
+            "without_cause": F.when(F.col("verdict") == "without-cause", 1),
         }
 
     def results(self, counts: Counts) -> tuple[list[OfCategory], Events]:
@@ -226,12 +227,11 @@ def _group(is_event: Column) -> Column:
     return F.when(is_event, followed).otherwise(F.col("global_position"))
 
 
-def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataFrame:
+def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
     """Give every reserved command its verdict, and every event that should not be there.
 
     Args:
-        rows: with the columns that `Effects.rows` gives.
-        progress: how far the consumers are, and their dead letters.
+        rows: with the columns that `Effects.rows` gives, ``was_read`` and ``is_letter``.
         silent_types: the types of commands whose handling may leave nothing in the log.
 
     Returns:
@@ -256,7 +256,7 @@ def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataF
         & (before("type") == F.col("type"))
     )
     # In few steps, for Spark analyses each of them by itself.
-    grouped = progress.marked(rows).withColumns(
+    grouped = rows.withColumns(
         {
             "has_cause": F.first(is_cause).over(whole),
             "followers": F.sum(F.when(is_cause, 0).otherwise(1)).over(whole),
@@ -283,27 +283,17 @@ def judge(rows: DataFrame, progress: Progress, silent_types: list[str]) -> DataF
         .when(~is_cause & ~F.col("has_cause"), "without-cause")
         .when(F.col("is_twice"), "effect-twice")
     )
-    return marked.withColumn("verdict", verdict).select(
-        "group",
-        "category",
-        "is_cause",
-        "is_copy",
-        "verdict",
-        is_followed.alias("is_followed"),
-        (F.col("is_twice") & (F.col("nth_twice") == 1)).alias("is_first_again"),
-        F.when(
-            F.col("verdict").isin("unhandled", "effect-twice", "without-cause"), F.col("verdict")
-        ).alias("finding"),
-        F.when(F.col("has_cause"), F.col("cause_category")).alias("command_category"),
-        F.col("category").alias("reservation_category"),
-        F.when(F.col("has_cause"), F.col("cause_stream")).alias("key_stream"),
-        "stream_name",
-        "position",
-        "global_position",
-        "type",
-        F.col("id").alias("message_id"),
-        "time",
-        F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)).alias("is_open"),
+    return marked.withColumn("verdict", verdict).withColumns(
+        {
+            "is_followed": is_followed,
+            "is_first_again": F.col("is_twice") & (F.col("nth_twice") == 1),
+            "finding": F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+            "command_category": F.when(F.col("has_cause"), F.col("cause_category")),
+            "reservation_category": F.col("category"),
+            "key_stream": F.when(F.col("has_cause"), F.col("cause_stream")),
+            "message_id": F.col("id"),
+            "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
+        }
     )
 
 

@@ -1,11 +1,12 @@
 """Runs that read only what is new since the last one, and look again only at what that changes.
 
-A state is a folder that every part of Spark can reach. It holds the rows that were read so far, the
-counts, what needs attention, and the rows of the groups that were open, in Parquet; a manifest says
-up to where the log was read and how far the consumers were. A run reads what came after, brings it
-together with the older rows of the groups that it touches and of those that were open, and judges
-these groups twice: as they were, which is taken off the counts, and as they are, which is added. So
-the sum is what a run over everything would have counted.
+A state is a folder that every part of Spark can reach. It holds the rows that were read so far, and
+once more, with what was found of them, those of the groups that are watched: in which something
+needs attention, or may be judged otherwise later. A manifest has the counts, up to where the log
+was read and how far the consumers were. A run reads what came after, brings it together with the
+groups that are watched and those that it touches, and judges them twice: as they were, which is
+taken off the counts, and as they are, which is added. So the sum is what a run over everything
+would have counted.
 
 A run writes a folder of its own. It counts once the file ``CURRENT`` names it, so a run that dies
 on the way leaves the state as it was.
@@ -18,18 +19,20 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.sql.types import StructType
 
 from spark_jobs import judging
 from spark_jobs.errors import StateError
-from spark_jobs.judging import Counts, Job, Read
+from spark_jobs.judging import FINDING, Counts, Job, Rows
 from spark_jobs.locked import locked
 from spark_jobs.progress import Consumed, Progress
 
-_VERSION = 2
+_VERSION = 3
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
+_WATCHED = "watched"
 
 # Rows lie in as many folders as runs have written some, until they are brought together.
 _FOLDERS = 16
@@ -198,7 +201,7 @@ class Step:
         self,
         spark: SparkSession,
         state: State,
-        read: Read,
+        new: DataFrame,
         heads: Mapping[str, Head],
         progress: Progress,
     ) -> None:
@@ -207,13 +210,13 @@ class Step:
         Args:
             spark: the session.
             state: where to go on from.
-            read: reads what came after the state.
-            heads: up to where that reads each category.
+            new: the messages that came after the state, with the columns of `looked_at`.
+            heads: up to where these are the messages of each category.
             progress: how far the consumers are.
         """
         self._spark = spark
         self._state = state
-        self._read_new = read
+        self._new = new
         self._progress = progress
         before = state.manifest
         self._before = before
@@ -225,12 +228,13 @@ class Step:
         self._counts: dict[str, Counts] = {}
         self._rows: dict[str, list[str]] = {}
         self._added: dict[str, list[str]] = {}
-        self._goes_back = before is not None and _goes_back(before.was(), progress)
+        self._watched: dict[str, DataFrame] = {}
 
-    def add(self, job: Job, read: Read, part: str = "rows") -> None:
-        """Take in rows of a job that are new; a part that is taken in again is the same part."""
+    def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
+        """Take in messages that are new; a part that is taken in again is the same part."""
         folder = f"{self.name}/{job.name}/{part}"
-        job.rows(read).write.mode("overwrite").parquet(str(self._state.folder / folder))
+        rows = job.rows(Rows(messages))
+        rows.write.mode("overwrite").parquet(str(self._state.folder / folder))
         added = self._added.setdefault(job.name, [])
         if folder not in added:
             added.append(folder)
@@ -238,53 +242,55 @@ class Step:
     def take(self, job: Job) -> Counts:
         """Judge what is new, and what it changes; return what a run over everything would count.
 
-        What is new is what was added, or else what is read now.
+        What is new is what was added, or else the messages that were given at the beginning.
         """
-        before, folder = self._before, self._state.folder / self.name / job.name
+        before = self._before
         if job.name not in self._added:
-            self.add(job, self._read_new)
+            self.add(job, self._new)
+        rows = job.rows(Rows(self._new)).schema
+        new = self._read(rows, *self._added[job.name])
         older = [] if before is None else before.rows[job.name]
         self._rows[job.name] = [*older, *self._added[job.name]]
-        rows = new = self._read(*self._added[job.name])
-        if before is not None:
-            was = f"{_run_name(before.run)}/{job.name}"
-            opened, known = self._read(f"{was}/open"), self._read(*older)
-            if not self._goes_back:
-                known = opened.unionByName(_touched(known, new, opened)).persist()
-            rows = known.unionByName(new)
-        kept, counted = judging.judged(job, rows, self._progress)
-        if before is not None and not self._goes_back:
-            again = rows.select("group").distinct()
-            others = judging.findings_of(self._read(f"{was}/kept"))
-            kept = kept.unionByName(others.join(again, "group", "left_anti"))
-        kept.write.parquet(str(folder / "kept"))
-        counts = counted()
-        if before is not None:
-            earlier, all_of = judging.counted(job, known, before.was()), before.counts[job.name]
-            counts = {name: all_of[name] - earlier[name] + now for name, now in counts.items()}
-        is_open = self._read(f"{self.name}/{job.name}/kept").where("is_open")
-        still_open = rows.join(is_open, "group", "left_semi").select(*new.columns)
-        still_open.write.parquet(str(folder / "open"))
-        if before is not None:
-            known.unpersist()
-        self._counts[job.name] = counts
-        return counts
+        if before is None or _goes_back(before.was(), self._progress):
+            known, counts = None, dict.fromkeys(job.counts(), 0)
+            marked = self._progress.marked(self._read(rows, *self._rows[job.name]))
+        else:
+            folder = f"{_run_name(before.run)}/{job.name}/{_WATCHED}"
+            watched = self._read(rows, folder)
+            known = _touched(self._read(rows, *older), new, watched).unionByName(watched)
+            counts = before.counts[job.name]
+            marked = _twice(known, new, before.was(), self._progress)
+        is_past = None if known is None else F.col("group.is_past")
+        judged, added = judging.judged(job, marked, is_past)
+        if is_past is not None:
+            judged = judged.where(~is_past).withColumn("group", F.col("group.of"))
+        # To be looked at again: what may be judged otherwise, and what needs attention.
+        is_watched = F.max(F.col("finding").isNotNull() | F.col("is_open"))
+        watched = judged.withColumn("is_watched", is_watched.over(Window.partitionBy("group")))
+        columns = dict.fromkeys([*rows.names, *FINDING])
+        folder = f"{self.name}/{job.name}/{_WATCHED}"
+        watched = watched.where("is_watched").select(*columns)
+        watched.write.parquet(str(self._state.folder / folder))
+        self._watched[job.name] = self._read(watched.schema, folder)
+        self._counts[job.name] = {name: counts[name] + more for name, more in added().items()}
+        return self._counts[job.name]
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        folders = [f"{self.name}/{name}/kept" for name in sorted(self._rows)]
-        return judging.together([judging.findings_of(self._read(folder)) for folder in folders])
+        watched = [rows for _, rows in sorted(self._watched.items())]
+        return judging.together([judging.findings_of(rows) for rows in watched])
 
     def rows(self, job: Job) -> DataFrame:
         """Return all rows of a job that was taken."""
-        return self._read(*self._rows[job.name])
+        return self._read(job.rows(Rows(self._new)).schema, *self._rows[job.name])
 
     def bring_together(self) -> None:
         """Put rows that lie in too many folders into one."""
         for name, folders in self._rows.items():
             if len(folders) > _FOLDERS:
                 together = f"{self.name}/{name}/together"
-                self._read(*folders).write.parquet(str(self._state.folder / together))
+                rows = self._spark.read.parquet(*(str(self._state.folder / one) for one in folders))
+                rows.write.parquet(str(self._state.folder / together))
                 self._rows[name] = [together]
 
     def commit(self) -> None:
@@ -310,17 +316,19 @@ class Step:
         beside.replace(self._state.folder / _CURRENT)
         self._state.manifest = manifest
 
-    def _read(self, *folders: str) -> DataFrame:
-        return self._spark.read.parquet(*(str(self._state.folder / name) for name in folders))
+    def _read(self, schema: StructType, *folders: str) -> DataFrame:
+        return self._spark.read.schema(schema).parquet(
+            *(str(self._state.folder / name) for name in folders)
+        )
 
 
-def _touched(known: DataFrame, new: DataFrame, opened: DataFrame) -> DataFrame:
-    """Return the rows of groups that new ones are in, beside those of open groups.
+def _touched(known: DataFrame, new: DataFrame, watched: DataFrame) -> DataFrame:
+    """Return the rows of groups that new ones are in, beside those that are watched.
 
     Mostly they are few and lie near the end, which is seen without reading more of all rows than
     their groups.
     """
-    groups = new.select("group").distinct().join(opened.select("group"), "group", "left_anti")
+    groups = new.select("group").distinct().join(watched.select("group"), "group", "left_anti")
     position = F.col("global_position")
     (first, last) = (
         known.select("group", "global_position")
@@ -330,6 +338,33 @@ def _touched(known: DataFrame, new: DataFrame, opened: DataFrame) -> DataFrame:
     )
     here = known.where(position.between(F.lit(first), F.lit(last)))
     return here.join(groups, "group", "left_semi").select(*known.columns)
+
+
+def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> DataFrame:
+    """Return known groups as they were, and as they are with what is new.
+
+    Args:
+        known: their rows.
+        new: the rows that are new.
+        was, now: how far the consumers were and are.
+
+    Returns:
+        The rows, marked with how far the consumers were or are. ``group`` says ``of`` which group
+        they are and whether that is as it was, ``is_past``.
+    """
+    is_past = F.explode(F.array(F.lit(True), F.lit(False))).alias("is_past")
+    both = known.select("*", is_past).unionByName(new.withColumn("is_past", F.lit(False)))
+    had = {"was_read": "had_read", "is_letter": "had_letter"}
+    marked = now.marked(was.marked(both).withColumnsRenamed(had))
+    return marked.withColumns(
+        {
+            **{
+                name: F.when(F.col("is_past"), F.col(then)).otherwise(F.col(name))
+                for name, then in had.items()
+            },
+            "group": F.struct("is_past", F.col("group").alias("of")),
+        }
+    ).drop("is_past", *had.values())
 
 
 def _run_name(run: int) -> str:

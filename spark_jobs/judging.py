@@ -86,16 +86,19 @@ class Job(Protocol):
     def rows(self, read: Read) -> DataFrame:
         """Return the messages to judge, with the ``group`` that each belongs to."""
 
-    def judge(self, rows: DataFrame, progress: Progress) -> DataFrame:
-        """Return what is found of each row.
+    def judge(self, rows: DataFrame) -> DataFrame:
+        """Return the rows, and what is found of each.
 
-        Beside ``group`` and the columns of `FINDING`, in which ``finding`` is null for what needs
-        no attention, there is ``is_open``: whether it may be judged otherwise once a consumer has
-        gone on; and whatever is counted.
+        Added are the columns of `FINDING` that they have not, of which ``finding`` is null for what
+        needs no attention; ``is_open``, whether it may be judged otherwise once a consumer has gone
+        on; and whatever is counted.
+
+        Args:
+            rows: what `rows` gave, marked with how far the consumers are.
         """
 
     def counts(self) -> Mapping[str, Column]:
-        """Return what is counted over judged rows, each under a name; they are sums over groups."""
+        """Return what each judged row adds to each count: a number, or null for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,41 +122,38 @@ def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
         rows: what its `rows` gave.
         progress: how far the consumers are.
     """
-    kept, counted = judged(job, rows, progress)
-    findings = findings_of(kept).persist()
+    rows, counted = judged(job, progress.marked(rows))
+    findings = findings_of(rows).persist()
     findings.count()
     return Judged(counted(), findings)
 
 
-def judged(job: Job, rows: DataFrame, progress: Progress) -> tuple[DataFrame, Callable[[], Counts]]:
-    """Return what is found of rows that need attention or are open, and a function for the counts.
+def judged(
+    job: Job, rows: DataFrame, is_past: Column | None = None
+) -> tuple[DataFrame, Callable[[], Counts]]:
+    """Judge rows; return them, and a function that gives the counts once they were looked at.
 
-    The function gives what was counted of all rows, once something was done with what is found.
+    Args:
+        job: the job.
+        rows: what its `rows` gave, marked with how far the consumers are.
+        is_past: whether a row is taken off the counts.
     """
     observed, counts = Observation(), job.counts()
-    found = (
-        job.judge(rows, progress)
-        .observe(observed, *(column.alias(name) for name, column in counts.items()))
-        .where(F.col("finding").isNotNull() | F.col("is_open"))
-        .select("group", *FINDING, "is_open")
+
+    def added(number: Column) -> Column:
+        return number if is_past is None else F.when(is_past, -number).otherwise(number)
+
+    found = job.judge(rows).observe(
+        observed, *(F.sum(added(number)).alias(name) for name, number in counts.items())
     )
     return found, lambda: {name: int(observed.get.get(name) or 0) for name in counts}
 
 
-def counted(job: Job, rows: DataFrame, progress: Progress) -> Counts:
-    """Return what is counted of all rows, and nothing else."""
-    counts = job.counts()
-    sums = [column.alias(name) for name, column in counts.items()]
-    row = job.judge(rows, progress).agg(*sums).collect()[0]
-    return {name: int(row[name] or 0) for name in counts}
-
-
-def findings_of(kept: DataFrame) -> DataFrame:
-    """Return those rows that need attention, of what was found."""
-    return kept.where(F.col("finding").isNotNull())
+def findings_of(judged: DataFrame) -> DataFrame:
+    """Return what needs attention, of rows that were judged."""
+    return judged.where(F.col("finding").isNotNull()).select(*FINDING)
 
 
 def together(findings: Sequence[DataFrame]) -> DataFrame:
     """Return what several jobs found as one."""
-    columns = [one.select(*FINDING) for one in findings]
-    return reduce(DataFrame.unionByName, columns)
+    return reduce(DataFrame.unionByName, findings)

@@ -205,14 +205,15 @@ class Reconcile:
             for name, count in of_key.items()
         }
 
-    def judge(self, rows: DataFrame, progress: Progress) -> DataFrame:
+    def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
         component = self.component
-        judged = judge(rows, progress, component.name if component.initiations else None)
-        return judged.withColumn("command_category", F.lit(component.command_category))
+        return judge(
+            rows, component.command_category, component.name if component.initiations else None
+        )
 
     def counts(self) -> Mapping[str, Column]:
-        """Return the counts of each pair, under its number and the count's name."""
+        """Return what a row adds to those of each pair, under its number and the count's name."""
         return {
             f"{n} {name}": column
             for n, pair in enumerate(self.pairs)
@@ -241,12 +242,12 @@ def _group() -> Column:
     return F.concat(F.col("pair"), F.lit("\n"), key)
 
 
-def judge(rows: DataFrame, progress: Progress, initiating: str | None = None) -> DataFrame:
+def judge(rows: DataFrame, command_category: str, initiating: str | None) -> DataFrame:
     """Give every command and reservation its verdict.
 
     Args:
-        rows: with the columns that `Reconcile.rows` gives.
-        progress: how far the consumer of the commands has read, and its dead letters.
+        rows: with the columns that `Reconcile.rows` gives, ``was_read`` and ``is_letter``.
+        command_category: where the commands were sent to.
         initiating: the entity's category, whose rows stand for commands that initiate; None if
             there are none.
 
@@ -271,17 +272,16 @@ def judge(rows: DataFrame, progress: Progress, initiating: str | None = None) ->
     says: Column = F.struct("type", "content")
     meant = F.first(says).over(whole)
     starts = F.lit(False)
-    marked = progress.marked(rows)
     if initiating is not None:
         # An event says what the command says that it follows, and nothing if it follows another.
         starts = ~is_command & (F.col("pair") == initiating)
-        marked = marked.withColumn("followed", F.first("causation").over(whole))
+        rows = rows.withColumn("followed", F.first("causation").over(whole))
         is_followed = is_command & (F.col("global_position") == F.col("followed"))
         followed = F.max(F.when(is_followed, says)).over(whole)
         meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
         says = F.when(starts, followed).otherwise(says)
     # In few steps, for Spark analyses each of them by itself.
-    judged = marked.withColumns(
+    judged = rows.withColumns(
         {
             "same": says.eqNullSafe(meant),
             "is_reserved": F.max(~is_command).over(whole),
@@ -304,37 +304,26 @@ def judge(rows: DataFrame, progress: Progress, initiating: str | None = None) ->
         .when(~F.col("has_command") & (F.col("nth_reservation") == 1), "orphan")
         .when(F.col("nth_reservation") > 1, "multiple")
     )
-    first_command = is_command & (F.col("nth_command") == 1)
-    return judged.withColumn("verdict", verdict).select(
-        "group",
-        "pair",
-        "is_command",
-        "is_reserved",
-        "verdict",
-        (first_command & F.col("key_stream").isNotNull()).alias("is_key"),
-        (~is_command & ~starts & ~F.col("is_wrong") & (F.col("nth_reservation") == 2)).alias(
-            "is_second"
-        ),
-        F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")).alias("finding"),
-        F.lit(None).cast("string").alias("command_category"),
-        F.col("pair").alias("reservation_category"),
-        "key_stream",
-        "stream_name",
-        "position",
-        "global_position",
-        "type",
-        F.col("id").alias("message_id"),
-        "time",
-        # Whatever is not reserved waits for the consumer, or for somebody to mend it.
-        F.col("verdict").isin(*_OPEN).alias("is_open"),
+    is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
+    return judged.withColumn("verdict", verdict).withColumns(
+        {
+            "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
+            "is_second": is_reservation & (F.col("nth_reservation") == 2),
+            "finding": F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+            "command_category": F.lit(command_category),
+            "reservation_category": F.col("pair"),
+            "message_id": F.col("id"),
+            # Whatever is not reserved waits for the consumer, or for somebody to mend it.
+            "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
+        }
     )
 
 
 def _counts(here: Column) -> dict[str, Column]:
-    """Return what is counted of a pair's judged rows."""
+    """Return what a judged row adds to the counts of a pair."""
 
     def count(condition: Column) -> Column:
-        return F.count(F.when(here & condition, 1))
+        return F.when(here & condition, 1)
 
     counts = {
         "commands": count(F.col("is_command")),

@@ -17,7 +17,6 @@ A round in which nothing has changed and nothing is due asks the database only.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +29,6 @@ from spark_jobs import run as running
 from spark_jobs.at_once import at_once
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.incremental import Head, State, Step
-from spark_jobs.judging import Rows
 from spark_jobs.progress import Progress
 from spark_jobs.result import Report
 from spark_jobs.run import Run
@@ -100,9 +98,8 @@ class Follower:
         self._spark = spark
         self._audience = audience
         self._jobs = running.jobs(run)
-        every_column = columns.schema(columns.TYPES)
-        self._nothing = Rows(spark.createDataFrame([], every_column))
-        self._columns = self._asked_for()
+        self._columns = columns.looked_at(Declaration.of(run.component))
+        self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
         self.report = self._counted(datetime.now(UTC))
 
     @property
@@ -207,7 +204,7 @@ class Follower:
             batch.persist()
             try:
                 for job in self._jobs:
-                    step.add(job, Rows(batch), f"batch-{number}")
+                    step.add(job, batch, f"batch-{number}")
             finally:
                 batch.unpersist()
 
@@ -229,20 +226,6 @@ class Follower:
             query.awaitTermination()
         finally:
             query.stop()
-
-    def _asked_for(self) -> list[str]:
-        """Return the columns that the jobs ask for, by letting them ask."""
-        asked: set[str] = set()
-
-        def ask(
-            categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
-        ) -> DataFrame:
-            asked.update(columns)
-            return self._nothing(categories, columns, firsts_of=firsts_of)
-
-        for job in self._jobs:
-            job.rows(ask)
-        return [name for name in columns.TYPES if name in asked]
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

@@ -194,8 +194,11 @@ def opened(
     run: Run, snapshot: Snapshot, spark: "SparkSession"
 ) -> "Iterator[whole.Whole | incremental.Step]":
     """Give what judges everything, or what is new since a state was written."""
+    from pyspark.storagelevel import StorageLevel
+
     from spark_jobs import incremental
     from spark_jobs.categories import Categories
+    from spark_jobs.columns import looked_at
     from spark_jobs.jdbc import Jdbc, jdbc_url
     from spark_jobs.together import Together
     from spark_jobs.whole import Whole
@@ -223,7 +226,11 @@ def opened(
         return
     with incremental.opened(run.state, component.name, declaration.to_json()) as state:
         last = heads(component, state, snapshot, archive)
-        yield incremental.Step(spark, state, reading(state.after), last, progress)
+        # Read once for both jobs; to disk, so that a large store takes no more memory.
+        new = reading(state.after)(categories_of(component), looked_at(declaration))
+        new.persist(StorageLevel.DISK_ONLY)
+        yield incremental.Step(spark, state, new, last, progress)
+        new.unpersist()
 
 
 def _sifted(run: Run, read: "Categories | Together | Jdbc") -> "Sifted":

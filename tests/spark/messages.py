@@ -39,7 +39,7 @@ def message(global_position: int, stream_name: str, type_: str, **columns: Any) 
     }
 
 
-def reading(spark: SparkSession, messages: Sequence[dict[str, Any]]) -> Read:
+def reading(spark: SparkSession, messages: Sequence[dict[str, Any]]) -> Rows:
     """Return what reads these messages as a job reads a store."""
     rows = [tuple(one[name] for name in COLUMNS) for one in messages]
     return Rows(spark.createDataFrame(rows, SCHEMA))

@@ -127,7 +127,7 @@ def step(spark, folder, messages, reached, *, commit=True):
     with incremental.opened(folder, "a", "keys") as state:
         after = state.after
         new = [one for one in messages if one["global_position"] > after.get(one["category"], 0)]
-        taking = Step(spark, state, reading(spark, new), heads(messages), reached)
+        taking = Step(spark, state, reading(spark, new).messages, heads(messages), reached)
         result = found(taking)
         if commit:
             taking.commit()
@@ -182,9 +182,9 @@ def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
     reached = progress(random.Random(FIRST), 12, [])
     (job, _) = jobs()
     with incremental.opened(tmp_path, "a", "keys") as state:
-        taking = Step(spark, state, reading(spark, []), heads(messages), reached)
+        taking = Step(spark, state, reading(spark, []).messages, heads(messages), reached)
         for part, some in ((0, messages[:5]), (0, messages[:5]), (1, messages[5:])):
-            taking.add(job, reading(spark, some), f"batch-{part}")
+            taking.add(job, reading(spark, some).messages, f"batch-{part}")
         counts = taking.take(job)
     assert counts == Whole(reading(spark, messages), reached).take(job)
 
