@@ -228,12 +228,14 @@ class Step:
         self._counts: dict[str, Counts] = {}
         self._rows: dict[str, list[str]] = {}
         self._added: dict[str, list[str]] = {}
+        self._schemas: dict[str, StructType] = {}
         self._watched: dict[str, DataFrame] = {}
 
     def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
         """Take in messages that are new; a part that is taken in again is the same part."""
         folder = f"{self.name}/{job.name}/{part}"
         rows = job.rows(Rows(messages))
+        self._schemas[job.name] = rows.schema
         rows.write.mode("overwrite").parquet(str(self._state.folder / folder))
         added = self._added.setdefault(job.name, [])
         if folder not in added:
@@ -247,7 +249,7 @@ class Step:
         before = self._before
         if job.name not in self._added:
             self.add(job, self._new)
-        rows = job.rows(Rows(self._new)).schema
+        rows = self._schemas[job.name]
         new = self._read(rows, *self._added[job.name])
         older = [] if before is None else before.rows[job.name]
         self._rows[job.name] = [*older, *self._added[job.name]]
@@ -262,11 +264,11 @@ class Step:
             marked = _twice(known, new, before.was(), self._progress)
         is_past = None if known is None else F.col("group.is_past")
         judged, added = judging.judged(job, marked, is_past)
-        if is_past is not None:
-            judged = judged.where(~is_past).withColumn("group", F.col("group.of"))
         # To be looked at again: what may be judged otherwise, and what needs attention.
         is_watched = F.max(F.col("finding").isNotNull() | F.col("is_open"))
         watched = judged.withColumn("is_watched", is_watched.over(Window.partitionBy("group")))
+        if is_past is not None:
+            watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
         columns = dict.fromkeys([*rows.names, *FINDING])
         folder = f"{self.name}/{job.name}/{_WATCHED}"
         watched = watched.where("is_watched").select(*columns)
@@ -282,14 +284,14 @@ class Step:
 
     def rows(self, job: Job) -> DataFrame:
         """Return all rows of a job that was taken."""
-        return self._read(job.rows(Rows(self._new)).schema, *self._rows[job.name])
+        return self._read(self._schemas[job.name], *self._rows[job.name])
 
     def bring_together(self) -> None:
         """Put rows that lie in too many folders into one."""
         for name, folders in self._rows.items():
             if len(folders) > _FOLDERS:
                 together = f"{self.name}/{name}/together"
-                rows = self._spark.read.parquet(*(str(self._state.folder / one) for one in folders))
+                rows = self._read(self._schemas[name], *folders)
                 rows.write.parquet(str(self._state.folder / together))
                 self._rows[name] = [together]
 
@@ -328,11 +330,11 @@ def _touched(known: DataFrame, new: DataFrame, watched: DataFrame) -> DataFrame:
     Mostly they are few and lie near the end, which is seen without reading more of all rows than
     their groups.
     """
-    groups = new.select("group").distinct().join(watched.select("group"), "group", "left_anti")
+    groups = new.select("group").join(watched.select("group"), "group", "left_anti")
     position = F.col("global_position")
     (first, last) = (
         known.select("group", "global_position")
-        .join(F.broadcast(groups), "group", "left_semi")
+        .join(groups, "group", "left_semi")
         .agg(F.min(position), F.max(position))
         .collect()[0]
     )
@@ -354,17 +356,8 @@ def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> Da
     """
     is_past = F.explode(F.array(F.lit(True), F.lit(False))).alias("is_past")
     both = known.select("*", is_past).unionByName(new.withColumn("is_past", F.lit(False)))
-    had = {"was_read": "had_read", "is_letter": "had_letter"}
-    marked = now.marked(was.marked(both).withColumnsRenamed(had))
-    return marked.withColumns(
-        {
-            **{
-                name: F.when(F.col("is_past"), F.col(then)).otherwise(F.col(name))
-                for name, then in had.items()
-            },
-            "group": F.struct("is_past", F.col("group").alias("of")),
-        }
-    ).drop("is_past", *had.values())
+    group = F.struct("is_past", F.col("group").alias("of"))
+    return now.marked(both, was=was).withColumn("group", group).drop("is_past")
 
 
 def _run_name(run: int) -> str:

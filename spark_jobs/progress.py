@@ -42,7 +42,11 @@ class Progress:
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
 
     def marked(
-        self, messages: "DataFrame", known_as: "Callable[[str], object]" = str
+        self,
+        messages: "DataFrame",
+        known_as: "Callable[[str], object]" = str,
+        *,
+        was: "Progress | None" = None,
     ) -> "DataFrame":
         """Add ``was_read`` and ``is_letter`` to messages with category, global position and time.
 
@@ -51,22 +55,32 @@ class Progress:
         Args:
             messages: the messages.
             known_as: gives what stands there for a category.
+            was: how far the consumers were; for the messages that are ``is_past``, a column that
+                they have if this is given.
         """
         import pyarrow as pa
         from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-        was_read = F.lit(False)
-        for category, consumed in self.consumed.items():
-            is_here = F.col("category") == F.lit(known_as(category))
-            was_read = F.when(is_here, consumed.has_read()).otherwise(was_read)
-        letters = [
-            {"category": known_as(category), "global_position": position, "found": True}
-            for category, consumed in self.consumed.items()
-            for position in consumed.letters
-        ]
-        read = messages.withColumn("was_read", was_read)
+        letters: list[dict[str, object]] = []
+
+        def read(progress: Progress, **also: bool) -> "Column":
+            was_read = F.lit(False)
+            for category, consumed in progress.consumed.items():
+                of = {"category": known_as(category), **also}
+                is_here = F.col("category") == F.lit(of["category"])
+                was_read = F.when(is_here, consumed.has_read()).otherwise(was_read)
+                letters.extend({**of, "global_position": one} for one in consumed.letters)
+            return was_read
+
+        if was is None:
+            was_read = read(self)
+        else:
+            past, now = read(was, is_past=True), read(self, is_past=False)
+            was_read = F.when(F.col("is_past"), past).otherwise(now)
+        marked = messages.withColumn("was_read", was_read)
         if not letters:
-            return read.withColumn("is_letter", F.lit(False))
+            return marked.withColumn("is_letter", F.lit(False))
         rows = messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters))
-        joined = read.join(F.broadcast(rows), ["category", "global_position"], "left")
+        found = F.broadcast(rows.withColumn("found", F.lit(True)))
+        joined = marked.join(found, list(letters[0]), "left")
         return joined.withColumn("is_letter", F.coalesce("found", F.lit(False))).drop("found")

@@ -96,6 +96,11 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
+# Spark keeps what it has compiled, and the jobs together have more than the 100 pieces that it keeps
+# by itself.
+_PIECES = 2_000
+
+
 def local_properties(scratch: Path, size: Size) -> dict[str, str]:
     """Return those of a Spark within this machine: no listener, no page, files of its own only.
 
@@ -108,6 +113,7 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
         "spark.driver.extraJavaOptions": java.options(size),
         "spark.python.daemon.module": "spark_jobs.daemon",
+        "spark.sql.codegen.cache.maxEntries": str(_PIECES),
     }
     if small:
         of_size["spark.sql.adaptive.enabled"] = "false"
