@@ -114,6 +114,8 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.driver.extraJavaOptions": java.options(size),
         "spark.python.daemon.module": "spark_jobs.daemon",
         "spark.sql.codegen.cache.maxEntries": str(_PIECES),
+        # What is sorted and summed up goes to disk sooner, and Java's memory grows no further.
+        "spark.memory.fraction": "0.3",
     }
     if small:
         of_size["spark.sql.adaptive.enabled"] = "false"
