@@ -43,6 +43,8 @@ def options(size: Size) -> str:
             "-XX:NewSize=256m",
             # To compile well what is done once takes as long as to do it.
             *([] if size is Size.LARGE else ["-XX:TieredStopAtLevel=1"]),
+            # Compiled quickly it would get a fifth of this, and be thrown away when that is full.
+            "-XX:ReservedCodeCacheSize=240m",
             *([f'"-XX:SharedArchiveFile={kept}"'] if kept.is_file() else []),
         ]
     )
