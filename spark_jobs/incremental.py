@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_jobs import judging
 from spark_jobs.errors import StateError
@@ -33,6 +33,21 @@ _VERSION = 3
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _WATCHED = "watched"
+
+# The column with a hash of the group that a row is of, by which few are found among many.
+_HASH = "hash"
+
+# The columns in which nearly every value is another, so that a dictionary of them is of no use.
+_MANY = (
+    "group",
+    "global_position",
+    "stream_name",
+    "key_stream",
+    "id",
+    "message_id",
+    "content",
+    _HASH,
+)
 
 # Rows lie in as many folders as runs have written some, until they are brought together.
 _FOLDERS = 16
@@ -236,7 +251,7 @@ class Step:
         folder = f"{self.name}/{job.name}/{part}"
         rows = job.rows(Rows(messages))
         self._schemas[job.name] = rows.schema
-        rows.write.mode("overwrite").parquet(str(self._state.folder / folder))
+        self._write(rows.withColumn(_HASH, F.xxhash64("group")), folder)
         added = self._added.setdefault(job.name, [])
         if folder not in added:
             added.append(folder)
@@ -259,11 +274,13 @@ class Step:
         else:
             folder = f"{_run_name(before.run)}/{job.name}/{_WATCHED}"
             watched = self._read(rows, folder)
-            known = _touched(self._read(rows, *older), new, watched).unionByName(watched)
+            hashed = StructType([*rows, StructField(_HASH, LongType())])
+            added = self._read(hashed, *self._added[job.name])
+            known = _touched(self._read(hashed, *older), added, watched).unionByName(watched)
             counts = before.counts[job.name]
             marked = _twice(known, new, before.was(), self._progress)
         is_past = None if known is None else F.col("group.is_past")
-        judged, added = judging.judged(job, marked, is_past)
+        judged, counted = judging.judged(job, marked, is_past)
         # To be looked at again: what may be judged otherwise, and what needs attention.
         is_watched = F.max(F.col("finding").isNotNull() | F.col("is_open"))
         watched = judged.withColumn("is_watched", is_watched.over(Window.partitionBy("group")))
@@ -272,9 +289,9 @@ class Step:
         columns = dict.fromkeys([*rows.names, *FINDING])
         folder = f"{self.name}/{job.name}/{_WATCHED}"
         watched = watched.where("is_watched").select(*columns)
-        watched.write.parquet(str(self._state.folder / folder))
+        self._write(watched, folder)
         self._watched[job.name] = self._read(watched.schema, folder)
-        self._counts[job.name] = {name: counts[name] + more for name, more in added().items()}
+        self._counts[job.name] = {name: counts[name] + more for name, more in counted().items()}
         return self._counts[job.name]
 
     def findings(self) -> DataFrame:
@@ -291,8 +308,8 @@ class Step:
         for name, folders in self._rows.items():
             if len(folders) > _FOLDERS:
                 together = f"{self.name}/{name}/together"
-                rows = self._read(self._schemas[name], *folders)
-                rows.write.parquet(str(self._state.folder / together))
+                hashed = StructType([*self._schemas[name], StructField(_HASH, LongType())])
+                self._write(self._read(hashed, *folders), together)
                 self._rows[name] = [together]
 
     def commit(self) -> None:
@@ -318,6 +335,12 @@ class Step:
         beside.replace(self._state.folder / _CURRENT)
         self._state.manifest = manifest
 
+    def _write(self, rows: DataFrame, folder: str) -> None:
+        writer = rows.write.mode("overwrite")
+        for name in _MANY:
+            writer.option(f"parquet.enable.dictionary#{name}", "false")
+        writer.parquet(str(self._state.folder / folder))
+
     def _read(self, schema: StructType, *folders: str) -> DataFrame:
         return self._spark.read.schema(schema).parquet(
             *(str(self._state.folder / name) for name in folders)
@@ -328,18 +351,18 @@ def _touched(known: DataFrame, new: DataFrame, watched: DataFrame) -> DataFrame:
     """Return the rows of groups that new ones are in, beside those that are watched.
 
     Mostly they are few and lie near the end, which is seen without reading more of all rows than
-    their groups.
+    hashes of their groups.
     """
-    groups = new.select("group").join(watched.select("group"), "group", "left_anti")
+    groups = new.select("group", _HASH).join(watched.select("group"), "group", "left_anti")
     position = F.col("global_position")
     (first, last) = (
-        known.select("group", "global_position")
-        .join(groups, "group", "left_semi")
+        known.select(_HASH, "global_position")
+        .join(groups, _HASH, "left_semi")
         .agg(F.min(position), F.max(position))
         .collect()[0]
     )
     here = known.where(position.between(F.lit(first), F.lit(last)))
-    return here.join(groups, "group", "left_semi").select(*known.columns)
+    return here.join(groups, "group", "left_semi").drop(_HASH)
 
 
 def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> DataFrame:

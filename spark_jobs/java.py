@@ -37,8 +37,8 @@ def options(size: Size) -> str:
             "-XX:+ExitOnOutOfMemoryError",
             # A job wants to be done soon, and does not mind to pause.
             "-XX:+UseParallelGC",
-            # What is new has a quarter of the memory, 256 MB of the 1 GB that there is by itself, and
-            # that from the start: to find the best size takes longer, and ends up with more.
+            # What is new has a quarter of the memory, 256 MB of the 1 GB that there is by itself,
+            # and that from the start: to find the best size takes longer, and ends up with more.
             "-XX:NewRatio=3",
             "-XX:NewSize=256m",
             # To compile well what is done once takes as long as to do it.

@@ -96,8 +96,8 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-# Spark keeps what it has compiled, and the jobs together have more than the 100 pieces that it keeps
-# by itself.
+# Spark keeps what it has compiled, and the jobs together have more than the 100 pieces that it
+# keeps by itself.
 _PIECES = 2_000
 
 
