@@ -194,11 +194,12 @@ def spark_incremental(bench: Bench) -> Iterator[Result]:
         with exported_snapshot(url) as snapshot:
             in_session(Run(account, "bank:account", APP_DIR, url, state=state), snapshot, spark)
         ledger.go_on(connection, ledger.keys - ledger.keys // 100)
-        again = Path(folder) / "again"
-        shutil.copytree(state, again)
-        # Each a second time, since the first one starts up.
-        _, whole = (_run(spark, url, ledger) for _ in range(2))
-        _, new = (_run(spark, url, ledger, one) for one in (state, again))
+        states = [Path(folder) / f"state-{n}" for n in range(3)]
+        for one in states:
+            shutil.copytree(state, one)
+        # The first of each starts up, and is not counted.
+        whole = min([_run(spark, url, ledger) for _ in states][1:])
+        new = min([_run(spark, url, ledger, one) for one in states][1:])
         yield _at_most("spark_incremental", new, f"all of it, {whole:.1f} s", whole, 0.25)
 
 

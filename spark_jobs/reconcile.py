@@ -33,6 +33,7 @@ _VERDICTS = {
     "conflicts": "conflict",
     "wrong_type": "wrong-type",
 }
+_COUNTS = ("commands", "keys", "keyless", "reserved", "multiple")
 _FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
 _OPEN = ("missing", "pending", "dead")
 
@@ -228,7 +229,7 @@ class Reconcile:
                 component.command_category,
                 pair,
                 initiates=pair == component.name,
-                **{name: counts[f"{n} {name}"] for name in _counts(F.lit(True))},
+                **{name: counts[f"{n} {name}"] for name in (*_COUNTS, *_VERDICTS)},
             )
             for n, pair in enumerate(self.pairs)
         ]
@@ -325,16 +326,15 @@ def _counts(here: Column) -> dict[str, Column]:
     def count(condition: Column) -> Column:
         return F.when(here & condition, 1)
 
-    counts = {
-        "commands": count(F.col("is_command")),
-        "keys": count(F.col("is_key")),
-        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
-        "reserved": count(F.col("is_key") & F.col("is_reserved")),
-        "multiple": count(F.col("is_second")),
-    }
-    for name, verdict in _VERDICTS.items():
-        counts[name] = count(F.col("verdict") == verdict)
-    return counts
+    of = [
+        F.col("is_command"),
+        F.col("is_key"),
+        F.col("is_command") & F.col("key_stream").isNull(),
+        F.col("is_key") & F.col("is_reserved"),
+        F.col("is_second"),
+        *(F.col("verdict") == verdict for verdict in _VERDICTS.values()),
+    ]
+    return dict(zip((*_COUNTS, *_VERDICTS), map(count, of), strict=True))
 
 
 if __name__ == "__main__":
