@@ -19,6 +19,8 @@ OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # To note for each column in which line it was named takes longer than to name it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # To find out how best to compress what is kept takes longer than to keep it.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # What is kept between two steps is divided by its size too, not into 200 parts.
