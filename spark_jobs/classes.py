@@ -87,7 +87,6 @@ def _rehearse(spark: "SparkSession") -> None:
         whole.take(reconciling)
         whole.take(following)
         run.samples(whole.findings())
-        whole.commit()
 
 
 def _message(**values: str) -> "pa.Table":

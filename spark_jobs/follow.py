@@ -9,10 +9,9 @@ from pyspark.sql import SparkSession
 
 from reservation.errors import DatabaseUnavailableError, ReservationError
 from spark_jobs import incremental
-from spark_jobs.declaration import Declaration
 from spark_jobs.failure import reason
 from spark_jobs.rounds import Audience, Follower
-from spark_jobs.run import Run
+from spark_jobs.run import Run, judged_by
 from spark_jobs.session import spark_session
 from spark_jobs.snapshot import exported_snapshot
 from spark_jobs.source import MessageStoreSource
@@ -56,7 +55,7 @@ def follow(
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
-        name, declaration = run.component.name, Declaration.of(run.component).to_json()
+        name, declaration = run.component.name, judged_by(run.component)
         state = opened.enter_context(incremental.opened(folder, name, declaration))
         spark = opened.enter_context(
             spark_session(

@@ -86,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
     Attributes:
         version: of the state's form.
         component: whose it is.
-        declaration: how its keys were made.
+        declaration: how its keys were made and its messages judged.
         run: the number of the run that wrote it, from 1.
         heads: up to where each category was read.
         progress: how far the consumers were.
@@ -148,8 +148,8 @@ class State:
             )
         if manifest.declaration != self._declaration:
             raise StateError(
-                f"The state in {self.folder} was made when the component declared its keys "
-                f"otherwise; {_ANEW}"
+                f"The state in {self.folder} was made when the component declared its keys or "
+                f"handlers otherwise; {_ANEW}"
             )
         return manifest
 
@@ -267,10 +267,12 @@ class Step:
         rows = self._schemas[job.name]
         new = self._read(rows, *self._added[job.name])
         older = [] if before is None else before.rows[job.name]
-        self._rows[job.name] = [*older, *self._added[job.name]]
+        # What is empty is read this once.
+        is_empty = before is not None and before.heads == self._heads
+        self._rows[job.name] = older if is_empty else [*older, *self._added[job.name]]
         if before is None or _goes_back(before.was(), self._progress):
             known, counts = None, dict.fromkeys(job.counts(), 0)
-            marked = self._progress.marked(self._read(rows, *self._rows[job.name]))
+            marked = self._progress.marked(self._read(rows, *older, *self._added[job.name]))
         else:
             folder = f"{_run_name(before.run)}/{job.name}/{_WATCHED}"
             watched = self._read(rows, folder)
@@ -388,7 +390,10 @@ def _run_name(run: int) -> str:
 
 
 def _goes_back(was: Progress, now: Progress) -> bool:
-    """Tell whether a consumer is before where it was, so that nothing is judged for good."""
+    """Tell whether a consumer is before where it was, so that nothing is judged for good.
+
+    It has been there, if a letter has come up of what it had read.
+    """
     for category, one in was.consumed.items():
         other = now.consumed.get(category)
         if other is None or (one.position is None) != (other.position is None):
@@ -396,7 +401,8 @@ def _goes_back(was: Progress, now: Progress) -> bool:
         if (
             one.position is not None
             and other.position is not None
-            and other.position < one.position
+            and min([other.position + 1, *set(other.letters).difference(one.letters)])
+            <= one.position
         ):
             return True
         if one.before is not None and other.before is not None and other.before < one.before:

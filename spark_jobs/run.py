@@ -1,12 +1,13 @@
 """A component's reconciliation, from the snapshot to the report."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,7 +149,6 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
             commands = taking.rows(reconciling)
             report = with_latency(report, commands, taking.rows(following))
             report = with_reissues(report, commands)
-        taking.commit()
     return report
 
 
@@ -164,6 +164,20 @@ def _app_dir(run: Run) -> Path | None:
     """Return the folder in which the workers find the app, if it was not sent to them."""
     is_here = run.remote is None and run.master is not None and is_local(run.master)
     return run.app_dir.resolve() if is_here else None
+
+
+def judged_by(component: Component) -> str:
+    """Return all of a component that verdicts on its messages hang on, as JSON."""
+    from spark_jobs.effects import Effects
+
+    return json.dumps(
+        {
+            "keys": json.loads(Declaration.of(component).to_json()),
+            "silentTypes": Effects(component).silent_types,
+            # Only what leaves pseudo events may let another than the first start a stream.
+            "startsAreFirst": not component.strategies,
+        }
+    )
 
 
 def heads(
@@ -193,13 +207,17 @@ def heads(
 def opened(
     run: Run, snapshot: Snapshot, spark: "SparkSession"
 ) -> "Iterator[whole.Whole | incremental.Step]":
-    """Give what judges everything, or what is new since a state was written."""
+    """Give what judges everything, or what is new since a state was written.
+
+    The state goes on once nothing more is asked of it.
+    """
     from pyspark.storagelevel import StorageLevel
 
     from spark_jobs import incremental
     from spark_jobs.categories import Categories
     from spark_jobs.columns import looked_at
     from spark_jobs.jdbc import Jdbc, jdbc_url
+    from spark_jobs.judging import let_go
     from spark_jobs.together import Together
     from spark_jobs.whole import Whole
 
@@ -222,15 +240,18 @@ def opened(
     if run.state is None:
         read = reading({})
         is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
-        yield Whole(read, progress, None if is_small or run.jdbc else _sifted(run, read))
+        taking = Whole(read, progress, None if is_small or run.jdbc else _sifted(run, read))
+        with let_go(taking.kept):
+            yield taking
         return
-    with incremental.opened(run.state, component.name, declaration.to_json()) as state:
+    with incremental.opened(run.state, component.name, judged_by(component)) as state:
         last = heads(component, state, snapshot, archive)
         # Read once for both jobs; to disk, so that a large store takes no more memory.
         new = reading(state.after)(categories_of(component), looked_at(declaration))
-        new.persist(StorageLevel.DISK_ONLY)
-        yield incremental.Step(spark, state, new, last, progress)
-        new.unpersist()
+        with let_go([new.persist(StorageLevel.DISK_ONLY)]):
+            step = incremental.Step(spark, state, new, last, progress)
+            yield step
+            step.commit()
 
 
 def _sifted(run: Run, read: "Categories | Together | Jdbc") -> "Sifted":
@@ -306,8 +327,8 @@ def samples(findings: "DataFrame") -> list[Finding]:
         findings.withColumn("nth", F.row_number().over(by_position))
         .where(F.col("nth") <= SAMPLES)
         .drop("nth")
-        .orderBy("finding", "global_position")
         .withColumn("time", F.unix_micros("time"))
         .collect()
     )
-    return [Finding(**{**row.asDict(), "time": moment(row["time"])}) for row in rows]
+    found = [Finding(**{**row.asDict(), "time": moment(row["time"])}) for row in rows]
+    return sorted(found, key=attrgetter("finding", "global_position"))

@@ -19,8 +19,6 @@ OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # To note for each column in which line it was named takes longer than to name it.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # To find out how best to compress what is kept takes longer than to keep it.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # What is kept between two steps is divided by its size too, not into 200 parts.
@@ -98,9 +96,14 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-# Spark keeps what it has compiled, and the jobs together have more than the 100 pieces that it
-# keeps by itself.
-_PIECES = 2_000
+# Of every session that is started, and not opened on a server that runs.
+_OF_DRIVERS = {
+    # To note for each column in which line it was named takes longer than to name it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # What is compiled is kept, and the jobs together have more than the 100 pieces that Spark keeps
+    # by itself.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
 
 
 def local_properties(scratch: Path, size: Size) -> dict[str, str]:
@@ -115,13 +118,12 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
         "spark.driver.extraJavaOptions": java.options(size),
         "spark.python.daemon.module": "spark_jobs.daemon",
-        "spark.sql.codegen.cache.maxEntries": str(_PIECES),
         # What is sorted and summed up goes to disk sooner, and Java's memory grows no further.
         "spark.memory.fraction": "0.3",
     }
     if small:
         of_size["spark.sql.adaptive.enabled"] = "false"
-    return {**OF_SESSIONS, **_on_this_machine(scratch), **of_size}
+    return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **of_size}
 
 
 def cluster_properties(master: str | None, database_url: str, scratch: Path) -> dict[str, str]:
@@ -132,6 +134,7 @@ def cluster_properties(master: str | None, database_url: str, scratch: Path) -> 
     address = address_for_workers(database_url)
     return {
         **OF_SESSIONS,
+        **_OF_DRIVERS,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         # Workers import our packages, and not ones of the same name where they happen to run.

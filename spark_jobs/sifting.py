@@ -69,14 +69,14 @@ def run(job: Sieve, sifted: Sifted, progress: Progress) -> Judged:
         .select("group")
         .persist(StorageLevel.DISK_ONLY)
     )
-    doubtful.count()
-    # To which group a message belongs does not depend on how far anybody is.
-    of_groups = job.sketch(sifted.signs, Progress()).select("group", "global_position")
-    positions = of_groups.join(doubtful, "group", "left_semi")
-    judged = judging.run(job, job.rows(sifted.at(positions)), progress)
-    in_order = observed.get
-    doubtful.unpersist()
+    with judging.let_go([doubtful]):
+        doubtful.count()
+        # To which group a message belongs does not depend on how far anybody is.
+        of_groups = job.sketch(sifted.signs, Progress()).select("group", "global_position")
+        positions = of_groups.join(doubtful, "group", "left_semi")
+        judged = judging.run(job, job.rows(sifted.at(positions)), progress)
+    in_order = {name: int(observed.get[name] or 0) for name in counts}
     return Judged(
-        {name: count + int(in_order.get(name) or 0) for name, count in judged.counts.items()},
+        {name: count + in_order.get(name, 0) for name, count in judged.counts.items()},
         judged.findings,
     )

@@ -10,7 +10,11 @@ from spark_jobs.sifting import Sieve, Sifted
 
 
 class Whole:
-    """A run over everything."""
+    """A run over everything.
+
+    Attributes:
+        kept: what Spark keeps for it.
+    """
 
     def __init__(self, read: Read, progress: Progress, sifted: Sifted | None = None) -> None:
         """Begin.
@@ -24,9 +28,10 @@ class Whole:
         self._progress = progress
         self._sifted = sifted
         self._judged: dict[str, Judged] = {}
+        self.kept: list[DataFrame] = []
         if sifted is not None:
             # To disk, so that a large store takes no more memory than a small one.
-            sifted.signs.persist(StorageLevel.DISK_ONLY)
+            self.kept.append(sifted.signs.persist(StorageLevel.DISK_ONLY))
 
     def take(self, job: Sieve) -> Counts:
         """Judge all of a job's rows; return what was counted."""
@@ -35,6 +40,7 @@ class Whole:
         else:
             judged = sifting.run(job, self._sifted, self._progress)
         self._judged[job.name] = judged
+        self.kept.append(judged.findings)
         return judged.counts
 
     def findings(self) -> DataFrame:
@@ -44,10 +50,3 @@ class Whole:
     def rows(self, job: Sieve) -> DataFrame:
         """Return all rows of a job."""
         return job.rows(self._read)
-
-    def commit(self) -> None:
-        """Let go of what was kept."""
-        if self._sifted is not None:
-            self._sifted.signs.unpersist()
-        for one in self._judged.values():
-            one.findings.unpersist()

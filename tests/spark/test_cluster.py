@@ -70,13 +70,14 @@ def everything_in(folder):
     return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.timeout(900)  # three runs and a server, one after the other
+@pytest.mark.timeout(900)  # four runs and a server, one after the other
 def test_a_cluster_and_a_server_find_what_one_process_finds(
     findings, database_url, standalone, tmp_path
 ):
     """Their workers have neither the packages nor the app, and take both from the zip file.
 
-    With a password in the address, nothing that Spark writes down holds it.
+    What the cluster has archived the server reads. With a password in the address, nothing that
+    Spark writes down holds it.
     """
     with_password = conninfo.make_conninfo(database_url, password=SECRET)
     logged = event_log(tmp_path)
@@ -89,8 +90,17 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
         database_url, "--master", standalone, *logged, *quick, PYSPARK_PYTHON=str(python)
     )
     assert there == here
+    archive = str(tmp_path / "archive")
+    done = run_cli(
+        *("archive", "bank:account", "--to", archive, "--before", "2100-01-01", "--json"),
+        *("--master", standalone, *quick),
+        env={"RESERVATION_DATABASE_URL": database_url, "PYSPARK_PYTHON": str(python)},
+    )
+    assert done.returncode == 0, done.stderr
+    archived = json.loads(done.stdout)["categories"]
+    assert {one["category"]: one["messages"] for one in archived}["account:command"] == 4
     with connect_server(tmp_path, python, with_password) as remote:
-        assert reconcile(with_password, "--remote", remote) == here
+        assert reconcile(with_password, "--remote", remote, "--archive", archive) == here
 
     written = everything_in(tmp_path / "logs")
     assert "MapInArrow" in written  # the plans are in it

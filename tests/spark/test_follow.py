@@ -8,11 +8,10 @@ import pytest
 
 from bank import account
 from spark_jobs import incremental, lasting
-from spark_jobs.declaration import Declaration
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.result import Finding
 from spark_jobs.rounds import Follower
-from spark_jobs.run import Run, in_session
+from spark_jobs.run import Run, in_session, judged_by
 from spark_jobs.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, deposit, open_
@@ -57,7 +56,7 @@ class Following:
     @contextmanager
     def started(self, heard=None):
         """Start a follower that goes on with the state."""
-        declaration = Declaration.of(self.run.component).to_json()
+        declaration = judged_by(self.run.component)
         name = self.run.component.name
         with incremental.opened(self.run.state, name, declaration) as state:
             self.follower = Follower(self.run, state, self._spark, heard or self.heard)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from reservation import Component
+from reservation import Component, Processed
 from spark_jobs import incremental
 from spark_jobs.effects import Effects
 from spark_jobs.errors import StateError
 from spark_jobs.incremental import Head, Step
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.reconcile import Reconcile
+from spark_jobs.run import judged_by
 from spark_jobs.whole import Whole
 from tests.chance import FIRST, seeds
 from tests.spark.messages import message, reading, whole
@@ -33,11 +34,11 @@ class Open:
     a_id: str
 
 
-def component(name="a"):
+def component(name="a", once=None):
     """Return a component that reserves one command and initiates with another."""
     made = Component(name, id="a_id")
     made.reserve(Deposit, into="t", entity="a_id", key="key")
-    made.handle(Deposit)(lambda command: None)
+    made.handle(Deposit, once=once)(lambda command: None)
     made.initiate(Open)(lambda command: None)
     return made
 
@@ -176,6 +177,33 @@ def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch
     assert not (folder / "run-000001").exists()
 
 
+def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
+    """However often there is one, nothing has to be brought together."""
+    messages = history(random.Random(FIRST), 12)
+    found = []
+    for reached in (6, 9):
+        step(spark, tmp_path, messages, progress(random.Random(FIRST), reached, []))
+        with incremental.opened(tmp_path, "a", "keys") as state:
+            found.append(state.manifest.rows)
+    assert found[0] == found[1]
+
+
+def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
+    """A consumer was moved back, and is where it was again."""
+    messages = [message(1, "t-1+k", "Deposit")]
+    job = Effects(component(once=Processed()))
+    counts = []
+    for letters in ([], [1]):
+        reached = Progress({"t": Consumed(1, letters=letters)})
+        new = messages if not letters else []
+        with incremental.opened(tmp_path, "a", "keys") as state:
+            taking = Step(spark, state, reading(spark, new).messages, heads(messages), reached)
+            counts.append(taking.take(job))
+            taking.commit()
+        assert counts[-1] == Whole(reading(spark, messages), reached).take(job)
+    assert [(one["0 silent"], one["0 dead"]) for one in counts] == [(1, 0), (0, 1)]
+
+
 def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
     """A batch that is delivered again is the same part."""
     messages = history(random.Random(FIRST), 12)
@@ -189,6 +217,12 @@ def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
     assert counts == Whole(reading(spark, messages), reached).take(job)
 
 
+def test_verdicts_hang_on_more_than_keys():
+    """A handler that may leave nothing is part of what a state is made by."""
+    assert judged_by(component()) == judged_by(component())
+    assert judged_by(component()) != judged_by(component(once=Processed()))
+
+
 def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
     """Each reason says what to do."""
     folder = tmp_path / "state"
@@ -196,7 +230,7 @@ def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
     step(spark, folder, messages, progress(random.Random(FIRST), 4, []))
     for name, declaration, said in (
         ("b", "keys", "of the component 'a', not 'b'"),
-        ("a", "others", "declared its keys otherwise"),
+        ("a", "others", "declared its keys or handlers otherwise"),
     ):
         with pytest.raises(StateError, match=said), incremental.opened(folder, name, declaration):
             pass
