@@ -246,9 +246,10 @@ def opened(
         return
     with incremental.opened(run.state, component.name, judged_by(component)) as state:
         last = heads(component, state, snapshot, archive)
-        # Read once for both jobs; to disk, so that a large store takes no more memory.
         new = reading(state.after)(categories_of(component), looked_at(declaration))
-        with let_go([new.persist(StorageLevel.DISK_ONLY)]):
+        # Read once for both jobs, unless it is the whole store, which would fill the disk.
+        kept = [new.persist(StorageLevel.DISK_ONLY)] if state.manifest is not None else []
+        with let_go(kept):
             step = incremental.Step(spark, state, new, last, progress)
             yield step
             step.commit()
