@@ -270,7 +270,7 @@ class Step:
         # What is empty is read this once.
         is_empty = before is not None and before.heads == self._heads
         self._rows[job.name] = older if is_empty else [*older, *self._added[job.name]]
-        if before is None or _goes_back(before.was(), self._progress):
+        if before is None or _goes_back(before, self._progress):
             known, counts = None, dict.fromkeys(job.counts(), 0)
             marked = self._progress.marked(self._read(rows, *older, *self._added[job.name]))
         else:
@@ -389,22 +389,20 @@ def _run_name(run: int) -> str:
     return f"run-{run:06}"
 
 
-def _goes_back(was: Progress, now: Progress) -> bool:
+def _goes_back(manifest: Manifest, now: Progress) -> bool:
     """Tell whether a consumer is before where it was, so that nothing is judged for good.
 
     It has been there, if a letter has come up of what it had read.
     """
-    for category, one in was.consumed.items():
+    for category, one in manifest.was().consumed.items():
         other = now.consumed.get(category)
         if other is None or (one.position is None) != (other.position is None):
             return True
-        if (
-            one.position is not None
-            and other.position is not None
-            and min([other.position + 1, *set(other.letters).difference(one.letters)])
-            <= one.position
-        ):
-            return True
+        if one.position is not None and other.position is not None:
+            known = min(one.position, manifest.heads[category].position)
+            came_up = set(other.letters).difference(one.letters)
+            if other.position < one.position or any(letter <= known for letter in came_up):
+                return True
         if one.before is not None and other.before is not None and other.before < one.before:
             return True
     return False
