@@ -390,9 +390,9 @@ def _run_name(run: int) -> str:
 
 
 def _goes_back(manifest: Manifest, now: Progress) -> bool:
-    """Tell whether a consumer is before where it was, so that nothing is judged for good.
+    """Tell whether a consumer was moved back, so that anything may be judged otherwise now.
 
-    It has been there, if a letter has come up of what it had read.
+    It was, even if it is further by now, where a letter has come up of what it had read.
     """
     for category, one in manifest.was().consumed.items():
         other = now.consumed.get(category)
