@@ -103,19 +103,22 @@ WHERE (type = 'Withdrawn' AND amount > balance)
    OR amount <> asked
 
 -- name: i7_drained
--- Each consumer has read its category to the end.
-SELECT c.category || ' position ' || coalesce(p.position, 0) || ' of ' || c.head AS what
-FROM (
-  SELECT message_store.category(stream_name) AS category, max(global_position) AS head
-  FROM message_store.messages
-  WHERE message_store.category(stream_name) IN ('account:command', 'accountTransaction')
-  GROUP BY 1
-) AS c
-LEFT JOIN (
-  SELECT category, min(position) AS position FROM reservation.positions
-  WHERE consumer = 'account' GROUP BY category
-) AS p ON p.category = c.category
-WHERE coalesce(p.position, 0) <> c.head
+-- Each consumer has read its category to the end: in every partition to the last message that there is,
+-- and nowhere beyond the last of all.
+WITH heads AS (
+  SELECT c.category, reservation.partition_of(m.stream_name, coalesce(g.partitions, 1)) AS partition,
+         max(m.global_position) AS head,
+         max(max(m.global_position)) OVER (PARTITION BY c.category) AS last
+  FROM unnest(ARRAY['account:command', 'accountTransaction']) AS c(category)
+  JOIN message_store.messages m ON message_store.category(m.stream_name) = c.category
+  LEFT JOIN reservation.groups g ON g.consumer = 'account' AND g.category = c.category
+  GROUP BY 1, 2
+)
+SELECT h.category || ' position ' || coalesce(p.position, 0) || ' of ' || h.head AS what
+FROM heads h
+LEFT JOIN reservation.positions p
+  ON p.consumer = 'account' AND p.category = h.category AND p.partition = h.partition
+WHERE coalesce(p.position, 0) NOT BETWEEN h.head AND h.last
 
 -- name: i8_accounted_for
 -- Every command brought something about, or stands beside an equal or conflicting one that did;
