@@ -13,6 +13,7 @@ on the way leaves the state as it was.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,7 +22,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from spark_jobs import judging
 from spark_jobs.errors import StateError
@@ -249,9 +250,9 @@ class Step:
     def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
         """Take in messages that are new; a part that is taken in again is the same part."""
         folder = f"{self.name}/{job.name}/{part}"
-        rows = job.rows(Rows(messages))
+        rows = job.rows(Rows(messages)).withColumn(_HASH, F.xxhash64("group"))
         self._schemas[job.name] = rows.schema
-        self._write(rows.withColumn(_HASH, F.xxhash64("group")), folder)
+        self._write(rows, folder)
         added = self._added.setdefault(job.name, [])
         if folder not in added:
             added.append(folder)
@@ -264,31 +265,27 @@ class Step:
         before = self._before
         if job.name not in self._added:
             self.add(job, self._new)
-        rows = self._schemas[job.name]
-        new = self._read(rows, *self._added[job.name])
+        schema, added = self._schemas[job.name], self._added[job.name]
         older = [] if before is None else before.rows[job.name]
         # What is empty is read this once.
         is_empty = before is not None and before.heads == self._heads
-        self._rows[job.name] = older if is_empty else [*older, *self._added[job.name]]
+        self._rows[job.name] = older if is_empty else [*older, *added]
+        is_past, counts = None, Counter[str]()
         if before is None or _goes_back(before, self._progress):
-            known, counts = None, dict.fromkeys(job.counts(), 0)
-            marked = self._progress.marked(self._read(rows, *older, *self._added[job.name]))
+            marked = self._progress.marked(self._read(schema, *older, *added))
         else:
-            folder = f"{_run_name(before.run)}/{job.name}/{_WATCHED}"
-            watched = self._read(rows, folder)
-            hashed = StructType([*rows, StructField(_HASH, LongType())])
-            added = self._read(hashed, *self._added[job.name])
-            known = _touched(self._read(hashed, *older), added, watched).unionByName(watched)
-            counts = before.counts[job.name]
+            is_past, counts = F.col("group.is_past"), Counter(before.counts[job.name])
+            new = self._read(schema, *added)
+            watched = self._read(schema, f"{_run_name(before.run)}/{job.name}/{_WATCHED}")
+            known = _touched(self._read(schema, *older), new, watched).unionByName(watched)
             marked = _twice(known, new, before.was(), self._progress)
-        is_past = None if known is None else F.col("group.is_past")
         judged, counted = judging.judged(job, marked, is_past)
         # To be looked at again: what may be judged otherwise, and what needs attention.
         is_watched = F.max(F.col("finding").isNotNull() | F.col("is_open"))
         watched = judged.withColumn("is_watched", is_watched.over(Window.partitionBy("group")))
         if is_past is not None:
             watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
-        columns = dict.fromkeys([*rows.names, *FINDING])
+        columns = dict.fromkeys([*schema.names, *FINDING])
         folder = f"{self.name}/{job.name}/{_WATCHED}"
         watched = watched.where("is_watched").select(*columns)
         self._write(watched, folder)
@@ -310,8 +307,7 @@ class Step:
         for name, folders in self._rows.items():
             if len(folders) > _FOLDERS:
                 together = f"{self.name}/{name}/together"
-                hashed = StructType([*self._schemas[name], StructField(_HASH, LongType())])
-                self._write(self._read(hashed, *folders), together)
+                self._write(self._read(self._schemas[name], *folders), together)
                 self._rows[name] = [together]
 
     def commit(self) -> None:
@@ -364,7 +360,7 @@ def _touched(known: DataFrame, new: DataFrame, watched: DataFrame) -> DataFrame:
         .collect()[0]
     )
     here = known.where(position.between(F.lit(first), F.lit(last)))
-    return here.join(groups, "group", "left_semi").drop(_HASH)
+    return here.join(groups, "group", "left_semi").select(*known.columns)
 
 
 def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> DataFrame:
