@@ -55,7 +55,7 @@ def follow(
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
-        name, declaration = run.component.name, judged_by(run.component)
+        name, declaration = run.component.name, judged_by(run)
         state = opened.enter_context(incremental.opened(folder, name, declaration))
         spark = opened.enter_context(
             spark_session(

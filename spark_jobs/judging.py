@@ -5,8 +5,7 @@ that what it found of one part of the groups and of another can be added up. Tha
 look only at the groups that something has changed in (`spark_jobs.incremental`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
@@ -148,17 +147,6 @@ def judged(
         observed, *(F.sum(added(number)).alias(name) for name, number in counts.items())
     )
     return found, lambda: {name: int(observed.get[name] or 0) for name in counts}
-
-
-@contextmanager
-def let_go(kept: list[DataFrame]) -> Iterator[None]:
-    """Let Spark forget in the end what it keeps, also of what is added meanwhile."""
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # a session that is gone keeps nothing
-            for one in kept:
-                one.unpersist()
 
 
 def findings_of(judged: DataFrame) -> DataFrame:

@@ -33,7 +33,6 @@ _VERDICTS = {
     "conflicts": "conflict",
     "wrong_type": "wrong-type",
 }
-_COUNTS = ("commands", "keys", "keyless", "reserved", "multiple")
 _FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
 _OPEN = ("missing", "pending", "dead")
 
@@ -65,6 +64,14 @@ class Reconcile:
             pairs.append(component.name)
         return pairs
 
+    @property
+    def starts_are_first(self) -> bool:
+        """Whether what starts an entity's stream is the first of it.
+
+        Only what leaves pseudo events may let another one start it.
+        """
+        return not self.component.strategies
+
     def rows(self, read: Read) -> DataFrame:
         """Return commands and reservations, grouped by key.
 
@@ -81,8 +88,7 @@ class Reconcile:
             read(
                 [component.command_category, *component.reservation_categories, *starts],
                 [*_MESSAGE, *made, *needed],
-                # Only what leaves pseudo events may let another than the first start a stream.
-                firsts_of=[] if component.strategies else starts,
+                firsts_of=starts if self.starts_are_first else [],
             ),
             declaration,
             self.app,
@@ -122,8 +128,7 @@ class Reconcile:
         is_event = category == numbering.category(component.name)
         is_command = was_sent & ~F.col("is_copy")
         is_start = F.lit(bool(component.initiations)) & is_event & F.col("kind").isNotNull()
-        if not component.strategies:
-            # Only what leaves pseudo events may let another than the first start a stream.
+        if self.starts_are_first:
             is_start &= F.col("is_first")
         pair, is_right = F.lit(None).cast("int"), F.lit(False)
         for name, key in Declaration.of(component).keys.items():
@@ -229,7 +234,11 @@ class Reconcile:
                 component.command_category,
                 pair,
                 initiates=pair == component.name,
-                **{name: counts[f"{n} {name}"] for name in (*_COUNTS, *_VERDICTS)},
+                **{
+                    name.removeprefix(f"{n} "): count
+                    for name, count in counts.items()
+                    if name.startswith(f"{n} ")
+                },
             )
             for n, pair in enumerate(self.pairs)
         ]
@@ -326,15 +335,16 @@ def _counts(here: Column) -> dict[str, Column]:
     def count(condition: Column) -> Column:
         return F.when(here & condition, 1)
 
-    of = [
-        F.col("is_command"),
-        F.col("is_key"),
-        F.col("is_command") & F.col("key_stream").isNull(),
-        F.col("is_key") & F.col("is_reserved"),
-        F.col("is_second"),
-        *(F.col("verdict") == verdict for verdict in _VERDICTS.values()),
-    ]
-    return dict(zip((*_COUNTS, *_VERDICTS), map(count, of), strict=True))
+    counts = {
+        "commands": count(F.col("is_command")),
+        "keys": count(F.col("is_key")),
+        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
+        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "multiple": count(F.col("is_second")),
+    }
+    for name, verdict in _VERDICTS.items():
+        counts[name] = count(F.col("verdict") == verdict)
+    return counts
 
 
 if __name__ == "__main__":

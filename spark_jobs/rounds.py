@@ -29,6 +29,7 @@ from spark_jobs import run as running
 from spark_jobs.at_once import at_once
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.incremental import Head, State, Step
+from spark_jobs.keeping import let_go
 from spark_jobs.progress import Progress
 from spark_jobs.result import Report
 from spark_jobs.run import Run
@@ -201,12 +202,9 @@ class Follower:
         """Let a query take in what came after the state, up to what was seen."""
 
         def take(batch: DataFrame, number: int) -> None:
-            batch.persist()
-            try:
+            with let_go([batch.persist()]):
                 for job in self._jobs:
                     step.add(job, batch, f"batch-{number}")
-            finally:
-                batch.unpersist()
 
         query = (
             self._spark.readStream.format(NAME)

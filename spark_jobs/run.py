@@ -166,16 +166,14 @@ def _app_dir(run: Run) -> Path | None:
     return run.app_dir.resolve() if is_here else None
 
 
-def judged_by(component: Component) -> str:
+def judged_by(run: Run) -> str:
     """Return all of a component that verdicts on its messages hang on, as JSON."""
-    from spark_jobs.effects import Effects
-
+    reconciling, following = jobs(run)
     return json.dumps(
         {
-            "keys": json.loads(Declaration.of(component).to_json()),
-            "silentTypes": Effects(component).silent_types,
-            # Only what leaves pseudo events may let another than the first start a stream.
-            "startsAreFirst": not component.strategies,
+            "keys": json.loads(Declaration.of(run.component).to_json()),
+            "silentTypes": following.silent_types,
+            "startsAreFirst": reconciling.starts_are_first,
         }
     )
 
@@ -217,7 +215,7 @@ def opened(
     from spark_jobs.categories import Categories
     from spark_jobs.columns import looked_at
     from spark_jobs.jdbc import Jdbc, jdbc_url
-    from spark_jobs.judging import let_go
+    from spark_jobs.keeping import let_go
     from spark_jobs.together import Together
     from spark_jobs.whole import Whole
 
@@ -244,7 +242,7 @@ def opened(
         with let_go(taking.kept):
             yield taking
         return
-    with incremental.opened(run.state, component.name, judged_by(component)) as state:
+    with incremental.opened(run.state, component.name, judged_by(run)) as state:
         last = heads(component, state, snapshot, archive)
         new = reading(state.after)(categories_of(component), looked_at(declaration))
         # Read once for both jobs, unless it is the whole store, which would fill the disk.

@@ -25,6 +25,15 @@ OF_SESSIONS = {
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
 }
 
+# Of every session that is started, and not opened on a server that runs.
+_OF_DRIVERS = {
+    # To note for each column in which line it was named takes longer than to name it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # What is compiled is kept, and the jobs together have more than the 100 pieces that Spark keeps
+    # by itself.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
+
 _NAMES_A_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
 # Where a secret is, or what deals with it: a Kubernetes secret, a file, a class.
 _NAMES_A_PLACE = re.compile(
@@ -94,16 +103,6 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
             )
         found[key] = value
     return found
-
-
-# Of every session that is started, and not opened on a server that runs.
-_OF_DRIVERS = {
-    # To note for each column in which line it was named takes longer than to name it.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # What is compiled is kept, and the jobs together have more than the 100 pieces that Spark keeps
-    # by itself.
-    "spark.sql.codegen.cache.maxEntries": "2000",
-}
 
 
 def local_properties(scratch: Path, size: Size) -> dict[str, str]:

@@ -18,6 +18,7 @@ from pyspark.storagelevel import StorageLevel
 
 from spark_jobs import judging
 from spark_jobs.judging import Judged, Read
+from spark_jobs.keeping import let_go
 from spark_jobs.progress import Progress
 
 # Reads the messages at the positions in the column ``global_position`` of a DataFrame.
@@ -69,7 +70,7 @@ def run(job: Sieve, sifted: Sifted, progress: Progress) -> Judged:
         .select("group")
         .persist(StorageLevel.DISK_ONLY)
     )
-    with judging.let_go([doubtful]):
+    with let_go([doubtful]):
         doubtful.count()
         # To which group a message belongs does not depend on how far anybody is.
         of_groups = job.sketch(sifted.signs, Progress()).select("group", "global_position")

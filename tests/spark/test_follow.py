@@ -56,7 +56,7 @@ class Following:
     @contextmanager
     def started(self, heard=None):
         """Start a follower that goes on with the state."""
-        declaration = judged_by(self.run.component)
+        declaration = judged_by(self.run)
         name = self.run.component.name
         with incremental.opened(self.run.state, name, declaration) as state:
             self.follower = Follower(self.run, state, self._spark, heard or self.heard)

@@ -13,7 +13,7 @@ from spark_jobs.errors import StateError
 from spark_jobs.incremental import Head, Step
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.reconcile import Reconcile
-from spark_jobs.run import judged_by
+from spark_jobs.run import Run, judged_by
 from spark_jobs.whole import Whole
 from tests.chance import FIRST, seeds
 from tests.spark.messages import message, reading, whole
@@ -219,8 +219,12 @@ def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
 
 def test_verdicts_hang_on_more_than_keys():
     """A handler that may leave nothing is part of what a state is made by."""
-    assert judged_by(component()) == judged_by(component())
-    assert judged_by(component()) != judged_by(component(once=Processed()))
+
+    def judged(made):
+        return judged_by(Run(made, "", Path(), ""))
+
+    assert judged(component()) == judged(component())
+    assert judged(component()) != judged(component(once=Processed()))
 
 
 def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
