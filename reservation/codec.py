@@ -18,9 +18,18 @@ import msgspec
 from reservation import jsonb
 from reservation.errors import told
 from reservation.jsonb import DEFAULT_MAX_BYTES
-from reservation.twin import camel_case, has_dataclasses, names_of, twin
+from reservation.stored_text import stored_text
+from reservation.twin import camel_case, has_dataclasses, names_of, twin, without_form
 
-__all__ = ["DEFAULT_MAX_BYTES", "camel_case", "decode", "encode", "explain", "prepare"]
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "camel_case",
+    "decode",
+    "decode_encoded",
+    "encode",
+    "explain",
+    "prepare",
+]
 
 T = TypeVar("T")
 
@@ -71,6 +80,15 @@ def decode(type_: type[T], data: str) -> T:
     return message
 
 
+def decode_encoded(type_: type[T], data: str) -> T:
+    """Return what a reader of the store gets of JSON text that `encode` returned.
+
+    Raises:
+        msgspec.MsgspecError: as for `decode`.
+    """
+    return decode(type_, stored_text(type_, data))
+
+
 def explain(error: Exception) -> str:
     """Return what an error says of the field and the kind, without the value that it may repeat."""
     if not isinstance(error, msgspec.MsgspecError):
@@ -87,12 +105,19 @@ def explain(error: Exception) -> str:
 def prepare(type_: type) -> None:
     """Make the twin of a dataclass, so that a type that JSON has no form for shows at once.
 
+    msgspec has none for classes of which it knows nothing, and for keys of dictionaries that are
+    no texts.
+
     Raises:
         TypeError: a field's type can not be converted.
         NameError: a field's type is not defined.
     """
     class_: Any = type_
     _decoders[class_]
+    for field in msgspec.inspect.type_info(twin(class_)).fields:  # type: ignore[attr-defined]
+        problem = without_form(field.type)
+        if problem is not None:
+            raise TypeError(f"its field {field.name} holds {problem}, for which JSON has no form")
 
 
 # Any, from here on: structs that are made at run time have no static type.

@@ -7,17 +7,28 @@ how each is kept from taking effect twice, and which function decides.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from psycopg import Connection
 
 from reservation import stream_name
 from reservation.codec import camel_case
 from reservation.context import Context
+from reservation.declaring import (
+    Transaction,
+    check_class,
+    check_entity,
+    check_handler,
+    check_initiator,
+    check_once,
+    check_projected,
+    check_projector,
+    check_transaction,
+)
 from reservation.entity.projection import Projection, Projector
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
-from reservation.idempotence.key import KeyFunction, check_fields, key_part
+from reservation.idempotence.key import KeyFunction, fields_of, key_fields, key_part
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.state_based import StateBased, check_state
 from reservation.idempotence.strategy import Strategy
@@ -28,9 +39,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Any: handlers take the component's own commands and entity, and return its own events.
 Handler = Callable[[Any, Any, Context], Any]
 Initiator = Callable[[Any, Context], Any]
-
-# What a handler shares its transaction with: the batch of its message, or nothing.
-Transaction = Literal["batch", "message"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +88,16 @@ class Component:
 
         Raises:
             StreamNameError: the name can not be that of a category.
-            DeclarationError: there is to be no attempt, or no snapshot can be kept of the entity.
+            DeclarationError: there is to be no attempt, the entity cannot be made or copied, or no
+                snapshot can be kept of it.
         """
         if attempts < 1:
             raise DeclarationError(
                 f"{name}: a message is tried at least once, so attempts can not be {attempts}"
             )
         self.name = stream_name.check_category(name)
+        if entity is not None:
+            check_entity(name, entity)
         if snapshot_every is not None:
             check_snapshots(name, entity, snapshot_every, snapshot_revision)
         self.command_category = stream_name.command_category(name)
@@ -124,16 +135,18 @@ class Component:
             transaction: see `handle`.
 
         Raises:
-            DeclarationError: the command is declared twice, lacks a field, or the transaction is
-                none that there is.
+            DeclarationError: the command is declared twice, lacks a field, the transaction is none
+                that there is, or the function cannot be its handler.
         """
-        alone = self._is_alone(command, transaction)
+        check_class(self.name, "initiate", command, "Open")
+        alone = check_transaction(self.name, command, transaction)
 
         def declare(handler: F) -> F:
             name = self._command(command)
+            check_initiator(self.name, command, handler, self.commands)
             if name in self.handlers:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
-            fields = self._fields(command, volatile)
+            fields = fields_of(command, volatile)
             self.initiations[name] = Initiation(command, handler, fields)
             if alone:
                 self.alone.add(name)
@@ -148,6 +161,7 @@ class Component:
         into: str | None = None,
         entity: str | None = None,
         volatile: str | Iterable[str] = (),
+        formerly: str | Iterable[str] | KeyFunction | None = None,
     ) -> None:
         """Declare commands that take effect through a copy in a reservation stream.
 
@@ -164,6 +178,10 @@ class Component:
             entity: the field whose value leads the stream's id, in a reservation category.
             volatile: fields in which a reissue may differ from the first issue, such as the time
                 of sending.
+            formerly: what the id of the reservation streams was made of before ``key`` or
+                ``entity`` was changed: the field, or the fields in their order, or a function of
+                the command. A command that is reserved under that name is a duplicate too. None
+                where nothing was changed.
 
         Raises:
             DeclarationError: a field does not exist, a command is declared twice, or the category
@@ -181,15 +199,21 @@ class Component:
             )
         if into is not None:
             stream_name.check_category(into)
+        elif formerly is not None:
+            raise DeclarationError(
+                f"{self.name}: formerly= names streams of a reservation category; name that with "
+                f"into=, or leave it out"
+            )
         for command in commands:
-            keys = key if callable(key) else self._fields(command, key)
+            keys = key if callable(key) else key_fields(command, key)
             if not keys:
                 raise DeclarationError(f"{command.__name__}: the idempotence key names no field")
             if entity is not None:
-                self._fields(command, entity)
-            fields = self._fields(command, volatile)
+                key_fields(command, entity)
+            fields = fields_of(command, volatile)
+            former = self._former(command, formerly)
             name = self._command(command)
-            self.reservations[name] = Reservation(command, into, keys, entity, fields)
+            self.reservations[name] = Reservation(command, into, keys, entity, fields, former)
 
     def handle(
         self,
@@ -214,9 +238,12 @@ class Component:
 
         Raises:
             DeclarationError: the command is declared twice, lacks a field, or the transaction is
-                none that there is; or the component's entity can not be kept as `once` asks for.
+                none that there is; the function cannot be its handler; `once` is no strategy, or
+                the component's entity can not be kept as it asks for.
         """
-        alone = self._is_alone(command, transaction)
+        check_class(self.name, "handle", command, "Withdraw")
+        check_once(self.name, command, once, [StateBased])
+        alone = check_transaction(self.name, command, transaction)
         if isinstance(once, StateBased):
             check_state(self.name, self.entity)
         elif once is not None:
@@ -224,7 +251,8 @@ class Component:
 
         def declare(handler: F) -> F:
             name = self.types.add(command)
-            self._fields(command, self.id)
+            key_fields(command, self.id)
+            check_handler(self.name, command, handler, self.entity, self.commands)
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             self.handlers[name] = handler
@@ -242,9 +270,17 @@ class Component:
         """Declare the decorated function to apply events of a type to the entity.
 
         It takes the entity and the event, and changes the entity.
+
+        Raises:
+            DeclarationError: the component has no entity, the event has a projector already, or
+                the function cannot be one.
         """
+        check_class(self.name, "project", event, "Withdrawn")
+        check_projected(self.name, event, self.entity)
 
         def declare(projector: Projector) -> Projector:
+            known = self.projection.types
+            check_projector(self.name, event, self.entity, projector, known)
             self.projection.add(event, projector)
             return projector
 
@@ -256,6 +292,12 @@ class Component:
         A message of any other type without a handler becomes a dead letter.
         """
         self.ignored.update(types)
+
+    @property
+    def commands(self) -> frozenset[type]:
+        """The classes of the commands that are declared."""
+        names = [*self.initiations, *self.reservations, *self.handlers]
+        return frozenset(self.types[name] for name in names)
 
     @property
     def reservation_categories(self) -> list[str]:
@@ -323,25 +365,23 @@ class Component:
     def _command(self, command: type) -> str:
         """Register a command that is to be reserved or to initiate, once."""
         name = self.types.add(command)
-        self._fields(command, self.id)
+        key_fields(command, self.id)
         if name in self.initiations or name in self.reservations:
             raise DeclarationError(
                 f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
             )
         return name
 
-    def _is_alone(self, command: type, transaction: Transaction) -> bool:
-        """Tell whether a command has a transaction of its own."""
-        if transaction not in get_args(Transaction):
+    def _former(
+        self, command: type, formerly: str | Iterable[str] | KeyFunction | None
+    ) -> tuple[str, ...] | KeyFunction | None:
+        """Return what the id of a command's reservation streams was made of."""
+        if formerly is None or callable(formerly):
+            return formerly
+        fields = fields_of(command, formerly)
+        if not fields:
             raise DeclarationError(
-                f"{self.name}: {command.__name__} can not be handled in a transaction of its "
-                f"{transaction!r}; it is that of the 'batch' or of the 'message'"
+                f"{command.__name__}: formerly= names no field; leave it out where reservations "
+                f"were always named as they are now"
             )
-        return transaction == "message"
-
-    @staticmethod
-    def _fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
-        """Return field names as a tuple, having made sure that the command has them."""
-        wanted = (names,) if isinstance(names, str) else tuple(names)
-        check_fields(command, wanted)
-        return wanted
+        return fields

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from reservation.errors import HandlerError, StoreError, StreamNameError
+from reservation.idempotence.sequence import out_of_order
 from reservation.message import StoredMessage, follow, further_id
 from reservation.metadata import Metadata
 from reservation.store.checks import check_expected, check_stream
@@ -47,7 +48,15 @@ class Context:
         writes: the further messages that the handler wrote, in order.
     """
 
-    __slots__ = ("_connection", "_entity_stream", "_given", "_random", "message", "writes")
+    __slots__ = (
+        "_connection",
+        "_entity_stream",
+        "_given",
+        "_random",
+        "_unordered",
+        "message",
+        "writes",
+    )
 
     def __init__(
         self,
@@ -56,6 +65,7 @@ class Context:
         entity_stream: str = "",
         connection: Connection[Any] | None = None,
         given: Given | None = None,
+        unordered: bool = False,
     ) -> None:
         """Prepare for one message.
 
@@ -64,8 +74,10 @@ class Context:
             entity_stream: the stream that the handler's events go to.
             connection: in the transaction that will hold whatever the handler brings about.
             given: what an earlier handling of the same message was given, to be given again.
+            unordered: whether later messages of the entity may have been handled before.
         """
         self.message = message
+        self._unordered = unordered
         self._given = given
         self._random: random.Random | None = None
         self.writes: list[Write] = []
@@ -78,7 +90,13 @@ class Context:
 
         Recorded in the events, it tells a later handling of the same message that it was handled
         already. (Source: Eventide's account component.)
+
+        Raises:
+            IdempotenceKeyError: the message is not in the partition of its entity, and later ones
+                of that may have been handled before, so the sequence says nothing of the order.
         """
+        if self._unordered:
+            raise out_of_order(self.message, self._entity_stream)
         return self.message.global_position
 
     @property
@@ -147,8 +165,9 @@ class Context:
     ) -> None:
         """Write a further message, to any stream but the entity's own, with the handler's events.
 
-        Its metadata follows the message that is handled, and its id depends on nothing but that
-        message and how many were written to the stream before, so that it is never written twice.
+        It is encoded when the handler returns. Its metadata follows the message that is handled,
+        and its id depends on nothing but that message and how many were written to the stream
+        before, so that it is never written twice.
 
         Args:
             message: a dataclass instance.

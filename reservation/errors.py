@@ -14,12 +14,19 @@
     ├── StoreError                the store refused, or could not be asked
     │   ├── DatabaseUnavailableError
     │   │   └── CommitUnknownError  it was lost during a commit, which may have happened
+    │   ├── RefusedError          what is to be stored can not be
     │   ├── SchemaError           the schema is missing, older or newer
+    │   │   └── MissingObjectError  one of its tables or functions is missing
+    │   ├── MissingRightError     the role may not do what it has to
+    │   ├── SessionError          a pooler shares out sessions, and one is needed
+    │   ├── LogSequenceError      the sequence of global positions is behind the log
     │   ├── LockTimeoutError      another transaction holds a lock for too long
+    │   ├── StatementCanceledError  a statement was canceled, or took too long
     │   ├── SerializationError    the transaction lost against another
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
     ├── GroupError                a consumer's group is not what it was asked to be
+    ├── ForeignPositionError      a consumer's position was taken in another log
     └── PositionLostError         another process took over this consumer's position
 
 Each message says what was wrong, which stream, key or file it was about, and what to do. None
@@ -103,8 +110,37 @@ class SchemaError(StoreError):
     """The schema in the database is missing, or is not the version this package works with."""
 
 
+class MissingObjectError(SchemaError):
+    """A table or function of the schemas is missing, which an installation made."""
+
+
+class MissingRightError(StoreError):
+    """The role of the connection lacks a right that it needs."""
+
+
+class SessionError(StoreError):
+    """A pooler shares out the sessions of the server to whom needs one of its own."""
+
+
+class LogSequenceError(StoreError):
+    """The sequence of global positions is behind the log, so new messages get positions in use.
+
+    Logical replication leaves it so, and a restore of the data alone. Writing again does not help:
+    each attempt takes the next position, and one that happens to be free may be one that consumers
+    have passed.
+    """
+
+
+class RefusedError(StoreError):
+    """The store can not hold what was to be stored: a value, a size or a constraint forbids it."""
+
+
 class LockTimeoutError(StoreError):
     """A lock was not to be had in the time that was set for it; nothing is changed."""
+
+
+class StatementCanceledError(StoreError):
+    """A statement was canceled, by somebody or by a limit of its time; nothing is changed."""
 
 
 class SerializationError(StoreError):
@@ -121,6 +157,34 @@ class MessageIdConflictError(StoreError):
 
 class GroupError(ReservationError):
     """A consumer's group has another number of partitions than it was asked for."""
+
+
+class ForeignPositionError(ReservationError):
+    """A position was taken in another log: the store was cleared, restored or replaced.
+
+    Attributes:
+        consumer: the consumer whose position it is.
+        category: the category that it reads.
+        position: the position; the highest where several partitions are concerned.
+    """
+
+    def __init__(self, consumer: str, category: str, position: int, app: str | None = None) -> None:
+        """Say what is wrong, and what to run.
+
+        Args:
+            consumer: the consumer whose position it is.
+            category: the category that it reads.
+            position: the position.
+            app: the app path of the component, for the command that helps; None if not known.
+        """
+        super().__init__(
+            f"The consumer {consumer} of {category} stands at {position}, whose message is not in "
+            f"this store: it was cleared, restored or replaced; see docs/backup.md, and run "
+            f"`reservation positions reset {app or 'APP'}`"
+        )
+        self.consumer = consumer
+        self.category = category
+        self.position = position
 
 
 class PositionLostError(ReservationError):

@@ -2,6 +2,7 @@
 
 import builtins
 import dataclasses
+import hashlib
 import uuid
 from datetime import datetime
 from typing import Any, TypeVar
@@ -72,7 +73,9 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     def follow_metadata(self) -> Metadata:
         """Return the metadata of a message that follows this one."""
-        return self.metadata.follow(self.stream_name, self.position, self.global_position)
+        return Metadata.following(
+            self.metadata_json, self.stream_name, self.position, self.global_position
+        )
 
 
 def printable(text: str) -> str:
@@ -110,7 +113,7 @@ def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
         stream_name: the stream that is written to.
         ordinal: from 0, in the order of writing.
     """
-    return uuid.uuid5(uuid.UUID(cause), f"{stream_name} {ordinal}")
+    return _uuid5(cause, f"{stream_name} {ordinal}")
 
 
 def further_id(cause: str, entity_stream: str, stream_name: str, ordinal: int) -> uuid.UUID:
@@ -125,4 +128,16 @@ def further_id(cause: str, entity_stream: str, stream_name: str, ordinal: int) -
         stream_name: the stream that is written to.
         ordinal: from 0, in the order of writing to that stream.
     """
-    return uuid.uuid5(uuid.UUID(cause), f"{entity_stream}\n{stream_name}\n{ordinal}")
+    return _uuid5(cause, f"{entity_stream}\n{stream_name}\n{ordinal}")
+
+
+# The bits of a UUID that say which kind it is, and those of version 5.
+_KIND = 0xF000 << 64 | 0xC000 << 48
+_VERSION_5 = 0x5000 << 64 | 0x8000 << 48
+
+
+def _uuid5(namespace: str, name: str) -> uuid.UUID:
+    """Return what `uuid.uuid5` returns, in half the time; one is made for each event."""
+    hashed = bytes.fromhex(namespace.replace("-", "")) + name.encode()
+    number = int.from_bytes(hashlib.sha1(hashed, usedforsecurity=False).digest()[:16])
+    return uuid.UUID(int=number & ~_KIND | _VERSION_5)

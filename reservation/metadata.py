@@ -82,6 +82,37 @@ class Metadata:
             return False
         return True
 
+    @classmethod
+    def following(
+        cls, text: str | None, stream_name: str, position: int, global_position: int
+    ) -> "Metadata":
+        """Return the metadata of a message that follows one, from the JSON text of that one's.
+
+        The same as `decode` and then `follow`, without what is not handed on.
+
+        Args:
+            text: the metadata of the message that is followed.
+            stream_name: its stream.
+            position: its position in that stream, from 0.
+            global_position: its position in the store.
+        """
+        if text is None or len(text) > _SURELY_WRITABLE:
+            return cls.decode(text).follow(stream_name, position, global_position)
+        try:
+            handed_on = _handed_on.decode(text)
+        except msgspec.MsgspecError:
+            return cls().follow(stream_name, position, global_position)
+        correlation, reply = handed_on.correlation_stream_name, handed_on.reply_stream_name
+        properties = handed_on.properties
+        return cls(
+            causation_message_stream_name=stream_name,
+            causation_message_position=position,
+            causation_message_global_position=global_position,
+            correlation_stream_name=correlation if isinstance(correlation, str) else None,
+            reply_stream_name=reply if isinstance(reply, str) else None,
+            properties=properties if isinstance(properties, dict) else {},
+        )
+
     def follow(self, stream_name: str, position: int, global_position: int) -> "Metadata":
         """Return the metadata of a message that follows the one that this metadata belongs to.
 
@@ -103,10 +134,19 @@ class Metadata:
         )
 
 
+class _HandedOn(msgspec.Struct, rename="camel"):
+    """What a message that follows takes over; anything that JSON holds."""
+
+    correlation_stream_name: Any = None
+    reply_stream_name: Any = None
+    properties: Any = None
+
+
 # Characters; a shorter text is neither too deep nor too long for anything, nor is a name in it.
 _SURELY_WRITABLE = 600
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
+_handed_on = msgspec.json.Decoder(_HandedOn, float_hook=Decimal)
 
 # Under each field's name: its key in JSON, and what its value must be.
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {

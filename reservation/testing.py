@@ -1,8 +1,6 @@
 """What users test their own handlers with."""
 
-import dataclasses
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +10,11 @@ import msgspec
 from reservation import codec
 from reservation.component import Component
 from reservation.context import Context
-from reservation.idempotence.outputs import outputs
+from reservation.entity.copying import copied
+from reservation.errors import DeclarationError
+from reservation.idempotence.outputs import encode_state, outputs
 from reservation.message import StoredMessage
+from reservation.returned import encode_events, encode_further, events_of
 from reservation.store.writing import Row
 from reservation.stream_name import identifier, of
 
@@ -52,28 +53,35 @@ def check_deterministic(
     looks at the clock, if it looks closely. One that goes through a set of texts is found only by
     another process, because within one the order is the same.
 
+    What the handler returned is dealt with as the consumers deal with it. What they refuse raises
+    the same error here.
+
     Args:
         component: the declaration with the handler.
-        command: the command to handle.
-        state: the state to handle it on, left as it is; a new one if None.
+        command: the command to handle, left as it is.
+        state: the state or entity to handle it on, left as it is; a new one if None.
         message: the command as it is stored; one is made up if None.
 
     Returns:
         What the handler did.
 
     Raises:
-        NotDeterministicError: it did not do the same, or changed what it was given.
+        NotDeterministicError: it did not do the same.
+        DeclarationError: the component has no handler for the command.
+        MessageError: the consumers would refuse what it did.
     """
     name = type(command).__name__
-    text = codec.encode(component.entity() if state is None and component.entity else state)
-    message = message or _stored(component, command)
-    (first, one), (second, other) = (_handle(component, command, text, message) for _ in range(2))
-    changed = _differing(codec.encode(first.state), codec.encode(second.state))
-    if changed:
-        raise NotDeterministicError(
-            f"The handler of {name} left another state the second time: {', '.join(changed)} "
-            f"differs. {_ADVICE}"
+    if name not in component.handlers and name not in component.initiations:
+        raise DeclarationError(
+            f"{component.name} has no handler for {name}; declare one with "
+            f"@{component.name}.handle({name})"
         )
+    if state is None and component.entity is not None:
+        state = component.entity()
+    message = message or _stored(component, command)
+    (first, one), (second, other) = (_handle(component, command, state, message) for _ in range(2))
+    if name in component.state_based:
+        _compare_states(name, first.state, second.state)
     if len(one) != len(other):
         raise NotDeterministicError(
             f"The handler of {name} published {len(one)} messages, and the second time "
@@ -95,25 +103,38 @@ _ADVICE = "Take ids, random numbers and the time from the context"
 _PARTS = ("id", "stream name", "type", "data", "metadata", "expected version")
 
 
+def _compare_states(name: str, first: object, second: object) -> None:
+    changed = _differing(codec.encode(first), codec.encode(second))
+    if changed:
+        raise NotDeterministicError(
+            f"The handler of {name} left another state the second time: {', '.join(changed)} "
+            f"differs. {_ADVICE}"
+        )
+
+
 def _handle(
-    component: Component, command: object, text: str, message: StoredMessage
+    component: Component, command: object, given: Any, message: StoredMessage
 ) -> tuple[Handled, list[Row]]:
-    entity: Any = component.entity
+    name = type(command).__name__
+    command = codec.decode_encoded(type(command), codec.encode(command))
     entity_stream = component.entity_stream(command)
-    state, context = codec.decode(entity, text), Context(message, entity_stream=entity_stream)
-    handler = component.handlers[type(command).__name__]
-    events = list(_events(handler(command, state, context)))
-    rows = outputs(message, entity_stream, events, context.writes)
+    state, context = copied(given), Context(message, entity_stream=entity_stream)
+    initiation = component.initiations.get(name)
+    if initiation is not None:
+        returned = initiation.handler(command, context)
+    else:
+        returned = component.handlers[name](command, state, context)
+    events = events_of(returned, message, component.commands, starts=initiation is not None)
+    if name in component.state_based:
+        rows = outputs(message, entity_stream, events, context.writes)
+        encode_state(state, message)
+    else:
+        rows = encode_events(events, message, entity_stream, message.follow_metadata())
+        further, entity = encode_further(context.writes, message), copied(given)
+        for row in rows:
+            component.projection.apply_encoded(entity, row, message)
+        rows += further
     return Handled(state, events, context), rows
-
-
-def _events(result: Any) -> Iterator[Any]:
-    """Give the events that a handler returned: none, one, or several."""
-    if result is not None and not dataclasses.is_dataclass(result):
-        for event in result:
-            yield from _events(event)
-    elif result is not None:
-        yield result
 
 
 def _stored(component: Component, command: object) -> StoredMessage:

@@ -18,6 +18,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
 # Kinds of values that have no parts, and that say by their exact type alone that they fit.
 PLAIN = frozenset(
@@ -48,6 +49,11 @@ def hints_of(type_: Any) -> dict[str, Any]:
     """
     hints = typing.get_type_hints(type_, include_extras=True)
     return {name: hints[name] for name in names_of(type_)}
+
+
+def shown(hint: Any) -> str:
+    """Return a type hint as it is written, for errors."""
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
 
 
 @functools.cache
@@ -95,6 +101,63 @@ def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return False
     return hint is not None and hint not in harmless
+
+
+@functools.cache
+def decodes_as_written(type_: Any) -> bool:
+    """Tell whether JSON text of a dataclass decodes to the same if keys and numbers are rewritten.
+
+    The order of a mapping's keys may change, and what has no exponent may be read as an integer
+    where the type leaves that open.
+    """
+    return all(map(reads_the_same, hints_of(type_).values()))
+
+
+def reads_the_same(hint: Any) -> bool:
+    """Tell for a type hint what `decodes_as_written` tells for a dataclass."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return decodes_as_written(hint)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return all(isinstance(member.value, str | int) for member in hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return True
+    if origin is typing.Annotated:
+        return reads_the_same(arguments[0])
+    if origin is types.UnionType or origin is typing.Union:
+        if sum(one in arguments for one in (int, float, Decimal)) > 1:
+            return False
+    elif origin not in (None, list, tuple, set, frozenset):
+        return False
+    if arguments:
+        return all(reads_the_same(one) for one in arguments if one is not Ellipsis)
+    return hint is None or (isinstance(hint, type) and hint in PLAIN)
+
+
+def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
+    """Return what in a type, as msgspec describes it, has no form in JSON; None if all has one."""
+    if id(info) in seen:
+        return None
+    seen |= {id(info)}
+    if isinstance(info, inspect.CustomType):
+        any_value = (object, msgspec.UnsetType)
+        return None if info.cls in any_value else f"a {info.cls.__name__}"
+    if isinstance(info, inspect.DictType) and isinstance(info.key_type, _NO_KEYS):
+        return "a dictionary with keys that are no texts"
+    fields = [field.type for field in getattr(info, "fields", ())]
+    parts = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
+    several = [*getattr(info, "item_types", ()), *getattr(info, "types", ())]
+    found = (without_form(part, seen) for part in [*fields, *parts, *several] if part is not None)
+    return next((one for one in found if one is not None), None)
+
+
+_NO_KEYS = (
+    inspect.CollectionType,
+    inspect.TupleType,
+    inspect.DictType,
+    inspect.StructType,
+    inspect.DecimalType,
+)
 
 
 def _twin_hint(hint: Any) -> Any:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from reservation import codec
 from reservation.errors import HandlerError, told
 from reservation.message import StoredMessage
 from reservation.registry import MessageTypes
 from reservation.store.statements import NO_STREAM
+from reservation.store.writing import Row
 
 # Any: each component has its own entity and event classes.
 Projector = Callable[[Any, Any], None]
@@ -49,12 +51,6 @@ class Projection:
         """The names of the event types that have a projector."""
         return frozenset(self._projectors)
 
-    def apply(self, entity: object, event: object) -> None:
-        """Apply an event to the entity, if its type has a projector."""
-        projector = self._projectors.get(type(event).__name__)
-        if projector is not None:
-            projector(entity, event)
-
     def apply_stored(self, entity: object, message: StoredMessage) -> None:
         """Decode a stored event and apply it, if its type has a projector.
 
@@ -70,3 +66,34 @@ class Projection:
             projector(entity, event)
         except Exception as error:
             raise HandlerError(f"The projector of {message} raised {told(error)}") from error
+
+    def apply_encoded(self, entity: object, row: Row, cause: StoredMessage) -> None:
+        """Apply an event that is going to be written, if its type has a projector.
+
+        The projector gets what any later reader of the stream will decode, and nobody else gets
+        that same object.
+
+        Args:
+            entity: what to change.
+            row: the event.
+            cause: the message that brings it about.
+
+        Raises:
+            HandlerError: the event could not be read again, or the projector raised.
+        """
+        projector = self._projectors.get(row.type)
+        if projector is None:
+            return
+        try:
+            event: object = codec.decode_encoded(self._types[row.type], row.data)
+        except Exception as error:  # a class may check itself as it likes
+            raise HandlerError(
+                f"The {row.type} that {cause} brings about cannot be read again: "
+                f"{codec.explain(error)}. Let its class read what it has written"
+            ) from error
+        try:
+            projector(entity, event)
+        except Exception as error:
+            raise HandlerError(
+                f"The projector of what {cause} brings about raised {told(error)}"
+            ) from error

@@ -1,9 +1,9 @@
 """Entities kept in the database too, so that a long stream is not read again from its beginning.
 
-A snapshot is never needed and never believed without reason: one that other code made, that can not
-be read, or whose stream does not reach that far, is passed over, and the entity is projected from
-its events. It is written in the transaction that writes the events in it. (Source: the entity
-snapshots of Eventide's entity store.)
+A snapshot is never needed and never believed without reason: one that other code made, that cannot
+be read, or whose last event is not in its stream (by id, so that a store that was replaced is
+recognized), is passed over, and the entity is projected from its events. It is written in the
+transaction that writes those events. (Source: the entity snapshots of Eventide's entity store.)
 """
 
 import dataclasses

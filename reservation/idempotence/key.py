@@ -5,14 +5,26 @@ becomes the id of the reservation stream, alone or behind the id of the command'
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from reservation import stream_name
 from reservation.errors import DeclarationError, IdempotenceKeyError, StreamNameError
+from reservation.stream_name import MAX_BYTES
+from reservation.twin import hints_of, shown
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
-KeyFunction = Callable[[Any], "str | int | Sequence[str | int]"]
+KeyPart = str | int | UUID | date | Decimal | Enum
+KeyFunction = Callable[[Any], KeyPart | Sequence[KeyPart]]
+
+_KEY_TYPES = (str, int, UUID, date, Decimal)
+_KINDS = "a text, a whole number, a UUID, a date, a Decimal or a member of an enum"
 
 
 def check_fields(command: type, names: Sequence[str]) -> None:
@@ -33,6 +45,28 @@ def check_fields(command: type, names: Sequence[str]) -> None:
             )
 
 
+def fields_of(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return field names as a tuple, having made sure that the command has them.
+
+    Raises:
+        DeclarationError: it lacks one, or is no dataclass.
+    """
+    wanted = (names,) if isinstance(names, str) else tuple(names)
+    check_fields(command, wanted)
+    return wanted
+
+
+def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return field names, having made sure that their values can be parts of a stream's name.
+
+    Raises:
+        DeclarationError: the command lacks one, or its type can be no key.
+    """
+    wanted = fields_of(command, names)
+    _check_key_types(command, wanted)
+    return wanted
+
+
 def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
     """Return the parts of a command's idempotence key, as texts.
 
@@ -41,7 +75,7 @@ def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
         key: the names of the fields that hold it, or a function that returns it.
 
     Raises:
-        IdempotenceKeyError: a part is absent, empty, or neither a text nor a whole number.
+        IdempotenceKeyError: a part is absent, empty, or of a type that can be no key.
     """
     if callable(key):
         value = key(command)
@@ -58,15 +92,67 @@ def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
 def key_part(value: object, name: str) -> str:
     """Return one value as a part of a stream's id.
 
+    Equal values have equal texts: a Decimal has no zeros at its end, a member of an enum is its
+    value.
+
     Raises:
-        IdempotenceKeyError: it is absent, empty, or neither a text nor a whole number.
+        IdempotenceKeyError: it is absent, empty, or of a type that can be no key.
     """
+    if isinstance(value, Enum):
+        value = value.value
     if isinstance(value, str) and value:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal) and value.is_finite():
+        return _digits(value)
     problem = "is empty" if value is None or value == "" else f"is a {type(value).__name__}"
-    raise IdempotenceKeyError(f"{name} {problem}; an idempotence key is a text or a whole number")
+    raise IdempotenceKeyError(f"{name} {problem}; an idempotence key is {_KINDS}")
+
+
+def _digits(value: Decimal) -> str:
+    if not value:
+        return "0"
+    if abs(value.adjusted()) > MAX_BYTES:  # the zeros alone would be too long for a name
+        return "0" * (MAX_BYTES + 1)
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _check_key_types(command: type, names: Sequence[str]) -> None:
+    try:
+        hints = hints_of(command)
+    except (NameError, TypeError):  # which the registry of types tells better
+        return
+    for name in names:
+        if not can_be_key(hints[name]):
+            raise DeclarationError(
+                f"{command.__name__}.{name} is a {shown(hints[name])} and cannot be part of a "
+                f"key; a key is {_KINDS}: use another field, or a function of the command"
+            )
+
+
+def can_be_key(hint: Any) -> bool:
+    """Tell whether a value of this type hint can be part of a key; in doubt it can."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, typing.NewType):
+        return can_be_key(hint.__supertype__)
+    if origin is typing.Annotated:
+        return can_be_key(arguments[0])
+    if origin is types.UnionType or origin is typing.Union:
+        return any(can_be_key(one) for one in arguments)
+    if origin is typing.Literal:
+        return any(isinstance(one, str | int) and not isinstance(one, bool) for one in arguments)
+    class_ = origin or hint
+    if class_ in (Any, object) or not isinstance(class_, type):
+        return class_ is not None
+    if issubclass(class_, Enum):
+        return all(can_be_key(type(member.value)) for member in class_)
+    return issubclass(class_, _KEY_TYPES) and not issubclass(class_, bool | datetime)
 
 
 def key_stream_name(category: str, parts: Sequence[str]) -> str:

@@ -3,18 +3,14 @@
 import hashlib
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
 
-from reservation.codec import DEFAULT_MAX_BYTES
+from reservation import codec
 from reservation.errors import HandlerError, StoreError
-from reservation.message import StoredMessage, followed_id
-from reservation.store.errors import translated
-from reservation.store.statements import prepare
-from reservation.store.writing import Batch, Row, Write
+from reservation.message import StoredMessage
+from reservation.returned import encode_events, encode_further
+from reservation.store.writing import Row, Write, check_size
 
 _Stored = tuple[uuid.UUID, str, str, msgspec.Raw, msgspec.Raw]
 _decoder = msgspec.json.Decoder(list[_Stored])
@@ -36,14 +32,9 @@ def outputs(
         further: what it wrote besides.
 
     Raises:
-        HandlerError: one of them can not be written, or expects a version. The state is stored
+        MessageError: one of them cannot be written, or expects a version. The state is stored
             before, so it must be sure that all of them can follow.
     """
-    metadata = message.follow_metadata()
-    writes = [
-        Write(event, entity_stream, followed_id(message.id, entity_stream, ordinal), metadata)
-        for ordinal, event in enumerate(events)
-    ]
     for write in further:
         if write.expected_version is not None:
             raise HandlerError(
@@ -51,10 +42,28 @@ def outputs(
                 f"with StateBased the state is stored first, and what is published must not fail "
                 f"after that: leave expected_version out"
             )
+    rows = encode_events(events, message, entity_stream, message.follow_metadata())
+    rows += encode_further(further, message)
     try:
-        return Batch([*writes, *further], DEFAULT_MAX_BYTES).rows
+        check_size(rows)
     except StoreError as error:
         raise HandlerError(f"The handler of {message} can not publish: {error}") from error
+    return rows
+
+
+def encode_state(state: object, message: StoredMessage) -> str:
+    """Return the JSON text of the state that the handler of a message left.
+
+    Raises:
+        HandlerError: it has none.
+    """
+    try:
+        return codec.encode(state)
+    except Exception as error:
+        raise HandlerError(
+            f"The state that the handler of {message} left can not be stored: "
+            f"{codec.explain(error)}"
+        ) from error
 
 
 def to_text(rows: Sequence[Row]) -> str:
@@ -69,25 +78,9 @@ def to_text(rows: Sequence[Row]) -> str:
 def from_text(text: str) -> list[Row]:
     """Return the outputs that `to_text` made a text of."""
     return [
-        (id_, name, type_, bytes(data).decode(), _text(bytes(metadata)), None)
+        Row(id_, name, type_, bytes(data).decode(), _text(bytes(metadata)), None)
         for id_, name, type_, data, metadata in _decoder.decode(text)
     ]
-
-
-# Any: connections differ in what their rows are.
-def write(connection: Connection[Any], rows: Sequence[Row]) -> None:
-    """Write outputs; those that are stored already are left as they are.
-
-    Raises:
-        MessageIdConflictError: an id is in use for other content.
-        StoreError: the store refuses them otherwise.
-    """
-    if not rows:
-        return
-    statement = Batch.encoded(rows).statement()
-    with translated(statement.ids, statement.expects):
-        cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
-        cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
 
 
 def _text(metadata: bytes) -> str | None:

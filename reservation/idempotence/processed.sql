@@ -15,7 +15,10 @@ WITH handlers AS MATERIALIZED (
          least((
            SELECT min(m.time)
            FROM (
-             SELECT p.category, min(p.position) AS position FROM reservation.positions p
+             SELECT p.category,
+                    min(CASE WHEN reservation.is_foreign(p.position, p.message_id) THEN 0
+                             ELSE p.position END) AS position
+             FROM reservation.positions p
              WHERE p.consumer = h.consumer
              GROUP BY p.category
            ) AS p
@@ -26,7 +29,8 @@ WITH handlers AS MATERIALIZED (
          ), (
            SELECT min(m.time)
            FROM reservation.dead_letters d
-           JOIN message_store.messages m ON m.global_position = d.global_position
+           JOIN message_store.messages m
+             ON m.global_position = d.global_position AND m.id = d.message_id
            WHERE d.consumer = h.consumer AND d.type = h.type
              AND d.state IN ('dead', 'parked', 'retry')
          ))::date AS waiting
@@ -42,7 +46,7 @@ SELECT h.handler, h.consumer, h.type,
            AND c.relname ~ ('^processed_' || h.handler || '_until_[0-9]{8}$')
            AND to_date(right(c.relname, 8), 'YYYYMMDD') <= least(h.wanted, h.waiting)
          ORDER BY 1
-       ) AS untils
+       ) AS days
 FROM handlers h
 ORDER BY h.consumer, h.type
 

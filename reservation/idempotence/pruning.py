@@ -8,20 +8,21 @@ on meanwhile, and are not waited for.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from psycopg import Connection, Cursor, sql
-from psycopg.rows import tuple_row
+from psycopg import Connection, sql
 
 from reservation.component import Component
 from reservation.errors import LockTimeoutError
 from reservation.idempotence.state_based import state_category
 from reservation.idempotence.state_clean_up import clean_up_states, count_removable
 from reservation.queries import load_queries
+from reservation.store.arrays import IntArray, TextArray, array_cursor
 from reservation.store.errors import translated
 
 _PROCESSED = load_queries("reservation.idempotence", "processed.sql")
 _RESERVATIONS = load_queries("reservation.idempotence", "pruning.sql")
+
 
 # Milliseconds that a partition's lock is waited for, while consumers wait behind, and how often.
 _PATIENCE = 100
@@ -41,6 +42,7 @@ class Pruned:
         count: how many.
         unit: of what, such as "days" or "streams".
         note: what is left that was to go, and why; None if nothing is.
+        differing: the global positions of messages that stay because the archive has other ones.
     """
 
     kind: str
@@ -48,6 +50,7 @@ class Pruned:
     count: int
     unit: str
     note: str | None = None
+    differing: tuple[int, ...] = ()
 
 
 # Any: connections differ in what their rows are.
@@ -66,7 +69,7 @@ def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Ite
     """
     del limit
     kind, unit = "processed messages", "days"
-    for handler, consumer, type_, held_by, untils in _rows(
+    for handler, consumer, type_, held_by, days in _rows(
         connection, _PROCESSED["partitions_to_drop"]
     ):
         of = f"{consumer} {type_}"
@@ -74,10 +77,10 @@ def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Ite
             note = f"what is from {held_by} on stays: {consumer} has yet to handle messages of then"
             yield Pruned(kind, of, 0, unit, note)
         if not apply:
-            if untils:
-                yield Pruned(kind, of, len(untils), unit)
+            if days:
+                yield Pruned(kind, of, len(days), unit)
             continue
-        for until in untils:
+        for until in days:
             if not _drop_day(connection, handler, until):
                 note = f"what is from before {until} on is in use; run this again"
                 yield Pruned(kind, of, 0, unit, note)
@@ -139,14 +142,32 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
     return prune
 
 
+# What is compared of a message beside its global position.
+COMPARED = ("id", "stream_name", "position", "type", "time", "data", "metadata")
+
+
+class Portion(NamedTuple):
+    """Some messages of an archive.
+
+    Attributes:
+        global_positions: theirs.
+        digests: of each the SHA-256, in hexadecimal digits, of the texts of the columns `COMPARED`:
+            of each the number of its characters, a colon and the text, or ``-`` for NULL. The time
+            counts in microseconds since 1970, UTC.
+    """
+
+    global_positions: list[int]
+    digests: list[str]
+
+
 class Archive(Protocol):
     """What tells which messages are archived, as `spark_jobs.archived` does."""
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
 
-    def ids(self, category: str, number: int) -> Iterator[tuple[list[int], list[str]]]:
-        """Give the global positions and ids of a category's messages, so many at a time."""
+    def portions(self, category: str, number: int) -> Iterator[Portion]:
+        """Return a category's messages, so many at a time at most."""
 
 
 def prune_archived(
@@ -156,8 +177,8 @@ def prune_archived(
 
     Of commands the last of each stream stays. A reservation stream goes if all of it is archived,
     older than that, was handled, and it is not among the dead letters; after that a reissue takes
-    effect again. Nothing goes that is not in the archive by its id, that a consumer has yet to
-    read, or that is an open dead letter.
+    effect again. Nothing goes that is not in the archive with the same content, that a consumer has
+    yet to read, or that is an open dead letter. What the archive has otherwise is reported.
 
     Args:
         component: whose commands and reservations are pruned.
@@ -169,23 +190,35 @@ def prune_archived(
         things = [("archived_commands", component.command_category)]
         if older_than is not None:
             things += [("archived_reservations", one) for one in component.reservation_categories]
-        for query, category in things:
+        for name, category in things:
+            query = sql.SQL(_RESERVATIONS[name].decode()).format(**_comparison())
             last, _ = archive.head(category)
-            for positions, ids in archive.ids(category, limit):
+            for portion in archive.portions(category, limit):
                 parameters = {
+                    "global_positions": IntArray(portion.global_positions),
+                    "digests": TextArray(portion.digests),
                     "category": category,
-                    "positions": positions,
-                    "ids": ids,
                     "last": last,
                     "older_than": older_than,
                     "apply": apply,
                 }
                 with translated(), connection.transaction():
-                    ((count,),) = _rows(connection, _RESERVATIONS[query], parameters)
-                if count:
-                    yield Pruned(query.replace("_", " "), category, count, "messages")
+                    ((count, differing),) = _rows(connection, query, parameters)
+                if count or differing:
+                    kind = name.replace("_", " ")
+                    yield Pruned(kind, category, count, "messages", differing=tuple(differing))
 
     return prune
+
+
+def _comparison() -> dict[str, sql.Composed]:
+    value = sql.SQL(_RESERVATIONS["value"].decode())
+    time = sql.SQL(_RESERVATIONS["time"].decode())
+    columns = {name: sql.SQL("m.{}::text").format(sql.Identifier(name)) for name in COMPARED}
+    values = [value.format(value=time if name == "time" else columns[name]) for name in COMPARED]
+    digest = sql.SQL(_RESERVATIONS["digest"].decode()).format(values=sql.SQL(", ").join(values))
+    compared = sql.SQL(_RESERVATIONS["compared"].decode()).format(digest=digest)
+    return {"compared": compared, "digest": digest}
 
 
 def prune_states(component: Component) -> Prune:
@@ -216,10 +249,10 @@ def prune_states(component: Component) -> Prune:
 
 
 def _rows(
-    connection: Connection[Any], query: bytes, parameters: Any = None
+    connection: Connection[Any], query: bytes | sql.Composed, parameters: Any = None
 ) -> list[tuple[Any, ...]]:
     with translated():
-        cursor = Cursor(connection, row_factory=tuple_row)
+        cursor = array_cursor(connection)
         return cursor.execute(query, parameters, prepare=False).fetchall()
 
 

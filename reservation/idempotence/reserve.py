@@ -6,8 +6,9 @@ discarded; a second consumer handles the copy. Nothing is forgotten and there is
 (Source: the reservation pattern of Eventide.)
 
 Where no other category is named, the copy goes to the command category, under the ids of the
-command's stream and the key, and carries a local property by which the same consumer knows to
-handle it. (Source: the idempotence reservation of Hubbado, for Eventide.)
+command's stream and the key, and carries a local property. A message with that property is a copy
+if it is the first of the stream that its own key names: only one message can be. (Source: the
+idempotence reservation of Hubbado, for Eventide.)
 """
 
 import json
@@ -26,7 +27,7 @@ from reservation.queries import load_queries
 from reservation.store.arrays import IntArray, TextArray, array_cursor
 from reservation.store.errors import translated
 
-# What tells a copy in the command category from a command, among its local properties.
+# By this local property the reader finds what may be a copy in the command category.
 RESERVED = "reserved"
 
 
@@ -50,6 +51,8 @@ class Reservation:
             commands of an entity in order; None for streams named by the key alone.
         volatile: fields in which a reissue may differ from the first issue, such as the time of
             sending.
+        formerly: the fields, or a function of the command, that were the whole id of the stream
+            before the declaration was changed; None if it was not.
     """
 
     command: type
@@ -57,6 +60,7 @@ class Reservation:
     key: tuple[str, ...] | KeyFunction
     entity: str | None = None
     volatile: tuple[str, ...] = ()
+    formerly: tuple[str, ...] | KeyFunction | None = None
 
     def stream_name(self, command: object, sent_to: str = "") -> str:
         """Return the reservation stream of a command.
@@ -77,9 +81,49 @@ class Reservation:
             parts = [entity, *parts]
         return key_stream_name(self.into, parts)
 
-    def is_copy(self, message: StoredMessage) -> bool:
-        """Tell whether a message of the command category is a copy, to be handled there."""
-        return self.into is None and message.metadata.local_properties.get(RESERVED) is True
+    def former_stream(self, command: object) -> str | None:
+        """Return the stream that a command was reserved in formerly; None if it cannot have been.
+
+        Args:
+            command: the command, decoded.
+        """
+        if self.into is None or self.formerly is None:
+            return None
+        try:
+            return key_stream_name(self.into, key_parts(command, self.formerly))
+        except IdempotenceKeyError:
+            return None
+
+    def is_copy(self, message: StoredMessage, command: object) -> bool:
+        """Tell whether a message of the command category is a copy, to be handled there.
+
+        That a message says so is not enough, for every sender can. A copy is the first message of
+        the stream that its own key names beneath the stream of the command that it follows. Only
+        one message can be that, so a key has one effect, whoever wrote it.
+
+        Args:
+            message: the message.
+            command: what it says, decoded.
+
+        Raises:
+            IdempotenceKeyError: it has the place of a copy, but under another key.
+        """
+        metadata = message.metadata
+        sent_to = metadata.causation_message_stream_name
+        if (
+            self.into is not None
+            or metadata.local_properties.get(RESERVED) is not True
+            or sent_to is None
+            or message.position != 0
+            or not message.stream_name.startswith(_prefix(sent_to))
+        ):
+            return False
+        if message.stream_name != self.stream_name(command, sent_to):
+            raise IdempotenceKeyError(
+                f"{message} says that it is a reserved copy, and its stream is not the one that "
+                f"its key names; a key cannot be changed while there are copies under the old one"
+            )
+        return True
 
 
 _QUERIES = load_queries("reservation.idempotence")
@@ -89,6 +133,7 @@ def reserve(
     connection: Connection[Any],
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
+    former: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
@@ -96,6 +141,8 @@ def reserve(
         connection: in the transaction that also moves the consumer's position.
         commands: each command's global position and the stream that its key names.
         volatile: by message type, the JSON fields in which a reissue may differ.
+        former: for each command, the stream that it may have been reserved in before the
+            declaration was changed; None where there is none, or none for all of them.
 
     Returns:
         What became of each command, in the order given.
@@ -103,7 +150,8 @@ def reserve(
     if not commands:
         return []
     outcomes = [Outcome.RESERVED] * len(commands)
-    for n, outcome in _outcomes(connection, "reserve", commands, volatile):
+    names = None if former is None else list(former)
+    for n, outcome in _outcomes(connection, "reserve", commands, volatile, names):
         outcomes[n - 1] = outcome
     return outcomes
 
@@ -141,12 +189,16 @@ def _beneath(sent_to: str, parts: Sequence[str]) -> str:
                 f"The key {part!r} holds a '+', which separates it from the ids of the command's "
                 f"stream; reserve into another category with into=, or send a key without one"
             )
-    of_category = stream_name.is_category(sent_to)
-    separator = stream_name.ID_SEPARATOR if of_category else stream_name.COMPOUND_SEPARATOR
     try:
-        return stream_name.check(sent_to + separator + stream_name.COMPOUND_SEPARATOR.join(parts))
+        return stream_name.check(_prefix(sent_to) + stream_name.COMPOUND_SEPARATOR.join(parts))
     except StreamNameError as error:
         raise IdempotenceKeyError(str(error)) from error
+
+
+def _prefix(sent_to: str) -> str:
+    """Return what the names of the copies of a stream's commands begin with."""
+    of_category = stream_name.is_category(sent_to)
+    return sent_to + (stream_name.ID_SEPARATOR if of_category else stream_name.COMPOUND_SEPARATOR)
 
 
 def _outcomes(
@@ -154,6 +206,7 @@ def _outcomes(
     query: str,
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
+    *further: object,
 ) -> Iterator[tuple[int, Outcome]]:
     positions, names = zip(*commands, strict=True)
     with translated():
@@ -161,7 +214,12 @@ def _outcomes(
             array_cursor(connection)
             .execute(
                 _QUERIES[query],
-                [IntArray(positions), TextArray(names), json.dumps(volatile, ensure_ascii=False)],
+                [
+                    IntArray(positions),
+                    TextArray(names),
+                    json.dumps(volatile, ensure_ascii=False),
+                    *further,
+                ],
             )
             .fetchall()
         )

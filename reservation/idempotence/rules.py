@@ -7,9 +7,14 @@ reader whole, who decides with `reservation.idempotence.key`. Both name the same
 
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from enum import Enum
 from types import MemberDescriptorType
 from typing import Any
+from uuid import UUID
 
 from psycopg import Connection
 
@@ -30,11 +35,19 @@ MOST_FIELDS = 4
 _ANY = "[^\\u0001-\\u001f\\u007f-\\u009f]*"
 
 # What the server takes a part of a key from, by the field's type: the kind of JSON value and the
-# pattern of its text. Each pattern is narrower than what may be part of a key.
-_KINDS = {
+# pattern of its text. Each pattern is narrower than what may be part of a key, and has only texts
+# that `key_part` would make of the value too.
+_KINDS: dict[Any, tuple[str, str]] = {
     str: ("string", "[^+\\u0001-\\u001f\\u007f-\\u009f]+"),
     int: ("number", "-?[0-9]{1,18}"),
+    UUID: ("string", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"),
+    date: ("string", "[1-9][0-9]{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"),
+    Decimal: ("number", "(?:0|-?[1-9][0-9]{0,17}|-?(?:0|[1-9][0-9]{0,17})\\.[0-9]{0,17}[1-9])"),
 }
+
+
+# A value of an enum that stands for itself in a pattern.
+_WORD = re.compile("[A-Za-z0-9_ ]+")
 
 
 def server_rules(reservations: Mapping[str, Reservation]) -> str:
@@ -45,13 +58,13 @@ def server_rules(reservations: Mapping[str, Reservation]) -> str:
     """
     rules = []
     for name, declared in reservations.items():
-        if callable(declared.key):
+        if callable(declared.key) or declared.formerly is not None:
             continue
         fields = [declared.entity, *declared.key] if declared.entity else list(declared.key)
-        if not _are_as_stored(declared.command, fields):
+        if not are_as_stored(declared.command, fields):
             continue
         hints = hints_of(declared.command)
-        kinds = [_KINDS[hints[field]] for field in fields if hints[field] in (str, int)]
+        kinds = [known for field in fields if (known := _kind(hints[field])) is not None]
         if len(kinds) < len(fields) or len(fields) > MOST_FIELDS:
             continue
         rule = {"type": name, "into": declared.into}
@@ -66,7 +79,17 @@ def server_rules(reservations: Mapping[str, Reservation]) -> str:
     return json.dumps(rules, ensure_ascii=False)
 
 
-def _are_as_stored(command: type, fields: Sequence[str]) -> bool:
+def _kind(hint: Any) -> tuple[str, str] | None:
+    """Return the kind and the pattern of a key's part of a type, None if the server has none."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        values = [member.value for member in hint]
+        if values and all(type(value) is str and _WORD.fullmatch(value) for value in values):
+            return "string", f"(?:{'|'.join(values)})"
+        return None
+    return _KINDS.get(hint) if isinstance(hint, type) else None
+
+
+def are_as_stored(command: type, fields: Sequence[str]) -> bool:
     """Tell whether the fields of a decoded command hold what stands in its data, and no more.
 
     They need not where the class looks at them, or has descriptors of its own for them.

@@ -10,9 +10,10 @@ It counts on the order, and on events:
 
 - A message without an event leaves no number, unless ``pseudo_events`` has it leave one. It is
   handled again, as long as no later message of its entity left a number.
-- A message that was passed over, and comes when a later one of its entity was handled, counts as
-  there again although it never was. Behind a dead letter its entity waits, so that is one whose
-  entity could not be told. It has to be sent again, as another message.
+- A message that comes after a later one of its entity counts as there again although it never was.
+  Behind a dead letter its entity waits. One whose entity could not be told is refused when it is
+  handled again, and so is one that several partitions may have left behind. It has to be sent
+  again, as another message.
 - A reissue is another message with a position of its own, under the same id or not.
 """
 
@@ -22,10 +23,29 @@ from typing import Any
 
 from psycopg import Connection
 
+from reservation.errors import IdempotenceKeyError
 from reservation.idempotence.in_events import causes, with_local
 from reservation.idempotence.pseudo_event import PseudoEvent
 from reservation.idempotence.strategy import Check, Incoming
+from reservation.message import StoredMessage, printable
 from reservation.metadata import Metadata
+from reservation.stream_name import cardinal_id
+
+
+def in_order(message: StoredMessage, entity_stream: str) -> bool:
+    """Tell whether a message is in the same partition as its entity, whatever their number."""
+    return cardinal_id(message.stream_name) == cardinal_id(entity_stream)
+
+
+def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
+    """Return the error of a message whose place in the sequence says nothing."""
+    return IdempotenceKeyError(
+        f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
+        f"may have been handled before, because its stream is not in the partition of that entity, "
+        f"and its category has several partitions, or had, or the entity has not waited for its "
+        f"dead letter; send it to a stream whose id begins with the entity's, and discard the "
+        f"letter"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,14 @@ class Incoming:
         message: the message as it is stored.
         command: what it says.
         entity_stream: the stream of the entity that it is for.
+        unordered: whether later messages of that entity may have been handled before, because its
+            category has several partitions and this message is not in that of the entity.
     """
 
     message: StoredMessage
     command: object
     entity_stream: str
+    unordered: bool = False
 
 
 class Check(Protocol):

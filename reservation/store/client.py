@@ -25,7 +25,7 @@ from reservation.store.connection import (
 from reservation.store.errors import commits_at_once, translated
 from reservation.store.part import Part
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Batch, Write, to_one_stream
+from reservation.store.writing import Batch, Row, Write, to_one_stream
 
 T = TypeVar("T")
 
@@ -177,6 +177,10 @@ class MessageStore:
         if not batch.ids:
             return []
         return self._run(batch.statement())
+
+    def write_encoded(self, rows: Sequence[Row]) -> list[int]:
+        """Write messages that are encoded already, each once; see `write_batch`."""
+        return self._run(Batch.encoded(rows).statement()) if rows else []
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE

@@ -10,6 +10,10 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 
 from reservation.errors import DatabaseUnavailableError, StoreError
+from reservation.queries import load_queries
+from reservation.store.pooler import is_pooled
+
+_QUERIES = load_queries("reservation.store", "connection.sql")
 
 
 def connection_settings(application_name: str = "reservation") -> dict[str, Any]:
@@ -26,7 +30,9 @@ def connection_settings(application_name: str = "reservation") -> dict[str, Any]
 def connect(
     database_url: str, *, application_name: str = "reservation", autocommit: bool = False
 ) -> Connection[tuple[Any, ...]]:
-    """Open a connection.
+    """Open a connection, with the settings that our statements rely on.
+
+    Behind a pooler nothing is set, because others might meet it in the same session.
 
     Args:
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
@@ -39,19 +45,38 @@ def connect(
     """
     check_address(database_url)
     try:
-        return psycopg.connect(
-            database_url,
-            autocommit=autocommit,
-            **connection_settings(application_name),
+        connection = psycopg.connect(
+            database_url, autocommit=True, **connection_settings(application_name)
         )
+        _prepare(connection, autocommit)
     except (psycopg.Error, UnicodeError) as error:
         raise _unavailable(error) from error
+    return connection
+
+
+def _prepare(connection: Connection[Any], autocommit: bool) -> None:
+    try:
+        if not is_pooled(connection):
+            set_for_session(connection)
+        connection.autocommit = autocommit
+    except BaseException:
+        connection.close()
+        raise
+
+
+def set_for_session(connection: Connection[Any]) -> None:
+    """Set what our statements rely on, whatever the role or the database has set.
+
+    Args:
+        connection: in autocommit, with a session of its own.
+    """
+    connection.execute(_QUERIES["settings"])
 
 
 async def connect_async(
     database_url: str, *, application_name: str = "reservation", autocommit: bool = False
 ) -> AsyncConnection[tuple[Any, ...]]:
-    """Open a connection for an event loop; see `connect`."""
+    """Open a connection for an event loop, with its settings as they are."""
     check_address(database_url)
     try:
         return await AsyncConnection.connect(

@@ -1,4 +1,4 @@
-"""What psycopg raises, told in the words of the store."""
+"""What psycopg raises, as errors of the store. Whose fault each is, `sqlstates` says."""
 
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -16,13 +16,25 @@ from reservation.errors import (
     DatabaseUnavailableError,
     ExpectedVersionError,
     LockTimeoutError,
+    LogSequenceError,
     MessageIdConflictError,
-    SchemaError,
+    MissingObjectError,
+    MissingRightError,
+    RefusedError,
     SerializationError,
+    StatementCanceledError,
     StoreError,
+)
+from reservation.store.sqlstates import (
+    Fault,
+    fault_of,
+    hides_rows,
+    race_constraint,
+    violates_log_key,
 )
 
 INSTALL_HINT = "run `reservation store install`"
+REPAIR_HINT = "run `reservation store repair` as the owner of the store"
 
 # Errors that left nothing behind; a consumer's batch can be run again, with more care.
 RUN_AGAIN = (
@@ -32,11 +44,8 @@ RUN_AGAIN = (
     SerializationError,
 )
 
-_LOST = (psycopg.OperationalError, psycopg.InterfaceError)
-
-# Classes of SQLSTATEs that psycopg counts as operational, and that no repetition mends: a limit of
-# the program is exceeded, an object is not in the state that it takes.
-_FOR_EVER = ("54", "55")
+# Classes of SQLSTATEs that psycopg counts as operational, and under which the server itself fails.
+_FAILING = ("53", "57", "58")
 
 
 @dataclass(slots=True)
@@ -72,28 +81,23 @@ def translated(
             position was lost.
         MessageIdConflictError: a message id is in use for other content.
         LockTimeoutError: a lock was not to be had in the time that was set.
-        SchemaError: a schema, table or function is not there.
+        StatementCanceledError: somebody, or a limit of its time, canceled the statement.
+        MissingObjectError: a schema, table or function is missing.
+        MissingRightError: the role may not do this.
+        LogSequenceError: the sequence of global positions is behind the log.
         SerializationError: the transaction lost against another.
         DatabaseUnavailableError: the connection was lost, or the server can not go on.
         CommitUnknownError: it was lost when the messages may have been committed.
-        StoreError: the server refused the values.
+        RefusedError: the server refused the values.
+        StoreError: the server refused for another reason.
     """
     exchange = Exchange()
     try:
         yield exchange
     except psycopg.Error as error:
-        if _is_lost(error):
+        if fault_of(error) is Fault.LOST:
             raise _lost(error, ids if exchange.commits else ()) from error
         raise _refused(error, expects) from error
-
-
-def _is_lost(error: psycopg.Error) -> bool:
-    """Tell a lost connection from a server that is there and refuses, or can not go on."""
-    if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
-        return True
-    if error.sqlstate is None:
-        return isinstance(error, _LOST) and not isinstance(error, pg.PipelineAborted)
-    return error.sqlstate.startswith(("08", "57P", "40003"))
 
 
 def _lost(error: psycopg.Error, ids: Sequence[uuid.UUID]) -> DatabaseUnavailableError:
@@ -115,16 +119,22 @@ def _refused(error: psycopg.Error, expects: Collection[str] | None) -> StoreErro
     match error:
         case pg.RaiseException() | pg.UniqueViolation():
             return _raised(error, text, expects)
-        case pg.LockNotAvailable() | pg.QueryCanceled():
+        case pg.LockNotAvailable():
             return LockTimeoutError(f"The database gave up waiting: {text}")
+        case pg.QueryCanceled():
+            return StatementCanceledError(f"The database canceled a statement: {text}")
+        case pg.InsufficientPrivilege() if hides_rows(error):
+            return MissingRightError(
+                f"The database refuses: {text}; let a superuser give the role BYPASSRLS"
+            )
         case pg.InsufficientPrivilege():
-            return StoreError(
+            return MissingRightError(
                 f"The database refuses: {text}; connect as a role that may, or let the owner "
                 f"grant it"
             )
         case pg.InvalidSchemaName() | pg.UndefinedFunction() | pg.UndefinedTable():
-            return SchemaError(f"{text}; {INSTALL_HINT}")
-        case pg.DeadlockDetected() | pg.SerializationFailure():
+            return MissingObjectError(f"{text}; {INSTALL_HINT}")
+        case _ if (error.sqlstate or "").startswith("40"):
             return SerializationError(
                 f"The transaction lost against another: {text}; run it again from its start"
             )
@@ -138,18 +148,29 @@ def _refused(error: psycopg.Error, expects: Collection[str] | None) -> StoreErro
                 f"An earlier statement on this connection failed: {text}; roll back, and run the "
                 f"transaction again from its start"
             )
-        case psycopg.DataError():  # whose text repeats the value
-            return StoreError(f"The database refused a value: {type(error).__name__}")
-        case psycopg.OperationalError() if not (error.sqlstate or "").startswith(_FOR_EVER):
+        case psycopg.OperationalError() if (error.sqlstate or "").startswith(_FAILING):
             return DatabaseUnavailableError(f"The database fails: {text}")
-    return StoreError(f"The database refused: {text}")
+    return _plain(error, text)
+
+
+def _plain(error: psycopg.Error, text: str) -> StoreError:
+    if fault_of(error) is not Fault.MESSAGE:
+        return StoreError(f"The database refused: {text}")
+    if isinstance(error, psycopg.DataError):  # whose text repeats the value
+        return RefusedError(f"The database refused a value: {type(error).__name__}")
+    return RefusedError(f"The database refused: {text}")
 
 
 def _raised(error: psycopg.Error, text: str, expects: Collection[str] | None) -> StoreError:
     """Tell the errors that the store's own functions and indexes raise."""
     # Of our two indexes the details hold the key alone, which is no payload.
     key = error.diag.message_detail or text
-    match error.diag.constraint_name:
+    if violates_log_key(error):
+        return LogSequenceError(
+            f"The sequence of global positions is behind the log, so a new message got a position "
+            f"that is in use; {REPAIR_HINT}"
+        )
+    match race_constraint(error):
         case "expected_version":
             return ExpectedVersionError(text)
         # Not seen, because the snapshot was from before.
@@ -164,7 +185,7 @@ def _raised(error: psycopg.Error, text: str, expects: Collection[str] | None) ->
             )
     if text.startswith("Wrong expected version"):  # a store of Message DB's
         return ExpectedVersionError(text)
-    return StoreError(f"The database refused: {text}")
+    return _plain(error, text)
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -4,6 +4,7 @@
 they add and remove the schema ``reservation`` and touch nothing else.
 """
 
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -15,7 +16,7 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.queries import load_queries
 from reservation.store.errors import INSTALL_HINT, translated
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 11
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -23,6 +24,7 @@ _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views"
 _REPLACEABLE_SCRIPTS = ("names", "write", "read", "views", "privileges")
 _FUNCTION_SCRIPTS = (
     "names",
+    "identity",
     "roles",
     "reading",
     "writing",
@@ -43,9 +45,15 @@ _MIGRATIONS = {
     5: "005_processed",
     6: "006_revisions",
     7: "007_states",
+    8: "008_store_identity",
+    9: "009_former_names",
+    10: "010_recorded_conflicts",
+    11: "011_foreign_positions",
 }
 
 _QUERIES = load_queries("reservation.store", "install.sql")
+
+_FUNCTION = re.compile(rb"^CREATE OR REPLACE FUNCTION reservation\.(\w+)", re.MULTILINE)
 
 # Whatever changes the schemas, or the rights on them, waits for another that does: the first 64
 # bits of the MD5 of "reservation store install".
@@ -61,12 +69,15 @@ class Installed:
         message_store_version: the version of Message DB's interface that the schema has.
         from_version: the version of schema ``reservation`` before; None if it was not there.
         to_version: its version now.
+        restored: how many functions of schema ``reservation`` were missing, although it had that
+            version, and were made again.
     """
 
     message_store: bool
     message_store_version: str
     from_version: int | None
     to_version: int
+    restored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,7 @@ def install(connection: Connection[Any]) -> Installed:
             _refuse_positions_of_another_log(connection)
             for script in _MESSAGE_STORE_SCRIPTS:
                 _run(connection, "message_store", script)
-        before = _add_reservation(connection)
+        before, restored = _add_reservation(connection)
         if not makes_message_store and before != SCHEMA_VERSION and _is_ours(connection):
             for script in _REPLACEABLE_SCRIPTS:
                 _run(connection, "message_store", script)
@@ -114,6 +125,7 @@ def install(connection: Connection[Any]) -> Installed:
             message_store_version=str(_message_store_version(connection)),
             from_version=before,
             to_version=SCHEMA_VERSION,
+            restored=restored,
         )
 
 
@@ -133,11 +145,13 @@ def attach(connection: Connection[Any]) -> Installed:
         begin_change(connection)
         _check_message_store(connection)
         _check_may_use_messages(connection)
+        before, restored = _add_reservation(connection)
         return Installed(
             message_store=False,
             message_store_version=MESSAGE_STORE_VERSION,
-            from_version=_add_reservation(connection),
+            from_version=before,
             to_version=SCHEMA_VERSION,
+            restored=restored,
         )
 
 
@@ -259,12 +273,17 @@ def _is_ours(connection: Connection[Any]) -> bool:
     return bool(row and row[0])
 
 
-def _add_reservation(connection: Connection[Any]) -> int | None:
-    """Bring schema ``reservation`` to this package's version, and return the one that it had."""
+def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
+    """Bring schema ``reservation`` to this package's version.
+
+    Returns:
+        The version that it had, and how many of its functions were missing all the same.
+    """
     before = _version(connection)
     _refuse_newer(before)
     if before is None:
         _run(connection, "reservation", "schema")
+    missing = 0
     if before != SCHEMA_VERSION:
         for version, script in sorted(_MIGRATIONS.items()):
             if version > (before or 0):
@@ -272,9 +291,20 @@ def _add_reservation(connection: Connection[Any]) -> int | None:
                 connection.execute(
                     "INSERT INTO reservation.versions (version) VALUES (%s)", [version]
                 )
+    else:
+        missing = len(
+            _functions() - {name for (name,) in connection.execute(_QUERIES["functions"])}
+        )
+    if before != SCHEMA_VERSION or missing:
         for script in _FUNCTION_SCRIPTS:
             _run(connection, "reservation", script)
-    return before
+    return before, missing
+
+
+def _functions() -> set[str]:
+    """Return the names of the functions that the scripts make."""
+    texts = (_script("reservation", name) for name in _FUNCTION_SCRIPTS)
+    return {name.decode() for text in texts for name in _FUNCTION.findall(text)}
 
 
 def _check_message_store(connection: Connection[Any]) -> None:
@@ -343,5 +373,8 @@ def _message_store_version(connection: Connection[Any]) -> str | None:
 
 
 def _run(connection: Connection[Any], schema: str, script: str) -> None:
-    path = files("reservation.store.sql") / schema / f"{script}.sql"
-    connection.execute(path.read_bytes())
+    connection.execute(_script(schema, script))
+
+
+def _script(schema: str, name: str) -> bytes:
+    return (files("reservation.store.sql") / schema / f"{name}.sql").read_bytes()

@@ -12,6 +12,9 @@ SELECT has_table_privilege('message_store.messages', 'SELECT')
              'USAGE, UPDATE'), true),
        current_user
 
+-- name: functions
+SELECT DISTINCT proname::text FROM pg_proc WHERE pronamespace = 'reservation'::regnamespace
+
 -- name: positions
 SELECT consumer, category, min(position) FROM reservation.positions
 GROUP BY consumer, category

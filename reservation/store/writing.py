@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reservation import codec
-from reservation.errors import EncodeError, MessageIdConflictError, StoreError
+from reservation.errors import EncodeError, MessageIdConflictError, RefusedError, StoreError
 from reservation.metadata import Metadata
 from reservation.store.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
 from reservation.store.checks import (
@@ -24,8 +25,16 @@ from reservation.uuid7 import uuid7s
 MOST_BYTES = 1_000_000_000
 _ROW_BYTES = 64  # of the id, the expected version and the lengths, at most
 
-# Id, stream name, type, data, metadata, expected version.
-Row = tuple[uuid.UUID, str, str, str, str | None, int | None]
+
+class Row(NamedTuple):
+    """One message to be written, encoded; the attributes are those of a `Write`."""
+
+    id: uuid.UUID
+    stream_name: str
+    type: str
+    data: str
+    metadata: str | None
+    expected_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class Batch:
         by_id: dict[uuid.UUID, Row] = {}
         self.ids: list[uuid.UUID] = []
         for write, new_id in zip(writes, uuid7s(len(writes)), strict=True):
-            row = _row(write, new_id, max_bytes)
+            row = row_of(write, new_id, max_bytes)
             self.ids.append(row[0])
             known = by_id.setdefault(row[0], row)
             if known is not row and known[1:-1] != row[1:-1]:
@@ -83,7 +92,7 @@ class Batch:
                 )
         self.rows = list(by_id.values())
         self.expects = frozenset(row[1] for row in self.rows if row[-1] is not None)
-        _check_size(self.rows)
+        check_size(self.rows)
 
     @classmethod
     def encoded(cls, rows: Sequence[Row]) -> "Batch":
@@ -92,7 +101,7 @@ class Batch:
         batch.ids = [row[0] for row in rows]
         batch.rows = list(rows)
         batch.expects = frozenset(row[1] for row in rows if row[-1] is not None)
-        _check_size(batch.rows)
+        check_size(batch.rows)
         return batch
 
     def statement(self) -> Statement[list[int]]:
@@ -133,11 +142,11 @@ class Batch:
         return [by_id[one] for one in self.ids]
 
 
-def _check_size(rows: Sequence[Row]) -> None:
+def check_size(rows: Sequence[Row]) -> None:
     """Refuse rows that are too long together for the server to take them at once.
 
     Raises:
-        StoreError: they are.
+        RefusedError: they are.
     """
     characters = sum(
         len(name) + len(type_) + len(data) + len(metadata or "")
@@ -148,7 +157,7 @@ def _check_size(rows: Sequence[Row]) -> None:
         return
     size = fixed + sum(len(text.encode()) for row in rows for text in row[1:5] if text)
     if size > MOST_BYTES:
-        raise StoreError(
+        raise RefusedError(
             f"The {len(rows)} messages are {size} bytes long together; the server takes "
             f"{MOST_BYTES} at once: write them in several batches"
         )
@@ -185,31 +194,76 @@ def to_one_stream(
     ]
 
 
-def _row(write: Write, new_id: uuid.UUID, max_bytes: int) -> Row:
+def row_of(
+    write: Write, new_id: uuid.UUID | None = None, max_bytes: int = codec.DEFAULT_MAX_BYTES
+) -> Row:
+    """Return a message, encoded.
+
+    Args:
+        write: the message.
+        new_id: its id if it has none; None where it has one.
+        max_bytes: how long the JSON text of its data, and of its metadata, may be.
+
+    Raises:
+        StoreError: it can not be written.
+    """
     if not isinstance(write, Write):
         raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")
     stream_name, expected = check_stream(write.stream_name), write.expected_version
-    message_id = new_id if write.id is None else check_id(write.id)
+    message_id = check_id(new_id if write.id is None else write.id)
     check_expected(expected, stream_name)
     name = type(write.message).__name__
-    if isinstance(write.message, Write):
-        raise StoreError(f"A Write is no message for {stream_name}; hand it to write_batch")
+    data = encode_data(write.message, stream_name, max_bytes)
+    metadata = None
+    if write.metadata is not None:
+        known = check_metadata(write.metadata, stream_name)
+        metadata = encode_metadata(known, name, stream_name, max_bytes)
+    return Row(message_id, stream_name, name, data, metadata, expected)
+
+
+def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str:
+    """Return the JSON text of a message.
+
+    Args:
+        message: a dataclass instance.
+        stream_name: where it is to be written.
+        max_bytes: how long the text may be.
+
+    Raises:
+        EncodeError: it does not hold what its class declares, or holds what the store cannot.
+        RefusedError: it is a `Write`.
+    """
+    if isinstance(message, Write):
+        raise RefusedError(f"A Write is no message for {stream_name}; hand it to write_batch")
     try:
-        data = codec.encode(write.message, max_bytes)
+        return codec.encode(message, max_bytes)
     except Exception as error:
         raise EncodeError(
-            f"Cannot encode a {name} for {stream_name}: {codec.explain(error)}; a message is "
-            f"a dataclass whose fields hold what their types say"
+            f"Cannot encode a {type(message).__name__} for {stream_name}: {codec.explain(error)}; "
+            f"a message is a dataclass whose fields hold what their types say"
         ) from error
-    if write.metadata is None:
-        return (message_id, stream_name, name, data, None, expected)
-    known = check_metadata(write.metadata, stream_name)
+
+
+def encode_metadata(
+    metadata: Metadata, type_: str, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES
+) -> str | None:
+    """Return the JSON text of the metadata of a message, None if it is empty.
+
+    Args:
+        metadata: the metadata.
+        type_: the type of the message.
+        stream_name: where that is to be written.
+        max_bytes: how long the text may be.
+
+    Raises:
+        EncodeError: the store cannot hold it.
+    """
     try:
-        metadata = known.encode(max_bytes)
+        text = metadata.encode(max_bytes)
     except Exception as error:
         raise EncodeError(
-            f"Cannot encode a {name} for {stream_name}, because of its metadata: "
+            f"Cannot encode a {type_} for {stream_name}, because of its metadata: "
             f"{codec.explain(error)}"
         ) from error
-    check_indexed(stream_name, known.correlation_stream_name)
-    return (message_id, stream_name, name, data, metadata, expected)
+    check_indexed(stream_name, metadata.correlation_stream_name)
+    return text

@@ -38,6 +38,16 @@ BEGIN
   VALUES (join_group.consumer, join_group.category, join_group.partitions)
   ON CONFLICT DO NOTHING;
 
+  -- Before the row is locked for sharing, or two that join at once would wait for each other.
+  UPDATE reservation.groups g SET first_position = joined.position
+  FROM (
+    SELECT coalesce(min(p.position), 0) AS position
+    FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
+  ) AS joined
+  WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
+    AND (g.first_position IS NULL OR g.first_position > joined.position);
+
   SELECT g.partitions INTO partitions_there
   FROM reservation.groups g
   WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
@@ -82,12 +92,13 @@ AS $$
 $$;
 
 -- Says that a member lives, finds those that do not, takes and gives back partitions until it has
--- its fair share, and tells what it holds. No row if the member was taken for dead.
+-- its fair share, and tells what it holds. No row if the member was taken for dead. `foreign_at` is the
+-- highest of its positions that was taken in another log, NULL if none was.
 CREATE OR REPLACE FUNCTION reservation.take_part(
   consumer text, category text, member bigint, lease interval
 ) RETURNS TABLE (
   head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
-  unclean integer[], retry boolean
+  unclean integer[], retry boolean, foreign_at bigint
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -168,14 +179,19 @@ BEGIN
 
   SELECT coalesce(array_agg(p.partition ORDER BY p.partition), '{}'),
          coalesce(array_agg(p.position ORDER BY p.partition), '{}'),
-         coalesce(array_agg(p.epoch ORDER BY p.partition), '{}')
-  INTO held, positions, epochs
+         coalesce(array_agg(p.epoch ORDER BY p.partition), '{}'),
+         max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id))
+  INTO held, positions, epochs, foreign_at
   FROM reservation.positions p
   WHERE (p.consumer, p.category, p.holder)
         = (take_part.consumer, take_part.category, take_part.member);
 
   SELECT g.carried INTO carried FROM reservation.groups g
   WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);
+  IF held <> '{}' AND carried IS NOT NULL
+      AND reservation.carries_foreign(take_part.consumer, take_part.category) THEN
+    foreign_at := (SELECT max(c.position) FROM unnest(carried) AS c("position"));
+  END IF;
   head := reservation.category_head(take_part.category);
   retry := EXISTS (
     SELECT FROM reservation.dead_letters l

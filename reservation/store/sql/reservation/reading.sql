@@ -2,7 +2,8 @@
 -- category and hash_64: the others, where Message DB itself installed them, find its table by the
 -- search_path, which is pinned here.
 --
--- The settings fix how a read is planned. Where the planner knows nothing of a category yet, it would
+-- With row_security off, a policy that would hide messages is an error: nothing is passed over unseen.
+-- The other settings fix how a read is planned. Where the planner knows nothing of a category yet, it would
 -- rather sort all that is left of it for every batch than walk the index that has it in order; and
 -- where it takes a category for a large one, it would walk the whole log. A range of category and
 -- position together leaves it no index but the right one. Parallel workers, which it would have for
@@ -13,6 +14,7 @@ CREATE OR REPLACE FUNCTION reservation.read_stream(
 ) RETURNS SETOF message_store.message
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
@@ -30,6 +32,7 @@ CREATE OR REPLACE FUNCTION reservation.read_category(
 ) RETURNS SETOF message_store.message
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
@@ -52,6 +55,7 @@ CREATE OR REPLACE FUNCTION reservation.read_category_part(
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -96,6 +100,7 @@ CREATE OR REPLACE FUNCTION reservation.read_part(
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -121,6 +126,7 @@ $$;
 CREATE OR REPLACE FUNCTION reservation.category_head(category text) RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
@@ -140,6 +146,7 @@ CREATE OR REPLACE FUNCTION reservation.read_streams(
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
@@ -162,6 +169,7 @@ CREATE OR REPLACE FUNCTION reservation.last_message(
 ) RETURNS SETOF message_store.message
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off

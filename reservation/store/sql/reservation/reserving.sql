@@ -18,6 +18,7 @@ CREATE OR REPLACE FUNCTION reservation.read_commands(
 )
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -71,13 +72,15 @@ $$;
 
 -- Copies each command to the stream that its idempotence key names, if that stream does not exist
 -- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
--- issue. A copy that stays in the category of its command says that it is one. Tells, by their
+-- issue. `former_names` has for each command the stream that it may have been reserved in before its
+-- declaration was changed; it is NULL where no declaration was. A copy that stays in the category of its command says that it is one. Tells, by their
 -- ordinal, which of the commands were not reserved: duplicates and conflicts.
 CREATE OR REPLACE FUNCTION reservation.reserve(
-  commands bigint[], stream_names text[], volatile jsonb
+  commands bigint[], stream_names text[], volatile jsonb, former_names text[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
@@ -102,6 +105,14 @@ DECLARE
     + 70368744177664;
 BEGIN
   PERFORM reservation.lock_categories(stream_names);
+
+  IF former_names IS NOT NULL THEN
+    -- The reservation that is there under the former name is that of the command.
+    SELECT array_agg(coalesce(former.stream_name, i.stream_name) ORDER BY i.n) INTO stream_names
+    FROM unnest(stream_names, former_names) WITH ORDINALITY AS i(stream_name, former_name, n)
+    LEFT JOIN message_store.messages former
+      ON former.stream_name = i.former_name AND former.position = 0;
+  END IF;
 
   SELECT array_agg(i.command) FILTER (WHERE i.is_new),
          array_agg(i.stream_name) FILTER (WHERE i.is_new),
@@ -157,6 +168,7 @@ CREATE OR REPLACE FUNCTION reservation.compare_initiations(
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
