@@ -16,6 +16,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.blaming import transaction
 from consumers.dead_letters import DeadLetters
 from consumers.effects import Effects
 from consumers.failure import Letter
@@ -95,7 +96,9 @@ class Batch:
             connection, component, category, moves, log or Log(component.name, category)
         )
         self._dead_letters = DeadLetters(component.name, category)
-        self._portions = Portions(self._effects.alone, self._effects.in_two_steps)
+        self._portions = Portions(
+            self._effects.alone, self._effects.in_two_steps if component.state_based else None
+        )
         self.settling = Settling(connection, self._effects, self._dead_letters)
         self._rules = server_rules(
             {
@@ -128,12 +131,19 @@ class Batch:
             ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
                 was handled before; run the batch again, carefully.
             PositionLostError: another process has taken over; nothing of the batch is written.
+            ForeignPositionError: the position was taken in another log; nothing is written.
         """
+        self._effects.order(positions)
         try:
             return self._run(positions, limit, careful, policy)
         except BaseException:
             self._effects.forget()
             raise
+
+    @property
+    def at_hand(self) -> Sequence[StoredMessage]:
+        """The messages of the last batch, if it was not committed."""
+        return self._effects.at_hand
 
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
@@ -146,7 +156,8 @@ class Batch:
     def _run(self, positions: Positions, limit: int, careful: bool, policy: Policy) -> BatchResult:
         connection = self._connection
         blocked: Collection[str] = ()
-        with translated(), connection.transaction():
+        messages: Sequence[StoredMessage] = ()
+        with transaction(connection, lambda: messages):
             store = self._effects.store(careful)
             part = self._part(positions)
             if part is None:
@@ -156,13 +167,15 @@ class Batch:
             to = _end(part, messages, size)
             if to == part.after:
                 return BatchResult(part, to)
-            if (end := self._portions.cut(messages)) < len(messages):
+            # One that is given up is alone, and the component's code is not to look at it.
+            if not policy.given_up and (end := self._portions.cut(messages)) < len(messages):
                 messages, key_streams = messages[:end], key_streams[:end]
                 to = messages[-1].global_position
+            last = messages[-1].id if messages and messages[-1].global_position == to else None
             decisions = self._effects.decide(store, messages, key_streams, careful, policy)
 
             def finish() -> Collection[str]:
-                positions.advance(connection, part, to)
+                positions.advance(connection, part, to, last)
                 store.lock_categories(decisions.categories)
                 self._effects.carry_out(store, decisions, messages, careful)
                 if decisions.letters:
@@ -172,9 +185,10 @@ class Batch:
             if decisions.to_publish is None:
                 blocked = finish()
         if decisions.to_publish is not None:  # now that the states are committed
-            with translated(), connection.transaction():
+            with transaction(connection, lambda: messages):
                 blocked = finish()
         positions.moved(part, to)
+        self._effects.at_hand = ()
         return BatchResult(
             part,
             to,

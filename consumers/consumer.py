@@ -1,6 +1,6 @@
 """The loop: batch after batch until told to stop, waiting where the category ends.
 
-An error of the database that passes ends nothing: the consumer gets a new connection, reads its
+A fault of the surroundings ends nothing: the consumer waits, gets a new connection, reads its
 positions again and goes on from there. What another process took over meanwhile, that one keeps.
 """
 
@@ -14,9 +14,10 @@ from psycopg import Connection
 
 from consumers.backoff import Backoff
 from consumers.batch import Batch, BatchResult
+from consumers.calling import is_interrupt
 from consumers.cleaning import Cleaning
 from consumers.dead_letters import DeadLetters
-from consumers.failure import Failure
+from consumers.failure import Crashed, Failure
 from consumers.group import TURN, Membership, Share
 from consumers.logs import Log
 from consumers.parking import Policy
@@ -31,9 +32,12 @@ from reservation.errors import (
     LockTimeoutError,
     MessageError,
     PositionLostError,
+    ReservationError,
     SerializationError,
     StoreError,
+    told,
 )
+from reservation.order import check_order
 from reservation.store.errors import RUN_AGAIN
 from reservation.store.notice import Notices
 
@@ -83,6 +87,7 @@ class Consumer:
         self._vitals = vitals or Vitals()
         self._noticed = False
         self._poll = POLL
+        self._batch: Batch | None = None  # the one of the connection there is
         self._singly = 0  # how many messages to deal with one by one
         self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
@@ -100,29 +105,66 @@ class Consumer:
         Raises:
             MessageError: a message can not be dealt with, and the consumer is to stop at such a
                 one; the position is before it.
-            GroupError: the group has another number of partitions than it is to have.
-            StoreError: the database refuses, for a reason that does not pass.
+            GroupError: the group has another number of partitions than it is to have, or has
+                several although the messages of an entity would not stay in order then.
+            ForeignPositionError: a position was taken in another log: the store was cleared,
+                restored or replaced.
+            SchemaError: a schema is missing, or not in the version of this package. A table or
+                function that is missing is waited for.
+            SessionError: a pooler does not leave the consumer its session.
+            Crashed: something else was raised, by the component's code or by ours.
         """
+        check_order(self._component, self._category, self._membership.wanted)
         try:
-            while not stop.requested:
-                try:
-                    self._go_on(self._session.connection, stop)
-                except StoreError as error:
-                    if not self._session.recover(error, stop):
-                        break
-                    if self._notices is not None:
-                        self._notices.renew(self._session.connection)
-        finally:
-            with contextlib.suppress(StoreError):  # then the others find out that it is gone
-                self._membership.leave(self._session.connection)
+            self._run(stop)
+        except ReservationError:
+            self._leave()
+            raise
+        except BaseException as error:
+            # Not left: the next to take the partitions sees that, and counts attempts.
+            self._membership.abandon()
+            if is_interrupt(error):
+                raise
+            raise Crashed(self._crash(error)) from error
+        if self._singly:
+            # A batch failed, and who asked the process to stop may have been the handler that
+            # failed. Only the next to take the partitions can count that.
+            self._membership.abandon()
+        else:
+            self._leave()
         self._log.info("consumer_stopped", position=self._membership.positions.lowest)
+
+    def _run(self, stop: Stop) -> None:
+        while not stop.requested:
+            try:
+                self._go_on(self._session.connection, stop)
+            except StoreError as error:
+                if not self._session.recover(error, stop):
+                    break
+                if self._notices is not None:
+                    self._notices.renew(self._session.connection)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(StoreError):  # then the others find out that it is gone
+            self._membership.leave(self._session.connection)
+
+    def _crash(self, error: BaseException) -> str:
+        """Return what is told of a crash, with the messages that were at hand."""
+        at_hand = () if self._batch is None else self._batch.at_hand
+        what = f"the consumer of {self._category} was ended by {told(error)}"
+        if not at_hand:
+            return f"While it had no message at hand, {what}"
+        more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
+        return f"While it dealt with {at_hand[0]}{more}, {what}"
 
     def _go_on(self, connection: Connection[Any], stop: Stop) -> None:
         """Deal with what there is from the stored positions on, as long as the connection lasts."""
         membership = self._membership
         self._patiently(membership.join, connection, stop)
+        check_order(self._component, self._category, membership.size)
         # A new one for each connection: whether what it remembers was committed is not known.
         batch = Batch(connection, self._component, self._category, self._vitals.moves, self._log)
+        self._batch = batch
         self._known = None
         look, retry = True, False
         while not stop.requested:
@@ -205,7 +247,9 @@ class Consumer:
             return True
         except PositionLostError as error:
             return self._lost(error, connection, stop)
-        if result is None or not result.moved:
+        if result is None:
+            return False
+        if not result.moved:
             self._singly = 0
             return False
         self._singly = max(self._singly - 1, 0)
@@ -225,13 +269,16 @@ class Consumer:
         def count() -> int | None:
             return self._persistently(lambda _: positions.attempt(connection, message), stop)
 
+        def take_back() -> None:
+            positions.take_back(connection, message)
+
         def attempt() -> BatchResult | None:
             return self._once(batch, stop, 1)
 
         def give_up(failure: Failure, attempts: int) -> BatchResult | None:
             return self._once(batch, stop, 1, {message.global_position: (failure, attempts)})
 
-        trial = Trial(message.global_position, str(message), count, attempt, give_up)
+        trial = Trial(message.global_position, str(message), count, take_back, attempt, give_up)
         return self._trials.run(trial, stop)
 
     def _once(

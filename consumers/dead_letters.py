@@ -144,6 +144,13 @@ class DeadLetters:
             raise LettersChanged
         return int(rows[0][0])
 
+    def take_back(self, connection: Connection[Any], letter: Due) -> None:
+        """Note that the last attempt at a letter came to no end, for no fault of its message."""
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            self._query(connection, "watch")
+            self._run(connection, "take_back", {"global_position": letter.global_position})
+
     def settle(self, connection: Connection[Any], letters: Sequence[Due]) -> None:
         """Note that letters are handled, in the transaction that writes what they bring about.
 

@@ -5,7 +5,8 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters',
 
 -- name: record
 -- A message that is read again, because the position was set back, has a letter already. An open one
--- stays, and so does a conflict that somebody has looked at.
+-- stays, and so does a conflict that somebody has looked at. A letter for another message at that
+-- place is of a log that was replaced.
 INSERT INTO reservation.dead_letters AS known (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
   digest, attempts, process
@@ -19,10 +20,12 @@ FROM unnest(
   %(digests)s::text[], %(attempts)s::integer[]
 ) AS l (global_position, message_id, stream_name, type, entity, reason, error, digest, attempts)
 ON CONFLICT (consumer, category, global_position) DO UPDATE
-SET entity = excluded.entity, state = excluded.state, reason = excluded.reason,
+SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
+    entity = excluded.entity, state = excluded.state, reason = excluded.reason,
     error = excluded.error, digest = excluded.digest, attempts = excluded.attempts,
     process = excluded.process, changed_at = now()
 WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
+   OR known.message_id <> excluded.message_id
 
 -- name: call_next
 -- Of each entity the first open letter is handled next, unless it is dead. Gives the entities that
@@ -63,16 +66,16 @@ WITH due AS (
   WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'retry'
     AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
 ), line_up AS (
-  SELECT d.global_position, d.entity, d.attempts, d.stream_name
+  SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name
   FROM due JOIN reservation.dead_letters d USING (global_position)
   WHERE due.entity IS NULL AND d.consumer = %(consumer)s AND d.category = %(category)s
   UNION ALL
-  SELECT line.global_position, line.entity, line.attempts, line.stream_name
+  SELECT line.global_position, line.message_id, line.entity, line.attempts, line.stream_name
   FROM (SELECT DISTINCT entity FROM due WHERE entity IS NOT NULL) AS e
   CROSS JOIN LATERAL (
     SELECT first.*, bool_or(first.state = 'dead') OVER (ORDER BY first.global_position) AS waits
     FROM (
-      SELECT d.global_position, d.entity, d.attempts, d.stream_name, d.state
+      SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.state
       FROM reservation.dead_letters d
       WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
         AND d.state IN ('dead', 'parked', 'retry')
@@ -88,7 +91,9 @@ SELECT l.global_position, l.entity, l.attempts, reservation.partition_of(l.strea
        m.data::varchar, m.metadata::varchar, m.time
 FROM (SELECT * FROM line_up ORDER BY global_position LIMIT %(limit)s) AS l
 LEFT JOIN LATERAL (
-  SELECT * FROM message_store.messages WHERE global_position = l.global_position LIMIT 1
+  SELECT * FROM message_store.messages
+  WHERE global_position = l.global_position AND id = l.message_id
+  LIMIT 1
 ) AS m ON true
 ORDER BY l.global_position
 
@@ -98,6 +103,12 @@ SET attempts = attempts + 1, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s AND state IN ('parked', 'retry')
 RETURNING attempts
+
+-- name: take_back
+UPDATE reservation.dead_letters
+SET attempts = attempts - 1, changed_at = now()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = %(global_position)s AND state IN ('parked', 'retry') AND attempts > 0
 
 -- name: settle
 UPDATE reservation.dead_letters
@@ -148,4 +159,4 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 -- name: message
 SELECT m.data::text, m.metadata::text, m.time, m.position
 FROM message_store.messages m
-WHERE m.global_position = %(global_position)s
+WHERE m.global_position = %(global_position)s AND m.id = %(message_id)s::uuid

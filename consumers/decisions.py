@@ -9,7 +9,7 @@ from reservation.entity.projection import Loaded
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.message import StoredMessage
-from reservation.store.writing import Write
+from reservation.store.writing import Row
 from reservation.stream_name import category
 
 
@@ -23,6 +23,8 @@ class Decisions:
         conditional: whether a handler gave one of the further messages an expected version.
         entities: by their streams, those that the batch was decided on, with its events in them.
         reservations: commands to be reserved, each with the stream that its key names.
+        former_streams: by their global position, the streams that some of those may have been
+            reserved in before their declaration was changed.
         reissued: commands that found their entity's stream started already, and that stream.
         counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
             redelivered: handled before and now passed.
@@ -32,11 +34,12 @@ class Decisions:
         to_publish: what follows states that have to be committed first, if there are such.
     """
 
-    writes: list[Write] = field(default_factory=list)
-    further: list[Write] = field(default_factory=list)
+    writes: list[Row] = field(default_factory=list)
+    further: list[Row] = field(default_factory=list)
     conditional: bool = False
     entities: dict[str, Loaded] = field(default_factory=dict)
     reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    former_streams: dict[int, str] = field(default_factory=dict)
     reissued: list[tuple[StoredMessage, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
@@ -54,7 +57,7 @@ class Decisions:
     @property
     def categories(self) -> list[str]:
         """The categories that are going to be written, each once."""
-        categories = {category(write.stream_name) for write in self.writes}
+        categories = {category(row.stream_name) for row in self.writes}
         categories |= {category(name) for _, name in self.reservations}
         if self.to_publish is not None:
             categories.update(self.to_publish.categories)

@@ -1,31 +1,39 @@
 """What messages bring about: decided by the handlers, and written in the transaction at hand."""
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from psycopg import Connection, Rollback
 
+from consumers.blaming import blamed
+from consumers.calling import guarded
 from consumers.decisions import Decisions
+from consumers.failure import Reason
 from consumers.handling import Handling
 from consumers.logs import Log
 from consumers.parking import Policy
+from consumers.position import Positions
 from reservation.component import Component
 from reservation.errors import (
     ExpectedVersionError,
     HandlerError,
     MessageError,
     MessageIdConflictError,
-    StoreError,
 )
-from reservation.idempotence.reserve import compare_initiations, reserve
+from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.message import StoredMessage
 from reservation.store.client import MessageStore
-from reservation.store.writing import Write
+from reservation.store.statements import NO_STREAM
+from reservation.store.writing import Row
 
 
 class Effects:
-    """The effects of the messages of one category, for a batch of it or for letters."""
+    """The effects of the messages of one category, for a batch of it or for letters.
+
+    Attributes:
+        at_hand: the messages that were decided on last; for a crash to name them.
+    """
 
     def __init__(
         self,
@@ -48,6 +56,17 @@ class Effects:
         self._component = component
         self._handling = Handling(connection, component, category, moves, log)
         self._wanted: list[str] = []
+        self.at_hand: Sequence[StoredMessage] = ()
+
+    def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
+        """Note which messages may come out of the order of their entity.
+
+        Args:
+            positions: what is held of the category.
+            letters: by global position, the entity that has waited for each of the messages; None
+                where they are read from the category.
+        """
+        self._handling.decoding.order(positions.unordered_until, letters)
 
     @property
     def alone(self) -> Collection[str]:
@@ -55,9 +74,13 @@ class Effects:
         return self._handling.alone
 
     @property
-    def in_two_steps(self) -> Collection[str]:
+    def stateful(self) -> Collection[str]:
         """The types of messages whose states are committed before the rest of their effects."""
-        return self._handling.in_two_steps
+        return self._handling.stateful
+
+    def in_two_steps(self, message: StoredMessage) -> bool:
+        """Return whether a message is handled here, and its state is committed first."""
+        return self._handling.in_two_steps(message)
 
     def forget(self) -> None:
         """Forget what was decided, because it was not committed."""
@@ -101,10 +124,12 @@ class Effects:
         Raises:
             MessageError: one of them can not be dealt with.
         """
-        if careful:
-            decisions = self._decide_carefully(store, messages, key_streams, policy)
-        else:
-            decisions = self._handling.decide(store, messages, key_streams, policy=policy)
+        self.at_hand = messages
+        with blamed(messages), guarded(self._connection, messages):
+            if careful:
+                decisions = self._decide_carefully(store, messages, key_streams, policy)
+            else:
+                decisions = self._handling.decide(store, messages, key_streams, policy=policy)
         self._wanted = decisions.categories
         return decisions
 
@@ -121,7 +146,10 @@ class Effects:
         is alone: what the handler did is taken back then.
         """
         decide, redelivered = self._handling.decide, False
-        handled = self._handled_before(store, messages)
+        tried = [
+            message for message in messages if not policy.gives_up(message, Reason.PROCESS_DIED)
+        ]
+        handled = self._handled_before(store, tried)
         with self._connection.transaction() as attempt:
             decisions = decide(store, messages, key_streams, handled, policy)
             if len(messages) == 1 and any(self._further_before(store, decisions)):
@@ -150,38 +178,33 @@ class Effects:
             self._handling.states.publish(decisions.to_publish, careful=careful)
             return
         try:
-            self._write(store, decisions, messages)
+            with blamed(messages):
+                self._write(store, decisions)
+                self._handling.written(decisions)
         except (ExpectedVersionError, MessageIdConflictError) as error:
             if careful:
                 _blame(error, decisions, messages)
             raise
-        self._handling.written(decisions)
 
-    def _write(
-        self, store: MessageStore, decisions: Decisions, messages: Sequence[StoredMessage]
-    ) -> None:
+    def _write(self, store: MessageStore, decisions: Decisions) -> None:
         connection, component = self._connection, self._component
-        try:
-            for write_id in self._further_before(store, decisions):
-                raise MessageIdConflictError(f"The message {write_id} was written before")
-            _refuse_redelivery(decisions.writes, store.write_batch(decisions.writes))
-            outcomes = reserve(
-                connection,
-                [(command.global_position, name) for command, name in decisions.reservations],
-                component.volatile("reserve"),
-            )
-            reissued = compare_initiations(
-                connection,
-                [(command.global_position, name) for command, name in decisions.reissued],
-                component.volatile("initiate"),
-            )
-        except StoreError as error:
-            if type(error) is not StoreError:
-                raise
-            raise MessageError(  # which names the message once it is alone in its batch
-                f"Cannot write what {messages[0]} brings about: {error}"
-            ) from error
+        for write_id in self._further_before(store, decisions):
+            raise MessageIdConflictError(f"The message {write_id} was written before")
+        _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
+        outcomes = reserve(
+            connection,
+            [(command.global_position, name) for command, name in decisions.reservations],
+            component.volatile("reserve"),
+            _former(decisions),
+        )
+        reissued = compare_initiations(
+            connection,
+            [(command.global_position, name) for command, name in decisions.reissued],
+            component.volatile("initiate"),
+        )
         for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
+            if outcome is Outcome.CONFLICT:
+                name = _reserved_in(store, decisions, command, name)
             decisions.tell(command, name, outcome)
         for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
             decisions.tell(command, name, outcome)
@@ -189,10 +212,10 @@ class Effects:
     def _further_before(self, store: MessageStore, decisions: Decisions) -> Iterator[uuid.UUID]:
         """Give the ids of the further messages that are stored already, where they belong."""
         if decisions.further:
-            stored = store.stored_ids([write.id for write in decisions.further if write.id])
-            for write in decisions.further:
-                if write.id is not None and stored.get(write.id) == write.stream_name:
-                    yield write.id
+            stored = store.stored_ids([row.id for row in decisions.further])
+            for row in decisions.further:
+                if stored.get(row.id) == row.stream_name:
+                    yield row.id
 
     def _handled_before(
         self, store: MessageStore, messages: Sequence[StoredMessage]
@@ -205,6 +228,26 @@ class Effects:
         return frozenset(
             message.id for message, event, stream in first_events if stored.get(event) == stream
         )
+
+
+def _reserved_in(
+    store: MessageStore, decisions: Decisions, command: StoredMessage, name: str
+) -> str:
+    """Return the stream of the command that one is in conflict with: the former, if it is there."""
+    former = decisions.former_streams.get(command.global_position)
+    if former is None or store.stream_version(former) == NO_STREAM:
+        return name
+    return former
+
+
+def _former(decisions: Decisions) -> list[str | None] | None:
+    """Return the former stream of each command to be reserved; None if none has one."""
+    if not decisions.former_streams:
+        return None
+    return [
+        decisions.former_streams.get(command.global_position)
+        for command, _ in decisions.reservations
+    ]
 
 
 def _blame(
@@ -228,14 +271,14 @@ def _blame(
         ) from error
 
 
-def _refuse_redelivery(writes: Sequence[Write], positions: Sequence[int]) -> None:
+def _refuse_redelivery(rows: Sequence[Row], positions: Sequence[int]) -> None:
     """Make sure that every event is where the decisions took it to be.
 
     An event that was stored before is passed over by the store; what was decided after it was
     decided on an entity that had it twice.
     """
-    for write, position in zip(writes, positions, strict=True):
-        if write.expected_version is not None and position != write.expected_version + 1:
+    for row, position in zip(rows, positions, strict=True):
+        if row.expected_version is not None and position != row.expected_version + 1:
             raise MessageIdConflictError(
-                f"The event {write.id} in {write.stream_name} was written before, at {position}"
+                f"The event {row.id} in {row.stream_name} was written before, at {position}"
             )

@@ -14,9 +14,17 @@ from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
     MessageError,
+    ReservationError,
     UnknownTypeError,
 )
 from reservation.message import StoredMessage, printable
+
+
+class Crashed(ReservationError):
+    """An exception that is none of ours ended a consumer, in the middle of its messages.
+
+    It left its group as a process does that is killed, so whoever comes next counts attempts.
+    """
 
 
 class Reason(StrEnum):
@@ -101,8 +109,9 @@ def process_died(what: str, attempts: int) -> Failure:
     """Return what is told of a message on which every process ended that handled it."""
     return Failure(
         Reason.PROCESS_DIED,
-        f"The process ended while it handled {what}, {attempts} times, without an exception: "
-        f"it was killed, or ran out of memory, or the handler ended it",
+        f"The process ended while it handled {what}, {attempts} times: it was killed, or ran out "
+        f"of memory, or the handler ended it, or it crashed; then its log has `consumer_crashed`, "
+        f"or its last line says where",
     )
 
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from consumers.logs import Log
-from consumers.stopping import STOP_SIGNALS, Stop
+from consumers.stopping import STOP_SIGNALS, Stop, close
 
 
 class Grace:
@@ -56,12 +56,19 @@ class Grace:
         traceback: TracebackType | None,
     ) -> None:
         signal.set_wakeup_fd(self._before)
-        os.close(self._end)
+        close(self._end)
         self._thread.join()
-        for one in (self._heard, self._hear, self._over):
-            os.close(one)
+        for descriptor in (self._heard, self._hear, self._over):
+            close(descriptor)
 
     def _watch(self) -> None:
+        try:
+            self._wait()
+        except (OSError, ValueError):
+            # Its descriptors are gone, and so may be all others: a handler has closed them.
+            os._exit(1)
+
+    def _wait(self) -> None:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         heard = 0

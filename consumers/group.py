@@ -21,7 +21,7 @@ from consumers.logs import Log
 from consumers.naming import process_name
 from consumers.position import Held, Positions
 from consumers.session import Session
-from reservation.errors import GroupError
+from reservation.errors import ForeignPositionError, GroupError
 from reservation.queries import load_queries
 from reservation.store.errors import translated
 
@@ -87,6 +87,16 @@ class Membership:
         self.retry = False
 
     @property
+    def wanted(self) -> int:
+        """How many partitions the group is to have; 1 where that is left to the group."""
+        return self._share.partitions or 1
+
+    @property
+    def size(self) -> int:
+        """How many partitions the group had when the process joined it; 1 before."""
+        return self._size
+
+    @property
     def busy(self) -> Heartbeat:
         """Around a batch: sees to it that the member lives on while that takes long."""
         return self._heartbeat
@@ -136,6 +146,7 @@ class Membership:
 
         Raises:
             LockTimeoutError, SerializationError: another member was at it; try again.
+            ForeignPositionError: a position that it holds was taken in another log.
         """
         rows = self._take_part(connection)
         if not rows:
@@ -143,8 +154,10 @@ class Membership:
             self.join(connection)
             rows = self._take_part(connection)
         if not rows:  # at once again: at the next turn
-            rows = [(self.head, None, [], [], [], [], False)]
-        self.head, carried, partitions, positions, epochs, unclean, self.retry = rows[0]
+            rows = [(self.head, None, [], [], [], [], False, None)]
+        self.head, carried, partitions, positions, epochs, unclean, self.retry, foreign = rows[0]
+        if foreign is not None:
+            raise ForeignPositionError(self._consumer, self._category, foreign)
         before = self.positions
         held = map(Held, partitions, positions, epochs)
         self.positions = Positions(self._consumer, self._category, self._size, held, carried)
@@ -159,6 +172,13 @@ class Membership:
             with translated():
                 connection.execute(_QUERIES["leave_group"], {"member": self._member})
             self._member = None
+
+    def abandon(self) -> None:
+        """Give nothing back, as a process that is killed.
+
+        The member is found gone once its session ends, and what it held is then taken as `unclean`.
+        """
+        self._heartbeat.close()
 
     def _take_part(self, connection: Connection[Any]) -> list[tuple[Any, ...]]:
         self._heartbeat.member = self._member

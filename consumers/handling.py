@@ -1,59 +1,40 @@
-"""Deciding what each message of a batch brings about; nothing here writes.
-
-A command category holds commands that are reserved, that initiate, or that are handled on the
-spot; a reservation category holds the copies, which are handled. Which is which, the component
-says; where the copies are in the command category too, they say it themselves.
-"""
+"""Deciding what each message of a batch brings about; nothing here writes."""
 
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from psycopg import Connection
 
 from consumers.calling import call
 from consumers.decisions import Decisions
+from consumers.decoding import Decoded, Decoding
+from consumers.failure import Reason
 from consumers.logs import Log
-from consumers.parking import ALL_OR_NOTHING, Policy, Triage, blocking
+from consumers.parking import ALL_OR_NOTHING, Policy, Triage
 from consumers.states import StateHandling
 from reservation.component import Component
 from reservation.context import Context
 from reservation.entity.cache import EntityCache
+from reservation.entity.copying import copied
 from reservation.entity.projection import Loaded
-from reservation.errors import (
-    HandlerError,
-    IdempotenceKeyError,
-    MessageError,
-    ReservationError,
-    StreamNameError,
-    UnknownTypeError,
-    told,
-)
-from reservation.idempotence.pseudo_event import PSEUDO_EVENT, PseudoEvent
+from reservation.errors import HandlerError, MessageError, told
+from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.message import StoredMessage, followed_id, printable
+from reservation.returned import encode_events, encode_further, events_of
 from reservation.store.client import MessageStore
-from reservation.store.writing import Write
-from reservation.stream_name import MAX_BYTES, cardinal_id, check
-
-# Characters; however many bytes each takes, the store takes a name of that length.
-SURELY_FITS = MAX_BYTES // 4
-
-
-@dataclass(slots=True)
-class _Decoded:
-    """A stored message, the command in it, and the stream of the entity or the key it is for."""
-
-    message: StoredMessage
-    command: object = None
-    entity_stream: str | None = None
-    key_stream: str | None = None
+from reservation.store.writing import Row
 
 
 class Handling:
-    """How one consumer of a component deals with the messages of its category."""
+    """How one consumer of a component deals with the messages of its category.
+
+    Attributes:
+        decoding: tells what its messages are for.
+    """
 
     def __init__(
         self,
@@ -75,6 +56,7 @@ class Handling:
         self._connection = connection
         self._moves = moves
         self._component = component
+        self._commands = component.commands
         self._category = category
         self._reserves = category == component.command_category
         self._entities = EntityCache(
@@ -84,6 +66,7 @@ class Handling:
         )
         self.states = StateHandling(connection, component, category, moves, log)
         self._log = log
+        self.decoding = Decoding(component, category)
 
     @property
     def alone(self) -> frozenset[str]:
@@ -93,11 +76,27 @@ class Handling:
         return frozenset(component.alone.difference(component.ignored, copied))
 
     @property
-    def in_two_steps(self) -> frozenset[str]:
+    def stateful(self) -> frozenset[str]:
         """The types of messages whose handlers have a state, stored before they publish."""
+        return frozenset(self._component.state_based).difference(self._component.ignored)
+
+    def in_two_steps(self, message: StoredMessage) -> bool:
+        """Return whether a message's handler is called here and has a state.
+
+        Of commands that are reserved within their category, only the copies are handled.
+        """
         component = self._component
-        copied = component.reservations if self._reserves else ()
-        return frozenset(component.state_based).difference(component.ignored, copied)
+        if message.type not in self.stateful:
+            return False
+        if not self._reserves or message.type not in component.reservations:
+            return True
+        if message.type not in component.reserves_within or message.data is None:
+            return False
+        try:
+            one = self.decoding.look(message, None)
+        except MessageError:
+            return False
+        return one is not None and one.entity_stream is not None
 
     def forget(self) -> None:
         """Forget the entities, because what was decided on them was not written."""
@@ -129,35 +128,59 @@ class Handling:
         """
         decisions = Decisions()
         triage = Triage(policy, decisions)
-        decoded: list[_Decoded] = []
+        decoded: list[Decoded] = []
+        look, whose = self.decoding.look, self.decoding.whose
+        given_up = bool(policy.given_up)
         for message, key_stream in zip(messages, key_streams, strict=True):
+            died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
+            if died and not self.decoding.ignores(message):
+                triage.takes(message, self.decoding.whose_unread(message))
+                continue
             if message.id in handled:
                 decisions.counts["redelivered"] += 1
+                decoded.extend(self._redelivered(message, key_stream))
                 continue
             try:
-                one = self._look(message, key_stream)
+                one = look(message, key_stream)
             except MessageError as error:
-                triage.fails(message, self._whose(message), error)
+                triage.fails(message, whose(message), error)
                 continue
             if one is None:
                 decisions.counts["ignored"] += 1
-            elif not (triage.anything_blocked and triage.takes(message, self._whose(message, one))):
-                decoded.append(one)
-        if decoded and decoded[0].message.type in self.in_two_steps:
-            decisions.to_publish = self.states.store(
-                [Incoming(one.message, one.command, str(one.entity_stream)) for one in decoded]
-            )
+                continue
+            if triage.anything_blocked:
+                # Nothing waits for a message whose place in the order is not known.
+                unplaced = one.unordered and policy.gives_up(message, Reason.KEY)
+                if triage.takes(message, whose(message, None if unplaced else one)):
+                    continue
+            decoded.append(one)
+        if decoded and self.in_two_steps(decoded[0].message):
+            decisions.to_publish = self.states.store([one.incoming for one in decoded])
             decisions.counts.update(decisions.to_publish.counts)
             return decisions
-        entity_streams = dict.fromkeys(one.entity_stream for one in decoded if one.entity_stream)
-        decisions.entities = self._entities.load(store, entity_streams)
+        entity_streams = (one.entity_stream for one in decoded if not one.redelivered)
+        decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
         self._begin(decoded, decisions)
         for one in decoded:
-            if one.key_stream is not None:
+            if one.redelivered:  # what was remembered of it may be lost, or be older than is kept
+                with contextlib.suppress(MessageError):
+                    check = decisions.checks[self._component.strategies[one.message.type]]
+                    check.is_duplicate(one.incoming)
+            elif one.key_stream is not None:
                 decisions.reservations.append((one.message, one.key_stream))
+                if one.former_stream is not None:
+                    decisions.former_streams[one.message.global_position] = one.former_stream
             elif one.entity_stream is not None:
                 self._handle(one, one.entity_stream, decisions)
         return decisions
+
+    def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
+        """Give a message that was handled before, if a strategy is to remember it."""
+        if message.type in self._component.strategies and not self.in_two_steps(message):
+            with contextlib.suppress(MessageError):
+                one = self.decoding.look(message, key_stream)
+                if one is not None and one.entity_stream is not None:
+                    yield replace(one, redelivered=True)
 
     def written(self, decisions: Decisions) -> None:
         """Keep what strategies and snapshots need, in the transaction of the effects."""
@@ -166,14 +189,13 @@ class Handling:
         for stream_name in self._entities.written(decisions.entities):
             self._log.warning("snapshot_impossible", stream_name=printable(stream_name))
 
-    def _begin(self, decoded: Sequence[_Decoded], decisions: Decisions) -> None:
+    def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""
         batches: dict[Strategy, list[Incoming]] = {}
         for one in decoded:
             strategy = self._component.strategies.get(one.message.type)
             if strategy is not None and one.entity_stream is not None:
-                incoming = Incoming(one.message, one.command, one.entity_stream)
-                batches.setdefault(strategy, []).append(incoming)
+                batches.setdefault(strategy, []).append(one.incoming)
         for strategy, batch in batches.items():
             decisions.checks[strategy] = strategy.begin(
                 self._connection, self._component.name, self._category, batch
@@ -188,75 +210,17 @@ class Handling:
         of their states tell.
         """
         for message in messages:
-            if message.data is None or message.type in self.in_two_steps:
+            if message.data is None or self.in_two_steps(message):
                 continue
             try:
-                one = self._look(message, None)
+                one = self.decoding.look(message, None)
             except MessageError:
                 continue
             if one is not None and one.entity_stream is not None:
                 event = followed_id(message.id, one.entity_stream, 0)
                 yield message, event, one.entity_stream
 
-    def _look(self, message: StoredMessage, key_stream: str | None) -> _Decoded | None:
-        """Return the command in a message and what it is for, or None if its type is ignored.
-
-        Raises:
-            MessageError: that can not be told.
-        """
-        if key_stream is not None:
-            return _Decoded(message, key_stream=_fitting(key_stream, message))
-        component = self._component
-        if message.type in component.ignored or message.type == PSEUDO_EVENT:
-            return None
-        is_reserved = message.type in component.reservations
-        is_direct = message.type in component.initiations or message.type in component.handlers
-        if not (is_reserved or (is_direct and self._reserves)):
-            raise UnknownTypeError(
-                f"Nothing handles {message}: declare a handler for {printable(message.type)} in "
-                f"the component {component.name!r}, or let it pass with "
-                f"{component.name}.ignore({printable(message.type)!r})"
-            )
-        command: object = message.decode(component.types[message.type])
-        if is_reserved and self._reserves and not self._is_copy(message):
-            return _Decoded(message, command, key_stream=self._key_stream(message, command))
-        try:
-            return _Decoded(message, command, component.entity_stream(command))
-        except ReservationError as error:
-            raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
-
-    def _is_copy(self, message: StoredMessage) -> bool:
-        """Tell whether a message of the command category is a reserved copy."""
-        return self._component.reservations[message.type].is_copy(message)
-
-    def _key_stream(self, message: StoredMessage, command: object) -> str:
-        try:
-            declared = self._component.reservations[message.type]
-            return declared.stream_name(command, message.stream_name)
-        except IdempotenceKeyError as error:
-            raise _no_key(message, error) from error
-        except Exception as error:
-            raise HandlerError(f"The key function for {message} raised {told(error)}") from error
-
-    def _whose(self, message: StoredMessage, one: _Decoded | None = None) -> str | None:
-        """Return the entity that a message is for: behind it, and behind which, others wait.
-
-        Where there is no command to tell, the name of its stream does, unless that is named by the
-        key alone.
-        """
-        component = self._component
-        if one is not None and one.entity_stream is not None:
-            return blocking(one.entity_stream)
-        if one is not None and one.command is not None:
-            with contextlib.suppress(ReservationError):
-                return blocking(component.entity_stream(one.command))
-        declared = component.reservations.get(message.type)
-        if not self._reserves and declared is not None and declared.entity is None:
-            return None
-        id_ = cardinal_id(message.stream_name)
-        return blocking(f"{component.name}-{id_}") if id_ else None
-
-    def _handle(self, one: _Decoded, stream_name: str, decisions: Decisions) -> None:
+    def _handle(self, one: Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
         self._moves()
         message, component, loaded = one.message, self._component, decisions.entities[stream_name]
@@ -264,82 +228,69 @@ class Handling:
         if initiation is not None and loaded.started:
             decisions.reissued.append((message, stream_name))
             return
-        incoming = Incoming(message, one.command, stream_name)
+        incoming = one.incoming
         strategy = component.strategies.get(message.type)
         check = None if strategy is None else decisions.checks[strategy]
         if check is not None and check.is_duplicate(incoming):
             decisions.counts["duplicate"] += 1
             return
-        context = Context(message, entity_stream=stream_name, connection=self._connection)
-        if initiation is not None:
-            initiate = initiation.handler
-            events: Sequence[object] = call(
-                self._connection, message, lambda: initiate(one.command, context)
-            )
-            if not events:
-                raise HandlerError(
-                    f"The handler of {message} returned no event; a command that initiates must "
-                    f"return the event that starts the stream"
-                )
-        else:
-            handler = component.handlers[message.type]
-            events = call(
-                self._connection, message, lambda: handler(one.command, loaded.entity, context)
-            )
+        context = Context(
+            message,
+            entity_stream=stream_name,
+            connection=self._connection,
+            unordered=one.unordered,
+        )
+        entity = None if initiation is not None else _lent(loaded, message)
+
+        def handle() -> list[object]:
+            if initiation is not None:
+                returned = initiation.handler(one.command, context)
+            else:
+                returned = component.handlers[message.type](one.command, entity, context)
+            return events_of(returned, message, self._commands, starts=initiation is not None)
+
+        events: Sequence[object] = call(self._connection, message, handle)
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
-        for ordinal, event in enumerate(events):
-            write = Write(
-                event,
-                stream_name,
-                id=followed_id(message.id, stream_name, ordinal),
-                metadata=metadata,
-                expected_version=loaded.version,
-            )
-            decisions.writes.append(write)
-            self._apply(write, loaded, message)
-        for write in context.writes:
-            self._further(write, message, decisions)
+        rows = encode_events(events, message, stream_name, metadata, loaded.version)
+        further = encode_further(context.writes, message)
+        for row in rows:
+            decisions.writes.append(row)
+            self._apply(row, loaded, message)
+        for row in further:
+            self._further(row, message, decisions)
         decisions.counts["handled"] += 1
 
-    def _further(self, write: Write, message: StoredMessage, decisions: Decisions) -> None:
+    def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
         """Collect a message that a handler wrote besides its events.
 
         If its stream is that of another entity of the batch, what is decided on that entity later
         is decided on this message too.
         """
-        decisions.conditional |= write.expected_version is not None
-        loaded = decisions.entities.get(write.stream_name)
-        if loaded is not None and write.expected_version in (None, loaded.version):
-            write = replace(write, expected_version=loaded.version)
-            self._apply(write, loaded, message)
-        decisions.writes.append(write)
-        decisions.further.append(write)
+        decisions.conditional |= row.expected_version is not None
+        loaded = decisions.entities.get(row.stream_name)
+        if loaded is not None and row.expected_version in (None, loaded.version):
+            row = row._replace(expected_version=loaded.version)
+            self._apply(row, loaded, message)
+        decisions.writes.append(row)
+        decisions.further.append(row)
 
-    def _apply(self, write: Write, loaded: Loaded, message: StoredMessage) -> None:
-        try:
-            self._component.projection.apply(loaded.entity, write.message)
-        except Exception as error:
-            raise HandlerError(
-                f"The projector of what {message} brings about raised {told(error)}"
-            ) from error
+    def _apply(self, row: Row, loaded: Loaded, message: StoredMessage) -> None:
+        self._component.projection.apply_encoded(loaded.entity, row, message)
         loaded.version += 1
-        loaded.started = loaded.started or not isinstance(write.message, PseudoEvent)
+        loaded.started = loaded.started or row.type != PSEUDO_EVENT
 
 
-def _fitting(key_stream: str, message: StoredMessage) -> str:
-    """Return the name of a key's stream, as it came from the server, unless it is too long."""
-    if len(key_stream) > SURELY_FITS:
-        try:
-            check(key_stream)
-        except StreamNameError as error:
-            raise _no_key(message, error) from error
-    return key_stream
-
-
-def _no_key(message: StoredMessage, error: ReservationError) -> IdempotenceKeyError:
-    return IdempotenceKeyError(f"Cannot reserve {message}: {error}. Correct its sender")
+def _lent(loaded: Loaded, message: StoredMessage) -> object:
+    """Return a copy of an entity for a handler, so that only projectors change what is kept."""
+    try:
+        return copied(loaded.entity)
+    except Exception as error:
+        raise HandlerError(
+            f"The {type(loaded.entity).__name__} that {message} is for cannot be copied for its "
+            f"handler: {told(error)}; keep in an entity what `copy.deepcopy` can copy"
+        ) from error
 
 
 def _no_entity() -> None:

@@ -80,6 +80,7 @@ class Board:
         self._stuck_after = stuck_after
         self._lives: dict[int, Life] = {}
         self._past: defaultdict[Reads, Tally] = defaultdict(Tally)
+        self._failures: dict[Reads, str] = {}
         self._lock = threading.Lock()
         self._receiver, self.sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._receiver.setblocking(False)
@@ -119,6 +120,11 @@ class Board:
             if life is not None:
                 self._past[life.reads].add(life.report)
 
+    def failed(self, reads: Reads, reason: str) -> None:
+        """Note why a consumer cannot go on; its host is about to stop the others too."""
+        with self._lock:
+            self._failures[reads] = reason
+
     def lives(self) -> list[Life]:
         """Return the processes that run."""
         with self._lock:
@@ -151,9 +157,13 @@ class Board:
             running[life.reads] += 1
             if life.report.state != "up":
                 problems.append(f"{_name(life)}: {life.report.state}{_why(life.report)}")
+        with self._lock:
+            failures = dict(self._failures)
         for reads, expected in self._expected.items():
+            name = " ".join(map(printable, reads))
+            if reads in failures:
+                problems.append(f"{name}: {printable(failures[reads])}")
             if running[reads] < expected:
-                name = " ".join(map(printable, reads))
                 problems.append(f"{name}: {running[reads]} of {expected} processes run")
         return problems
 

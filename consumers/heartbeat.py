@@ -9,7 +9,6 @@ from typing import Any, Self
 from psycopg import Connection
 
 from consumers.stopping import STOP_SIGNALS
-from reservation.errors import StoreError
 from reservation.queries import load_queries
 from reservation.store.connection import connect
 from reservation.store.errors import translated
@@ -100,11 +99,11 @@ class Heartbeat:
                 self._connection.execute(
                     _QUERIES["beat"], {"member": self.member, "lease": self._lease}
                 )
-        except StoreError:
+        except Exception:  # noqa: BLE001  a handler may have closed its descriptor
             self._disconnect()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
-            with contextlib.suppress(StoreError), translated():
+            with contextlib.suppress(Exception):
                 self._connection.close()
             self._connection = None

@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from consumers.consumer import Consumer
+from consumers.failure import Crashed
+from consumers.foreign import naming
 from consumers.grace import Grace
 from consumers.group import Share
 from consumers.health import STUCK_AFTER, Board
@@ -29,7 +31,7 @@ from consumers.session import Session
 from consumers.stopping import STOP_SIGNALS, Stop
 from consumers.vitals import Vitals
 from reservation.app_path import load_component
-from reservation.errors import MessageError, ReservationError
+from reservation.errors import MessageError, ReservationError, told
 from reservation.store.notice import Notices
 
 # Of the text with which a consumer tells its host why it fails. The host reads it once the consumer
@@ -120,7 +122,7 @@ def run(assignments: Sequence[Assignment], answer_at: Address | None = None) -> 
     if answer_at is not None:
         _answering(assignments, answer_at)
     elif len(assignments) == 1:
-        with Stop() as stop:
+        with Stop(ends_process=True) as stop:
             _consume(assignments[0], stop, Vitals(), impatient=True)
     else:
         _Host(assignments).run()
@@ -147,7 +149,7 @@ def _consume(assignment: Assignment, stop: Stop, vitals: Vitals, *, impatient: b
             notices = Notices(
                 session.connection, session.address, assignment.category, application_name=name
             )
-            with notices:
+            with notices, naming(assignment.app):
                 Consumer(
                     session,
                     component,
@@ -252,6 +254,8 @@ class _Host:
                 f"not committed is read again at the next start"
             )
             reason = text, False
+        if self._board is not None:
+            self._board.failed(assignment.reads, reason[0])
         if self._failure is None:
             self._failure = ConsumerFailed(reason[0], could_not_run=reason[1])
             self._stop_all()
@@ -281,17 +285,25 @@ class _Host:
 
 
 def _process(assignment: Assignment, failures: Connection, report_to: socket.socket | None) -> None:
-    """Run one consumer in a process of its own, telling the host why it fails if it does."""
-    with Stop() as stop:
+    """Run one consumer in a process of its own, telling the host why it fails if it does.
+
+    After a crash it tells nothing, and the host starts the consumer again.
+    """
+    with Stop(ends_process=True) as stop:
         configure_logs(level=assignment.log_level)
         try:
             _consume(assignment, stop, Vitals(report_to), impatient=False)  # its host is
+        except Crashed as error:
+            Log(*assignment.reads).error("consumer_crashed", error=str(error))
         except MessageError as error:
             failures.send((str(error)[:LONGEST_REASON], False))
-            raise SystemExit(1) from None
         except ReservationError as error:
             failures.send((str(error)[:LONGEST_REASON], True))
-            raise SystemExit(1) from None
+        except BaseException as error:  # noqa: BLE001  multiprocessing would print its traceback
+            Log(*assignment.reads).error("consumer_crashed", error=f"Ended by {told(error)}")
+        else:
+            return
+        raise SystemExit(1)
 
 
 def _reason(receiver: Connection) -> tuple[str, bool] | None:

@@ -180,7 +180,8 @@ def content(connection: Connection[Any], letter: StoredLetter) -> Content | None
     """Return what the store holds of a letter's message; None if it is not there any more."""
     with translated():
         rows = connection.execute(
-            _QUERIES["message"], {"global_position": letter.global_position}
+            _QUERIES["message"],
+            {"global_position": letter.global_position, "message_id": letter.message_id},
         ).fetchall()
     return Content(*rows[0]) if rows else None
 

@@ -35,6 +35,11 @@ class Policy:
     given_up: Mapping[int, tuple[Failure, int]] = field(default_factory=dict)
     stop: bool = False
 
+    def gives_up(self, message: StoredMessage, reason: Reason) -> bool:
+        """Return whether a message is given up for a reason."""
+        given_up = self.given_up.get(message.global_position)
+        return given_up is not None and given_up[0].reason is reason
+
 
 # What a batch does that must go through as a whole: nothing is parked, and every error is raised.
 ALL_OR_NOTHING = Policy(stop=True)

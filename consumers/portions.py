@@ -5,7 +5,7 @@ two steps begin or end. What was read behind that is thrown away and read again,
 next time than was of use, and twice as much each time that all of it was.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from reservation.message import StoredMessage
 
@@ -15,12 +15,17 @@ _ENOUGH = 1 << 20  # messages, more than anybody reads at once
 class Portions:
     """The size of the next batch, learned from the last ones."""
 
-    def __init__(self, alone: Collection[str], in_two_steps: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        alone: Collection[str],
+        in_two_steps: Callable[[StoredMessage], bool] | None = None,
+    ) -> None:
         """Begin with as much as may be read.
 
         Args:
             alone: the types of messages that need a transaction of their own.
-            in_two_steps: the types of messages that share theirs with each other only.
+            in_two_steps: tells messages that share theirs with each other only; None if there are
+                none.
         """
         self._alone = alone
         self._in_two_steps = in_two_steps
@@ -32,14 +37,15 @@ class Portions:
 
     def cut(self, messages: Sequence[StoredMessage]) -> int:
         """Return how many of the messages read, from the first on, make up a batch."""
-        if not messages or not (self._alone or self._in_two_steps):
+        two_steps = self._in_two_steps
+        if not messages or not (self._alone or two_steps):
             return len(messages)
-        first = messages[0].type in self._in_two_steps
+        first = two_steps is not None and two_steps(messages[0])
         for n, message in enumerate(messages):
             if message.type in self._alone:
                 self._most = 1
                 return max(n, 1)
-            if (message.type in self._in_two_steps) is not first:
+            if two_steps is not None and two_steps(message) is not first:
                 self._most = n
                 return n
         if self._most is not None:

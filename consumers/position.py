@@ -4,6 +4,9 @@ Each partition of the category has a position of its own: the global position of
 that was dealt with. It moves in the transaction that commits what the messages brought about, by
 compare-and-set on the holder's epoch, so that a process that was taken over (it was paused, or lost
 the network) commits nothing.
+
+With the position goes the id of the message there, and it moves only while that message is in the
+log: of a log that was cleared, restored or replaced nothing is passed over.
 """
 
 from collections.abc import Iterable
@@ -12,7 +15,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation.errors import PositionLostError
+from reservation.errors import ForeignPositionError, PositionLostError
 from reservation.message import StoredMessage
 from reservation.queries import load_queries
 from reservation.store.errors import translated
@@ -23,6 +26,10 @@ _QUERIES = load_queries("consumers")
 # Between two statements of a transaction that has moved a position: a process that is paused then
 # would keep the locks of its categories from everybody who writes there.
 LONGEST_PAUSE = "3s"
+
+
+# No global position is higher.
+LAST = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -95,6 +102,18 @@ class Positions:
         """The newest epoch of what is held."""
         return max((one.epoch for one in self._held.values()), default=0)
 
+    @property
+    def unordered_until(self) -> int:
+        """The position up to which an entity's messages may come out of their order; 0 if none do.
+
+        They do where they are in several partitions, or were before the number was changed. Also
+        what is read beyond that belongs to this, however far everything was dealt with: what a
+        message brings about must not depend on when it is read.
+        """
+        if self.size > 1:
+            return LAST
+        return max(self._carried or (), default=0)
+
     def next(self) -> Part | None:
         """Return what to read next; None if nothing is held."""
         if not self._held:
@@ -109,7 +128,9 @@ class Positions:
             return Part(after)
         return Part(after, min(ahead, default=None), tuple(behind), self.size, carried)
 
-    def advance(self, connection: Connection[Any], part: Part, to: int) -> None:
+    def advance(
+        self, connection: Connection[Any], part: Part, to: int, message_id: str | None = None
+    ) -> None:
         """Move the stored positions of a part, in the transaction that the connection is in.
 
         The server ends that transaction if it has to wait for too long then. Locks that others
@@ -117,8 +138,15 @@ class Positions:
 
         Call `moved` once that transaction is committed.
 
+        Args:
+            connection: in the transaction that has read the part.
+            part: what was read.
+            to: the global position up to which it is dealt with.
+            message_id: the id of the message there; None to look it up.
+
         Raises:
             PositionLostError: another process has taken one over.
+            ForeignPositionError: one was taken in another log.
         """
         moving = self._of(part)
         with translated():
@@ -131,11 +159,13 @@ class Positions:
                     "epochs": [one.epoch for one in moving],
                     "before": part.after,
                     "position": to,
+                    "message_id": message_id,
+                    "carried": part.carried is not None,
                     "longest_pause": LONGEST_PAUSE,
                 },
             )
         if cursor.rowcount != len(moving):
-            raise self._lost()
+            raise self._lost(connection)
 
     def moved(self, part: Part, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""
@@ -170,14 +200,35 @@ class Positions:
                 },
             ).fetchall()
             if not rows or not self._is_held(*rows[0][:2]):
-                raise self._lost()
+                raise self._lost(connection)
         return int(rows[0][2])
+
+    def take_back(self, connection: Connection[Any], message: StoredMessage) -> None:
+        """Note that the last attempt at a message came to no end, for no fault of the message.
+
+        Args:
+            connection: not in a transaction.
+            message: the one of the last call of `attempt`.
+        """
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            connection.execute(
+                _QUERIES["take_back"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "partitions": list(self._held),
+                    "epochs": [one.epoch for one in self._held.values()],
+                    "global_position": message.global_position,
+                },
+            )
 
     def hold(self, connection: Connection[Any], partitions: Iterable[int]) -> None:
         """Keep partitions from being taken over until the end of the transaction.
 
         Raises:
             PositionLostError: another process has taken one over.
+            ForeignPositionError: one was taken in another log.
         """
         wanted = sorted(partitions)
         with translated():
@@ -191,7 +242,7 @@ class Positions:
                 },
             ).fetchall()
         if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
-            raise self._lost()
+            raise self._lost(connection)
 
     @property
     def claims(self) -> frozenset[tuple[int, int]]:
@@ -202,7 +253,13 @@ class Positions:
         held = self._held.get(partition)
         return held is not None and held.epoch == epoch
 
-    def _lost(self) -> PositionLostError:
+    def _lost(self, connection: Connection[Any]) -> ForeignPositionError | PositionLostError:
+        """Return why a position could not be moved or held."""
+        with translated():
+            of = {"consumer": self.consumer, "category": self.category}
+            ((foreign_at,),) = connection.execute(_QUERIES["foreign_at"], of).fetchall()
+        if foreign_at is not None:
+            return ForeignPositionError(self.consumer, self.category, foreign_at)
         return PositionLostError(
             f"Another process has taken over the consumer {self.consumer} of {self.category}, or "
             f"a part of it; this one committed nothing more of that"

@@ -5,7 +5,7 @@ FROM reservation.join_group(
   make_interval(secs => %(lease)s), %(former)s)
 
 -- name: take_part
-SELECT head, carried, held, positions, epochs, unclean, retry
+SELECT head, carried, held, positions, epochs, unclean, retry, foreign_at
 FROM reservation.take_part(
   %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s))
 
@@ -18,15 +18,20 @@ SELECT reservation.leave_group(%(member)s)
 
 -- name: advance
 -- From here on the transaction holds locks that others need, so that the server ends it if its client
--- pauses.
+-- pauses. What was read counts for this log only if the message before it is still there; the message
+-- that ends it was read in this log too, or is the last one of the category, or of another partition.
 WITH limited AS (
   SELECT set_config('idle_in_transaction_session_timeout', %(longest_pause)s, true)
 )
 UPDATE reservation.positions AS p
-SET position = %(position)s, updated_at = now(), attempted = NULL, attempts = 0
+SET position = %(position)s, updated_at = now(), attempted = NULL, attempts = 0,
+    message_id = coalesce(
+      %(message_id)s::uuid, reservation.message_at(%(category)s, %(position)s))
 FROM limited, unnest(%(partitions)s::integer[], %(epochs)s::bigint[]) AS h(partition, epoch)
 WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = h.partition
   AND p.epoch = h.epoch AND p.position = %(before)s
+  AND NOT reservation.is_foreign(p.position, p.message_id)
+  AND NOT (%(carried)s AND reservation.carries_foreign(%(consumer)s, %(category)s))
 
 -- name: attempt
 UPDATE reservation.positions
@@ -36,6 +41,14 @@ WHERE consumer = %(consumer)s AND category = %(category)s
   AND partition = reservation.partition_of(%(stream_name)s, %(size)s)
 RETURNING partition, epoch, attempts
 
+-- name: take_back
+-- Whoever has taken the partition over meanwhile counts for itself.
+UPDATE reservation.positions AS p
+SET attempts = p.attempts - 1
+FROM unnest(%(partitions)s::integer[], %(epochs)s::bigint[]) AS h(partition, epoch)
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = h.partition
+  AND p.epoch = h.epoch AND p.attempted = %(global_position)s AND p.attempts > 0
+
 -- name: hold
 -- With the same limit to a pause as when a position is moved.
 WITH limited AS (
@@ -44,7 +57,15 @@ WITH limited AS (
 SELECT p.partition, p.epoch FROM limited, reservation.positions p
 WHERE p.consumer = %(consumer)s AND p.category = %(category)s
   AND p.partition = ANY(%(partitions)s)
+  AND NOT reservation.is_foreign(p.position, p.message_id)
 FOR SHARE OF p
+
+-- name: foreign_at
+-- The highest position of a consumer that was taken in another log; NULL if none was.
+SELECT CASE WHEN reservation.carries_foreign(%(consumer)s, %(category)s) THEN max(p.position)
+            ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
+FROM reservation.positions p
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s
 
 -- name: category_head
 SELECT reservation.category_head(%s)

@@ -4,13 +4,13 @@ A change is planned first, which locks nothing, so that somebody can be asked. I
 the lock of the group, and only if everything is still as it was when it was planned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import Connection
 
-from reservation.errors import StoreError
+from reservation.errors import ForeignPositionError, StoreError
 from reservation.queries import load_queries
 from reservation.store.errors import translated
 
@@ -33,6 +33,7 @@ class Resting:
         positions: those of its partitions, in order.
         carried: the positions of the partitions that there were before; None if none are.
         epoch: the highest of its partitions; None if it was never run.
+        foreign: whether its positions were taken in another log.
     """
 
     consumer: str
@@ -40,6 +41,7 @@ class Resting:
     positions: tuple[int, ...]
     carried: tuple[int, ...] | None
     epoch: int | None
+    foreign: bool = False
 
     @property
     def carried_in_force(self) -> tuple[int, ...] | None:
@@ -93,15 +95,14 @@ def find_resting(connection: Connection[Any], consumer: str, category: str) -> R
         found = connection.execute(_QUERIES["group"], of).fetchone()
     if found is None:
         return Resting(consumer, category, (0,), None, None)
-    partitions, carried, positions, epoch = found
+    partitions, carried, positions, epoch, foreign = found
     if len(positions) != partitions:
         raise StoreError(
             f"The consumer {consumer} of {category} should have {partitions} partitions, and has "
             f"positions of {len(positions)}; restore reservation.positions from a backup"
         )
-    return Resting(
-        consumer, category, tuple(positions), None if carried is None else tuple(carried), epoch
-    )
+    carried = None if carried is None else tuple(carried)
+    return Resting(consumer, category, tuple(positions), carried, epoch, foreign)
 
 
 def plan_move(connection: Connection[Any], group: Resting, after: Sequence[int]) -> Change:
@@ -116,9 +117,14 @@ def plan_move(connection: Connection[Any], group: Resting, after: Sequence[int])
         StoreError: there is no message of so high a position yet, so those to come would be passed
             over; or only a part is to be moved, while the number of partitions was changed and
             not every message from before that is dealt with.
+        ForeignPositionError: the group's positions were taken in another log, and are not all to be
+            set to 0, where every log begins.
     """
     after = tuple(after)
-    carried = group.carried_in_force
+    if any(after):
+        _refuse_foreign(group)
+    before = (0,) * len(after) if group.foreign else group.positions
+    carried = None if group.foreign else group.carried_in_force
     with translated(), connection.transaction():
         (last,) = connection.execute(_QUERIES["last"]).fetchall()[0]
         if max(after) > last:
@@ -133,10 +139,10 @@ def plan_move(connection: Connection[Any], group: Resting, after: Sequence[int])
             _QUERIES["passed"],
             {
                 "category": group.category,
-                "low": min(*group.positions, *after),
-                "high": max(*group.positions, *after, *(carried or ())),
+                "low": min(*before, *after),
+                "high": max(*before, *after, *(carried or ())),
                 "limit": MOST_COUNTED,
-                "before": list(group.positions),
+                "before": list(before),
                 "after": list(after),
                 "carried": None if carried is None else list(carried),
             },
@@ -153,21 +159,30 @@ def plan_partitions(group: Resting, partitions: int) -> Change:
 
     Raises:
         StoreError: that is still so from the last time that the number was changed.
+        ForeignPositionError: the positions were taken in another log.
     """
+    _refuse_foreign(group)
     if partitions == len(group.positions):
         return Change(group, group.positions, group.carried)
     if group.carried_in_force is not None:
         raise StoreError(_still_carried(group, "change the number again"))
     low, high = min(group.positions), max(group.positions)
-    return Change(group, (low,) * partitions, None if low == high else group.positions)
+    # Kept once it is there, for its highest position: letters up to there may be out of order.
+    keep = low < high or group.carried is not None
+    return Change(group, (low,) * partitions, group.positions if keep else None)
 
 
-def make(connection: Connection[Any], changes: Sequence[Change]) -> None:
+def make(
+    connection: Connection[Any],
+    changes: Sequence[Change],
+    also: Callable[[Connection[Any]], None] = lambda _: None,
+) -> None:
     """Make changes, all or none, under the locks of their groups.
 
     Args:
         connection: not in a transaction.
         changes: as they were planned.
+        also: what is to be done in the same transaction, once they are made.
 
     Raises:
         StoreError: a process has become a member, or a position is another, since they were
@@ -200,6 +215,13 @@ def make(connection: Connection[Any], changes: Sequence[Change]) -> None:
             stored = of | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
             connection.execute(_QUERIES["remove_positions"], stored)
             connection.execute(_QUERIES["store_positions"], stored)
+        also(connection)
+
+
+def _refuse_foreign(group: Resting) -> None:
+    if group.foreign:
+        highest = max((*group.positions, *(group.carried_in_force or ())))
+        raise ForeignPositionError(group.consumer, group.category, highest)
 
 
 def _array(carried: Sequence[int] | None) -> list[int] | None:

@@ -1,5 +1,7 @@
 -- name: group
-SELECT g.partitions, g.carried, array_agg(p.position ORDER BY p.partition), max(p.epoch)
+SELECT g.partitions, g.carried, array_agg(p.position ORDER BY p.partition), max(p.epoch),
+       bool_or(reservation.is_foreign(p.position, p.message_id))
+         OR reservation.carries_foreign(g.consumer, g.category)
 FROM reservation.groups g
 JOIN reservation.positions p USING (consumer, category)
 WHERE g.consumer = %(consumer)s AND g.category = %(category)s
@@ -38,16 +40,22 @@ DELETE FROM reservation.members WHERE consumer = %(consumer)s AND category = %(c
 
 -- name: store_group
 UPDATE reservation.groups
-SET partitions = cardinality(%(after)s::bigint[]), carried = %(carried)s::bigint[]
+SET partitions = cardinality(%(after)s::bigint[]), carried = %(carried)s::bigint[],
+    carried_ids = CASE WHEN %(carried)s::bigint[] IS NOT NULL THEN ARRAY(
+      SELECT reservation.message_at(%(category)s, c.position)
+      FROM unnest(%(carried)s::bigint[]) WITH ORDINALITY AS c("position", n)
+      ORDER BY c.n) END
 WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: store_positions
 -- The epoch is one that no process has, so what held a position before can not move it.
-INSERT INTO reservation.positions (consumer, category, partition, position, epoch)
-SELECT %(consumer)s, %(category)s, a.n - 1, a.position, %(epoch)s
+INSERT INTO reservation.positions (consumer, category, partition, position, epoch, message_id)
+SELECT %(consumer)s, %(category)s, a.n - 1, a.position, %(epoch)s,
+       reservation.message_at(%(category)s, a.position)
 FROM unnest(%(after)s::bigint[]) WITH ORDINALITY AS a(position, n)
 ON CONFLICT (consumer, category, partition) DO UPDATE
-SET position = excluded.position, epoch = excluded.epoch, holder = NULL, attempted = NULL,
+SET position = excluded.position, message_id = excluded.message_id, epoch = excluded.epoch,
+    holder = NULL, attempted = NULL,
     attempts = 0, updated_at = now()
 
 -- name: remove_positions

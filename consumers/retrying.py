@@ -171,6 +171,9 @@ class Retrying:
                 lambda _: self._dead_letters.attempt(connection, letter), stop
             )
 
+        def take_back() -> None:
+            self._dead_letters.take_back(connection, letter)
+
         def attempt() -> Settled | None:
             return self._persistently(
                 lambda careful: settling.settle(positions, [letter], careful=careful), stop
@@ -181,4 +184,5 @@ class Retrying:
                 lambda _: settling.bury_again(positions, letter, failure, attempts), stop
             )
 
-        return Trial(("letter", letter.global_position), letter.told, count, attempt, give_up)
+        key = ("letter", letter.global_position)
+        return Trial(key, letter.told, count, take_back, attempt, give_up)

@@ -1,7 +1,8 @@
 """A consumer's connection, and getting a new one for as long as that takes.
 
 What a consumer has in hand is in one transaction, so a connection that is lost loses nothing. What
-is known of the database from before it was lost may be wrong, though: see `Position.renew`.
+is known of the database from before it was lost may be wrong, though, so a consumer joins its group
+and reads its positions again (`consumers.group.Membership`).
 """
 
 import os
@@ -12,7 +13,6 @@ from typing import Any, Self
 
 import psycopg
 from psycopg import Connection, IsolationLevel, conninfo
-from psycopg import errors as pg
 
 from consumers.backoff import Backoff
 from consumers.logs import Log
@@ -20,14 +20,16 @@ from consumers.stopping import Stop
 from consumers.vitals import Vitals
 from reservation.errors import (
     DatabaseUnavailableError,
-    LockTimeoutError,
-    SerializationError,
+    MissingObjectError,
+    SchemaError,
+    SessionError,
     StoreError,
 )
 from reservation.queries import load_queries
-from reservation.store.connection import check_address, connect
+from reservation.store.connection import check_address, connect, set_for_session
 from reservation.store.errors import translated
-from reservation.store.install import check_installed
+from reservation.store.pooler import check_session, is_pooled
+from reservation.store.preconditions import check_preconditions, explained
 
 _QUERIES = load_queries("consumers")
 
@@ -83,7 +85,7 @@ class Session:
         self._vitals = vitals or Vitals()
         self._until = until
         self._backoff = Backoff()
-        self._away = False
+        self._reported: str | None = None  # what the log has as the cause
         self._connection: Connection[Any] | None = None
 
     def __enter__(self) -> Self:
@@ -123,8 +125,9 @@ class Session:
     def works(self) -> None:
         """Note that the database did what it was asked to."""
         self._backoff.reset()
-        if self._away:
-            self._away = False
+        if self._reported is not None:
+            self._reported = None
+            self._vitals.has_database()
             self._log.info("database_available")
 
     def recover(self, error: StoreError, stop: Stop) -> bool:
@@ -138,16 +141,18 @@ class Session:
             Whether there is one; False if it is time to stop.
 
         Raises:
-            StoreError: the error, or one on the way, is none that passes.
+            SchemaError: the schemas are missing, or not in the version of this package.
+            SessionError: a pooler does not leave the consumer its session.
         """
+        if self._connection is not None:
+            error = explained(error, self._connection)
         self.close()
         while True:
-            if not passes(error):
+            if not is_waited_for(error):
                 raise error
-            self._away = True
             self._vitals.lacks_database(error)
             delay = self._backoff.next()
-            self._log.warning("database_unavailable", error=str(error), delay=round(delay, 3))
+            self._report(error, delay)
             if stop.wait(delay):
                 return False
             try:
@@ -157,6 +162,15 @@ class Session:
             else:
                 return self._connection is not None
 
+    def _report(self, error: StoreError, delay: float) -> None:
+        """Log a cause in full once, for as long as it stays the same."""
+        cause, delay = str(error), round(delay, 3)
+        if cause == self._reported:
+            self._log.info("database_awaited", delay=delay)
+        else:
+            self._log.warning("database_unavailable", error=cause, delay=delay)
+            self._reported = cause
+
     def _open(self) -> Connection[Any]:
         address = self.address
         if "PGCONNECT_TIMEOUT" not in os.environ:
@@ -164,14 +178,27 @@ class Session:
         connection = connect(address, application_name=self.application_name, autocommit=True)
         try:
             connection.isolation_level = IsolationLevel.READ_COMMITTED
-            check_installed(connection)
+            check_preconditions(connection)
+            self._check_session(connection)
             with translated():
+                set_for_session(connection)
+                connection.execute("RESET row_security")  # handlers have tables of their own
                 connection.execute(_QUERIES["settings"])
                 _watch_the_client(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _check_session(self, connection: Connection[Any]) -> None:
+        """Refuse a pooler that does not leave us our session."""
+        with translated():
+            pooled = is_pooled(connection)
+        if pooled:
+            with connect(
+                self.address, application_name=self.application_name, autocommit=True
+            ) as other:
+                check_session(connection, other)
 
     def _open_unless_stopped(self, stop: Stop) -> Connection[Any] | None:
         """Open a connection in a thread, so that neither names nor networks keep us from stopping.
@@ -208,15 +235,15 @@ class Session:
         return opened[0]
 
 
-def passes(error: StoreError) -> bool:
-    """Tell whether an error goes away without anybody correcting anything of ours.
+def is_waited_for(error: StoreError) -> bool:
+    """Tell whether a consumer that runs waits for an error to be mended, rather than ending.
 
-    The database is away, comes or goes, can not go on for lack of something, or was made a standby
-    while another server takes its place.
+    It waits for whatever the surroundings lack. A schema of another version ends it, because it
+    takes another version of this package, and so does a pooler, because it takes another address.
     """
-    if isinstance(error, DatabaseUnavailableError | LockTimeoutError | SerializationError):
+    if isinstance(error, MissingObjectError):
         return True
-    return isinstance(error.__cause__, pg.ReadOnlySqlTransaction)
+    return not isinstance(error, SchemaError | SessionError)
 
 
 def _watch_the_client(connection: Connection[Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.blaming import transaction
 from consumers.dead_letters import DeadLetters, Due
 from consumers.decisions import Decisions
 from consumers.effects import Effects
@@ -56,7 +57,7 @@ class Settling:
     @property
     def alone(self) -> Collection[str]:
         """The types of messages that are handled alone, or in two transactions."""
-        return {*self._effects.alone, *self._effects.in_two_steps}
+        return {*self._effects.alone, *self._effects.stateful}
 
     def settle(
         self, positions: Positions, letters: Sequence[Due], *, careful: bool = False
@@ -74,6 +75,7 @@ class Settling:
             ExpectedVersionError, MessageIdConflictError: as for `run`.
             PositionLostError: another process has taken over; nothing is written.
         """
+        self._effects.order(positions, {one.global_position: one.entity for one in letters})
         try:
             return self._settle(positions, letters, careful)
         except BaseException:
@@ -100,7 +102,7 @@ class Settling:
 
     def _settle(self, positions: Positions, letters: Sequence[Due], careful: bool) -> Settled:
         messages = [_stored(letter) for letter in letters]
-        with translated(), self._connection.transaction():
+        with transaction(self._connection, lambda: messages):
             store = self._effects.store(careful)
             decisions = self._effects.decide(
                 store, messages, [None] * len(messages), careful, ALL_OR_NOTHING
@@ -115,7 +117,7 @@ class Settling:
 
             if decisions.to_publish is None:
                 return finish()
-        with translated(), self._connection.transaction():  # now that the states are committed
+        with transaction(self._connection, lambda: messages):  # now that the states are committed
             return finish()
 
     def _finish(
@@ -137,6 +139,7 @@ class Settling:
                 dead_letters.bury_again(connection, letter, found.failure, entity=None, attempts=1)
         entities = {letter.entity for letter in letters if letter.entity is not None}
         blocked = dead_letters.call_next(connection, entities)
+        self._effects.at_hand = ()
         return Settled(
             handled=len(letters) - len(conflicts),
             conflicts=decisions.conflicts,

@@ -22,20 +22,21 @@ from reservation.context import Context, Given
 from reservation.errors import (
     DecodeError,
     ExpiredError,
-    HandlerError,
     IdempotenceKeyError,
     MessageError,
     MessageIdConflictError,
+    RefusedError,
     SerializationError,
-    StoreError,
     StreamNameError,
 )
 from reservation.idempotence.delta import difference
-from reservation.idempotence.outputs import digest, from_text, outputs, to_text, write
+from reservation.idempotence.outputs import digest, encode_state, from_text, outputs, to_text
 from reservation.idempotence.state_based import MOST_DELTAS, state_category, state_stream
 from reservation.idempotence.states import Built, Found, Known, States, Version
 from reservation.idempotence.strategy import Incoming
 from reservation.message import printable
+from reservation.returned import events_of
+from reservation.store.client import MessageStore
 from reservation.store.writing import Row
 from reservation.stream_name import category
 
@@ -158,13 +159,13 @@ class StateHandling:
                 MessageError.
         """
         try:
-            write(self._connection, published.rows)
-        except StoreError as error:
-            if type(error) is StoreError or (careful and isinstance(error, MessageIdConflictError)):
-                raise MessageError(
-                    f"Cannot publish what follows {_named(published)}: {error}"
-                ) from error
-            raise
+            MessageStore(self._connection).write_encoded(published.rows)
+        except (RefusedError, MessageIdConflictError) as error:
+            if isinstance(error, MessageIdConflictError) and not careful:
+                raise
+            raise MessageError(
+                f"Cannot publish what follows {_named(published)}: {error}"
+            ) from error
         States(self._connection).publish(published.versions)
 
     def _before(
@@ -241,17 +242,22 @@ class StateHandling:
                 f"{codec.explain(error)}. Let the class read what it has written: give new fields "
                 f"a default"
             ) from error
-        context = Context(message, entity_stream=incoming.entity_stream, given=given)
+        context = Context(
+            message,
+            entity_stream=incoming.entity_stream,
+            given=given,
+            unordered=incoming.unordered,
+        )
         handler = component.handlers[message.type]
-        events = call(self._connection, message, lambda: handler(incoming.command, state, context))
+        events = call(
+            self._connection,
+            message,
+            lambda: events_of(
+                handler(incoming.command, state, context), message, component.commands
+            ),
+        )
         rows = outputs(message, incoming.entity_stream, events, context.writes)
-        try:
-            after = codec.encode(state)
-        except Exception as error:
-            raise HandlerError(
-                f"The state that the handler of {message} left can not be stored: "
-                f"{codec.explain(error)}"
-            ) from error
+        after = encode_state(state, message)
         return _Handled(after, rows, to_text(rows), msgspec.json.encode(context.given).decode())
 
     def _version(

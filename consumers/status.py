@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from psycopg import Connection
 
@@ -48,9 +49,9 @@ class PartitionStatus:
     """How one consumer stands in one partition of a category.
 
     Attributes:
-        stored: the position, and who holds it.
+        stored: the position, who holds it, and whether it is foreign.
         head: the global position of the category's last message; 0 if there is none.
-        lag: how far behind it is.
+        lag: how far behind it is; from the beginning of the category if the position is foreign.
         dead: how many dead letters it has that nobody has seen to.
         parked: how many messages wait behind those.
         retry: how many of either are to be tried again, and have not been yet.
@@ -70,10 +71,12 @@ class Status:
 
     Attributes:
         time: when it was taken, by the server's clock.
+        store_id: the random id of the store.
         partitions: what was seen, by consumer, category and partition.
     """
 
     time: datetime
+    store_id: UUID
     partitions: Sequence[PartitionStatus]
 
 
@@ -94,8 +97,10 @@ def read_status(connection: Connection[Any], component: Component | None = None)
         groups: dict[tuple[str, str], list[StoredPosition]] = defaultdict(list)
         for one in read_positions(connection, component):
             groups[one.consumer, one.category].append(one)
-        ((time,),) = connection.execute("SELECT now()").fetchall()
-        return Status(time, [one for rows in groups.values() for one in _group(connection, rows)])
+        ((time, store_id),) = connection.execute(_QUERIES["taken"]).fetchall()
+        return Status(
+            time, store_id, [one for rows in groups.values() for one in _group(connection, rows)]
+        )
 
 
 def _group(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
@@ -124,7 +129,9 @@ def _group(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[
 def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]) -> dict[int, Lag]:
     """Count what is left in each partition, the furthest behind first."""
     lags = {row.partition: Lag() for row in rows}
-    behind = {row.partition: row.position for row in rows if row.position < head}
+    foreign = any(row.foreign for row in rows)
+    reached = {row.partition: 0 if row.foreign else row.position for row in rows}
+    behind = {partition: position for partition, position in reached.items() if position < head}
     for _ in range(MOST_PASSES):
         if not behind:
             return lags
@@ -135,7 +142,7 @@ def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]
                 "after": min(behind.values()),
                 "limit": MOST_COUNTED,
                 "partitions": rows[0].partitions,
-                "carried": rows[0].carried,
+                "carried": None if foreign else rows[0].carried,
                 # An earlier pass has counted for those that are not behind any more.
                 "positions": [behind.get(row.partition, head) for row in rows],
             },

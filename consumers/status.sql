@@ -3,6 +3,9 @@
 SELECT set_config(name, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
 
+-- name: taken
+SELECT now(), reservation.store_id()
+
 -- name: head
 SELECT reservation.category_head(%(category)s)
 

@@ -5,11 +5,21 @@ import multiprocessing
 import os
 import select
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# What signal.getsignal() returns: a function, SIG_DFL or SIG_IGN, or None for a handler that was
+# not installed from Python.
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+def close(descriptor: int) -> None:
+    """Close a file descriptor, unless a handler has closed it."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 class Stop:
@@ -17,10 +27,21 @@ class Stop:
 
     Used as a context manager around what a process does, in its main thread, it takes over SIGTERM
     and SIGINT. A signal handler may run between any two instructions of that thread, so it takes no
-    lock: it writes a byte to a pipe, and whoever waits selects on the other end.
+    lock: it writes a byte to a pipe, and whoever waits selects on the other end. Afterwards the
+    signals are handled as before, or by default where what handled them was not Python's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_process: bool = False) -> None:
+        """Prepare; the signals are taken over when the block is entered.
+
+        Args:
+            ends_process: whether the process is about to end after the block. Signals stay blocked
+                then: a supervisor may signal the whole group, and the host hands it on, and the
+                second signal must not make a death of a clean end.
+        """
+        self._ends_process = ends_process
+        self._handlers: dict[signal.Signals, _Handler] = {}
+        self._blocked: set[int] = set()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._watched = [self._read]
@@ -30,6 +51,8 @@ class Stop:
         self._requested = False
 
     def __enter__(self) -> Self:
+        self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.listen()
         return self
 
@@ -45,11 +68,13 @@ class Stop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # The process is about to end. A signal that comes now (a supervisor may signal the whole
-        # group, and then the host hands it on) must not make a death of a clean end.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        os.close(self._read)
-        os.close(self._write)
+        if not self._ends_process:
+            for number, handler in self._handlers.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        close(self._read)
+        close(self._write)
 
     @property
     def requested(self) -> bool:

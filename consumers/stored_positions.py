@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from psycopg import Connection
 from psycopg.rows import kwargs_row
@@ -40,6 +41,8 @@ class StoredPosition:
         carried: the positions by the partitions that there were before, up to which a message was
             dealt with; None if there were never others, or all were at one position.
         position: the global position of the last message dealt with; 0 before the first.
+        message_id: the id of the message there; None at 0, and if it is not known.
+        foreign: whether the position was taken in another log, so that it says nothing of this one.
         epoch: how often the partition changed hands; 0 if the consumer was never run.
         holder: who may move the position; None if nobody.
         updated_at: when it was last written; None if the consumer was never run.
@@ -51,7 +54,9 @@ class StoredPosition:
     partitions: int
     carried: Sequence[int] | None
     position: int
+    message_id: UUID | None
     epoch: int
+    foreign: bool
     holder: Holder | None
     updated_at: datetime | None
 

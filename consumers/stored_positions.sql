@@ -4,7 +4,9 @@
 WITH wanted AS (
   SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]) AS w(consumer, category)
 ), stored AS (
-  SELECT p.consumer, p.category, p.partition, g.partitions, g.carried, p.position, p.epoch,
+  SELECT p.consumer, p.category, p.partition, g.partitions, g.carried, p.position, p.message_id,
+         p.epoch, reservation.is_foreign(p.position, p.message_id)
+           OR reservation.carries_foreign(p.consumer, p.category) AS "foreign",
          p.updated_at, p.holder IS NOT NULL AS held, m.process,
          coalesce(reservation.is_gone(m.member, m.expires_at), true) AS gone
   FROM reservation.positions p
@@ -14,7 +16,7 @@ WITH wanted AS (
 )
 SELECT * FROM stored
 UNION ALL
-SELECT consumer, category, 0, 1, NULL, 0, 0, NULL, false, NULL, false
+SELECT consumer, category, 0, 1, NULL, 0, NULL, 0, false, NULL, false, NULL, false
 FROM wanted
 WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
 ORDER BY consumer, category, partition

@@ -1,10 +1,12 @@
 """Trying a message several times, each of which was counted before it began.
 
 The count is in the database, so a handler that ends its process is counted too, whichever process
-tries next. What ends an attempt for no fault of the message (the database went away, the process
-was told to stop) does not count, as long as this process lives to know it.
+tries next. What ends an attempt for no fault of the message (the database fails, the process is
+told to stop) does not count: it is taken back at once, or, where the database is away, not counted
+again as long as this process lives.
 """
 
+import contextlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -12,7 +14,7 @@ from typing import Generic, TypeVar
 from consumers.backoff import Backoff
 from consumers.failure import Failure, process_died
 from consumers.stopping import Stop
-from reservation.errors import MessageError
+from reservation.errors import MessageError, ReservationError
 
 R = TypeVar("R")
 
@@ -25,6 +27,7 @@ class Trial(Generic[R]):
         key: what tells it from other trials.
         what: names the message in errors.
         count: adds one to the stored count and returns it.
+        take_back: takes one from the stored count again.
         attempt: tries.
         give_up: puts the message aside, for a reason, after so many attempts.
     """
@@ -32,6 +35,7 @@ class Trial(Generic[R]):
     key: Hashable
     what: str
     count: Callable[[], int | None]
+    take_back: Callable[[], None]
     attempt: Callable[[], R | None]
     give_up: Callable[[Failure, int], R | None]
 
@@ -66,9 +70,20 @@ class Trials:
                 if number >= self._most or not failure.may_pass:
                     return self._give_up(trial, number)
                 stop.wait(backoff.next())
+            except ReservationError:
+                self._take_back(trial)
+                raise
             else:
+                if result is None:
+                    self._take_back(trial)
                 return self._concluded(result)
         return None
+
+    def _take_back(self, trial: Trial[R]) -> None:
+        """Let the attempt that was begun count for nothing."""
+        with contextlib.suppress(ReservationError):
+            trial.take_back()
+            self._begun = None
 
     def _begin(self, trial: Trial[R]) -> int | None:
         """Return the number of the attempt that begins, or that was begun and came to no end."""

@@ -39,7 +39,7 @@ class Report(msgspec.Struct, array_like=True):
     Attributes:
         pid: the process id.
         state: ``up`` if the database is there and the process is a member of its group,
-            ``degraded`` while it waits for the database.
+            ``degraded`` from an error of the database until a batch has gone through again.
         reason: why it is degraded; empty if it is not.
         positions: that of each partition that it holds.
         head: the global position of the category's last message, when it last looked.
@@ -83,18 +83,26 @@ class Vitals:
     def holds(self, positions: Mapping[int, int], head: int) -> None:
         """Note that the consumer is a member of its group, and what it holds.
 
+        One that was degraded stays so until `has_database`: it may read, and not write.
+
         Args:
             positions: that of each partition that it holds.
             head: the global position of the category's last message.
         """
         report = self._report
-        changed = report.state != "up" or report.positions.keys() != positions.keys()
-        report.state, report.reason = "up", ""
+        changed = report.state == "starting" or report.positions.keys() != positions.keys()
+        if report.state == "starting":
+            report.state = "up"
         report.positions, report.head = dict(positions), head
         self._now_or_later(changed)
 
+    def has_database(self) -> None:
+        """Note that the database does again what the consumer asks of it."""
+        self._report.state, self._report.reason = "up", ""
+        self._now_or_later(True)
+
     def lacks_database(self, error: Exception) -> None:
-        """Note that the database is away, and that the consumer waits for it."""
+        """Note that the database is away or fails, and that the consumer waits for it."""
         self._report.errors += 1
         self._report.state, self._report.reason = "degraded", str(error)[:LONGEST_REASON]
         self._report.positions = {}
