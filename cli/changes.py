@@ -2,17 +2,43 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 from psycopg import Connection
 
 from cli.errors import Failure
+from consumers.memory import forget
 from consumers.resting import Change, make
 from consumers.stored_positions import categories
 from reservation.component import Component
 from reservation.message import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """What is to be removed of what a component's consumers remember.
+
+    Attributes:
+        component: whose consumers.
+        remembered: how much that is, by kind.
+    """
+
+    component: Component
+    remembered: Mapping[str, int]
+
+    @property
+    def told(self) -> str:
+        """Say what is removed."""
+        return f"forgets {counted(self.remembered)}"
+
+
+def counted(remembered: Mapping[str, int]) -> str:
+    """Return how much is remembered, as a text."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in remembered.items()) or "nothing"
+
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -49,6 +75,7 @@ def carry_out(
     *,
     as_json: bool,
     dry_run: bool = False,
+    forgetting: Forgetting | None = None,
 ) -> None:
     """Say what changes do, make them if that is confirmed, and say that.
 
@@ -58,27 +85,37 @@ def carry_out(
         question: what is asked, once it was said what it is about; None to make them unasked.
         as_json: whether to print one JSON object instead of lines.
         dry_run: whether to leave it at saying what they do.
+        forgetting: what is removed in the same transaction; None for nothing.
 
     Raises:
         Failure: there is no terminal to ask on.
         Abort: the answer is no.
         StoreError: something has changed in the meantime; nothing is done.
     """
-    due = [] if dry_run else [one for one in changes if one.changes]
+    due = [] if dry_run else [one for one in changes if one.changes or forgetting]
+    forgotten = [] if forgetting is None else [f"{forgetting.component.name}: {forgetting.told}"]
     if due and question is not None:
-        _ask(due, question)
-    make(connection, due)
+        _ask(due, forgotten, question)
+    if forgetting is None:
+        make(connection, due)
+    else:
+        make(connection, due, lambda locked: forget(locked, forgetting.component))
     if as_json:
-        click.echo(json.dumps({"changes": [_as_json(one, one in due) for one in changes]}))
+        shown: dict[str, object] = {"changes": [_as_json(one, one in due) for one in changes]}
+        if forgetting is not None:
+            shown["forgotten"] = dict(forgetting.remembered)
+        click.echo(json.dumps(shown))
         return
     for one in changes:
         click.echo("\n".join(_sentences(one)))
+    for line in forgotten:
+        click.echo(line)
     if dry_run:
         click.echo("Nothing is changed.", err=True)
 
 
-def _ask(changes: Sequence[Change], question: str) -> None:
-    lines = [line for one in changes for line in _sentences(one)]
+def _ask(changes: Sequence[Change], forgotten: Sequence[str], question: str) -> None:
+    lines = [*(line for one in changes for line in _sentences(one)), *forgotten]
     if not sys.stdin.isatty():
         raise Failure(
             f"{'; '.join(lines)}; there is no terminal to ask on: give --yes if that is meant"

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from consumers.failure import Crashed
 from consumers.host import ConsumerFailed
 from reservation.errors import MessageError, ReservationError
 
@@ -59,7 +60,7 @@ class Group(click.Group):
 def _is_about_data(error: Exception) -> bool:
     if isinstance(error, ConsumerFailed):
         return not error.could_not_run
-    return isinstance(error, MessageError)
+    return isinstance(error, MessageError | Crashed)
 
 
 def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -43,7 +43,7 @@ def follow_until_stopped(
         Whether nothing that stands fails.
     """
     printed = _Printed(run, checked, prometheus, as_json)
-    with Stop() as stop:
+    with Stop(ends_process=True) as stop:
         follower = follow(run, printed, stop.wait, lambda spark: _interrupted(stop, spark))
         return printed.ended(follower)
 

@@ -5,8 +5,10 @@ import click
 from cli.changes import carry_out, chosen
 from cli.errors import debug_option
 from cli.options import app_options, database_option, json_option
+from consumers.foreign import naming
 from consumers.resting import find_resting, plan_partitions
 from reservation.app_path import load_component
+from reservation.order import check_order, check_waiting
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
 
@@ -30,7 +32,8 @@ def partitions(
 
     So many processes at most can share a category. No message is passed over, and none that was
     dealt with is read again. Refuses while a consumer of one of the categories runs anywhere, and
-    until every partition has come to where the furthest was when the number was last changed.
+    until every partition has come to where the furthest was when the number was last changed, and
+    where the commands of an entity would not stay in order.
 
     \b
     Examples:
@@ -39,9 +42,14 @@ def partitions(
     """
     component = load_component(app, app_dir)
     wanted = chosen(component, category)
+    for one in wanted:
+        check_order(component, one, number)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        changes = [
-            plan_partitions(find_resting(connection, component.name, one), number) for one in wanted
-        ]
+        groups = [find_resting(connection, component.name, one) for one in wanted]
+        with naming(app):
+            changes = [plan_partitions(group, number) for group in groups]
+        for group in groups:
+            after = min(group.positions)
+            check_waiting(connection, component, group.category, number, after)
         carry_out(connection, changes, None, as_json=as_json)

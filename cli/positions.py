@@ -6,14 +6,17 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from cli.changes import carry_out, check_category, chosen, yes_option
+from cli.changes import Forgetting, carry_out, check_category, chosen, counted, yes_option
 from cli.errors import Failure, Group, debug_option
 from cli.options import app_options, database_option, json_option, optional_app_options
 from cli.tables import console
+from consumers.foreign import naming
+from consumers.memory import remembered
 from consumers.resting import find_resting, plan_move
 from consumers.stored_positions import StoredPosition, read_positions
 from reservation.app_path import load_component
 from reservation.eventide import position_stream, stored_position
+from reservation.idempotence.naming import check_names
 from reservation.message import printable
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
@@ -95,37 +98,74 @@ def set_command(
             raise click.UsageError(
                 f"The partitions of {component.name} in {category} are 0 to {size - 1}"
             )
-        change = plan_move(connection, group, after)
+        with naming(app):
+            change = plan_move(connection, group, after)
         carry_out(connection, [change], None if yes else "Set it", as_json=as_json)
 
 
 @positions.command("reset")
 @app_options
 @click.argument("category", required=False)
+@click.option(
+    "--forget/--keep",
+    default=None,
+    help="What becomes of the processed messages, revisions, states and lost dead letters that the "
+    "consumers of APP remember. Needed where the store was cleared, restored or replaced.",
+)
 @database_option
 @yes_option
 @json_option
 @debug_option
 def reset_command(
-    app: str, app_dir: str, category: str | None, database_url: str, yes: bool, as_json: bool
+    app: str,
+    app_dir: str,
+    category: str | None,
+    forget: bool | None,
+    database_url: str,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Set the positions of the component APP to 0, in CATEGORY or in all that it reads.
 
     Every message is then redelivered. It says how many there are, and asks; where there is no
     terminal to ask on, --yes is needed. Refuses while a consumer of one of them runs anywhere.
 
+    Positions that were taken in another log mean that the store was cleared, restored or replaced.
+    What the consumers remember beside the log would then make new messages duplicates of messages
+    that are not there. --forget removes it: it is rebuilt from the log. --keep leaves it. See
+    docs/backup.md.
+
     \b
     Examples:
       reservation positions reset bank:account
       reservation positions reset bank:account accountTransaction --yes
+      reservation positions reset bank:account --forget
     """
     component = load_component(app, app_dir)
     wanted = chosen(component, category)
+    if forget and category is not None:
+        raise click.UsageError(
+            f"--forget is for all that {component.name} reads; leave {category} out"
+        )
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         groups = [find_resting(connection, component.name, one) for one in wanted]
+        asks = forget is None and any(group.foreign for group in groups)
+        known = remembered(connection, component) if forget or asks else {}
+        if asks and known:
+            raise Failure(
+                f"The positions of {component.name} are not of this store, and its consumers "
+                f"remember {counted(known)}, which may be of messages that are not in it; give "
+                f"--forget to remove that, or --keep to leave it; see docs/backup.md"
+            )
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]
-        carry_out(connection, changes, None if yes else "Set them to 0", as_json=as_json)
+        carry_out(
+            connection,
+            changes,
+            None if yes else "Set them to 0",
+            as_json=as_json,
+            forgetting=Forgetting(component, known) if forget else None,
+        )
 
 
 @positions.command("import")
@@ -159,7 +199,9 @@ def import_command(
     is the next one here. Eventide stores it after every 100 messages, so up to 99 that it has
     handled are redelivered. Of a group the lowest position is taken.
 
-    Where a consumer of ours is beyond 0 already, it refuses unless there is --yes.
+    Where a consumer of ours is beyond 0 already, it refuses unless there is --yes. It also refuses
+    where the store has reservations under other names than APP declares, because what is handled
+    again would take effect again: name the former form with formerly= in reserve.
 
     \b
     Examples:
@@ -171,6 +213,7 @@ def import_command(
     changes = []
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
+        check_names(connection, component, entirely=True)
         for one in read:
             theirs = stored_position(connection, one, identifiers)
             if theirs is None:
@@ -183,7 +226,8 @@ def import_command(
                     f"already, and {theirs.stream_name} holds {theirs.position:,}; give --yes if "
                     f"that is to take its place"
                 )
-            changes.append(plan_move(connection, group, after))
+            with naming(app):
+                changes.append(plan_move(connection, group, after))
             click.echo(f"{printable(theirs.stream_name)}: {theirs.position:,}", err=True)
         if not changes:
             looked = [position_stream(one, who) for one in read for who in identifiers or (None,)]
@@ -207,7 +251,7 @@ def _table(stored: list[StoredPosition]) -> Table:
             Text(printable(one.consumer)),
             Text(printable(one.category)),
             f"{one.partition} of {one.partitions}",
-            f"{one.position:,}",
+            f"{one.position:,}{', not of this store' if one.foreign else ''}",
             str(one.epoch),
             Text(_holder(one)),
             "never" if one.updated_at is None else f"{one.updated_at:%Y-%m-%d %H:%M:%S}",
@@ -228,6 +272,8 @@ def _as_json(one: StoredPosition) -> dict[str, object]:
         "partition": one.partition,
         "partitions": one.partitions,
         "position": one.position,
+        "messageId": one.message_id and str(one.message_id),
+        "foreign": one.foreign,
         "carried": one.carried,
         "epoch": one.epoch,
         "holder": one.holder and {"process": one.holder.process, "gone": one.holder.gone},

@@ -5,17 +5,20 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from psycopg import Connection
 
-from cli.errors import debug_option
+from cli.errors import Failure, debug_option
 from cli.extras import require_extras
 from cli.options import database_option, json_option, optional_app_options
+from consumers.stored_positions import read_positions
 from reservation.app_path import load_component
 from reservation.component import Component
+from reservation.errors import ForeignPositionError
 from reservation.idempotence.pruning import (
     ALWAYS,
-    Archive,
     Prune,
     Pruned,
     prune_archived,
@@ -23,7 +26,14 @@ from reservation.idempotence.pruning import (
     prune_states,
 )
 from reservation.store.connection import connect
+from reservation.store.identity import store_id
 from reservation.store.install import check_installed
+
+if TYPE_CHECKING:
+    from spark_jobs.archived import Archive
+
+# How many messages that differ are named in the one line of the error; with --json all are.
+_NAMED = 20
 
 _TAKES_EFFECT_AGAIN = (
     "A reissue of a command whose reservation is removed takes effect again, and `reservation "
@@ -101,7 +111,8 @@ def prune(
     effect again.
 
     Archived commands go only if it is said where the archive is, and never the last of a stream.
-    Nothing goes then that is not archived.
+    Nothing goes then that is not archived. Each message is compared with the archive; what differs
+    stays and is named, and the exit status is 2.
 
     Consumers may run meanwhile. All of it happens in small transactions, and can be stopped and
     started again at any time. Needs the owner of the store.
@@ -117,35 +128,54 @@ def prune(
         if app is None and value is not None:
             raise click.UsageError(f"--{name} needs APP, as in bank:account")
     things: list[Prune] = list(ALWAYS)
+    archive = None
     if app is not None:
         component = load_component(app, app_dir)
         things.append(prune_states(component))
         if archived is not None:
-            things = [prune_archived(component, _archive(archived, component), reservations)]
+            archive = _archive(archived, component)
+            things = [prune_archived(component, archive, reservations)]
         elif reservations is not None:
             things.append(prune_reservations(component, reservations))
         if reservations is not None and not as_json:
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
+    differing: list[int] = []
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
+        if archive is not None:
+            store = store_id(connection)
+            archive.require_store(None if store is None else str(store))
+        if app is not None:
+            _refuse_foreign(connection, component, app)
         for step in (step for thing in things for step in thing(connection, apply, batch_size)):
             key = step.kind, step.of, step.unit
             totals[key] = totals.get(key, 0) + step.count
+            differing += step.differing
             if step.note:
                 notes.append(step)
             elif apply and not as_json:
                 count = _counted(totals[key], step.unit)
                 click.echo(f"{step.kind} of {step.of}: {count}", err=True)
     if as_json:
-        click.echo(json.dumps(_as_json(apply, totals, notes, reservations)))
+        told = _as_json(apply, totals, notes, reservations)
+        click.echo(json.dumps(told if archive is None else {**told, "differing": differing}))
     else:
         click.echo("\n".join(_sentences(apply, totals, notes)))
+    if differing:
+        raise Failure(_differing(differing, archived))
 
 
-def _archive(folder: Path, component: Component) -> Archive:
-    """Return what tells what is in an archive."""
+def _refuse_foreign(connection: Connection[Any], component: Component, app: str) -> None:
+    """Refuse to prune by positions that were taken in another log."""
+    for one in read_positions(connection, component):
+        if one.foreign:
+            raise ForeignPositionError(one.consumer, one.category, one.position, app)
+
+
+def _archive(folder: Path, component: Component) -> "Archive":
+    """Return an archive, whose files are those that were archived."""
     require_extras("spark")
     from spark_jobs.archived import there
     from spark_jobs.declaration import Declaration
@@ -166,6 +196,16 @@ def _sentences(
         yield f"Nothing {'was' if apply else 'is'} to be removed."
     elif not apply:
         yield "Nothing is changed; do so with --apply."
+
+
+def _differing(positions: list[int], archived: Path | None) -> str:
+    named = ", ".join(str(position) for position in positions[:_NAMED])
+    more = f" and {len(positions) - _NAMED:,} more" if len(positions) > _NAMED else ""
+    return (
+        f"Kept {_counted(len(positions), 'messages')} of the store, because the archive in "
+        f"{archived} has something else at the same global position: {named}{more}; find out which "
+        f"of the two was changed"
+    )
 
 
 def _counted(count: int, unit: str) -> str:

@@ -88,6 +88,11 @@ def _file(name: str, what: str) -> Callable[[F], F]:
     help="Keep in this folder what was read, and read only what is new.",
 )
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Compare all that --state keeps with the store, which reads everything.",
+)
+@click.option(
     "--jdbc",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="JAR",
@@ -134,6 +139,7 @@ def reconcile(
     fail_on: str,
     warn: str | None,
     state: Path | None,
+    verify: bool,
     jdbc: Path | None,
     follow: bool,
     archive: Path | None,
@@ -176,7 +182,10 @@ def reconcile(
             archive=archive,
             jdbc=jdbc,
             remote=remote,
+            verify=verify,
         )
+    if verify and state is None:
+        raise click.UsageError("--verify compares what --state keeps; name its folder with --state")
     require_extras("spark", *(["connect"] if remote else []))
     clear_away_on_sigterm()
     checked = thresholds.parse(fail_on)
@@ -191,6 +200,7 @@ def reconcile(
         grace=grace,
         details=details or html is not None,
         state=state,
+        verify=verify,
         jdbc=jdbc,
         archive=archive,
         master=master,

@@ -1,18 +1,25 @@
 """``reservation start``: run a component's consumers."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import click
+from psycopg import Connection
 
 from cli.errors import debug_option
 from cli.extras import require_extras
 from cli.options import app_options, database_option
 from consumers.group import Share
 from consumers.host import Address, Assignment, run
-from consumers.logs import configure_logs
+from consumers.logs import Log, configure_logs
+from consumers.stored_positions import StoredPosition, read_positions
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from reservation.idempotence.naming import check_names
+from reservation.order import check_order, check_waiting
 from reservation.store.connection import connect
-from reservation.store.install import check_installed
+from reservation.store.preconditions import check_preconditions
 
 # How many parts a category has, unless it is said, once several processes share it: enough for some
 # processes more, and few enough to be seen at a glance.
@@ -112,10 +119,14 @@ def start(
 
     Processes with the same component and database share its categories, started here with
     --workers or elsewhere. Each takes its fair share of the parts, and hands over or takes over
-    within seconds when others come or go. One that finds no part free stands by.
+    within seconds when others come or go. One that finds no part free stands by. There are as many
+    parts as when the category was first consumed, until `reservation partitions` changes that.
 
     Told to stop, a consumer finishes the batch in hand. If that takes longer than the grace, or
     there is a second signal, the batch is rolled back and read again at the next start.
+
+    Where the store has reservations under other names than APP declares, it refuses, because
+    reissues of their commands would take effect again: name the former form with formerly=.
 
     A database that goes away while they run is waited for, for as long as it takes.
 
@@ -138,8 +149,19 @@ def start(
     configure_logs(level=log_level)
     share = _share(workers, partitions, member, size)
     component = load_component(app, app_dir)
-    with connect(database_url) as connection:
-        check_installed(connection)
+    categories = _categories(component, only)
+    with connect(database_url, autocommit=True) as connection:
+        check_preconditions(connection)
+        check_names(connection, component)
+        sizes = _sizes(connection, component, categories, share)
+    for category, size in sizes.items():
+        if workers > size:
+            Log(component.name, category).warning(
+                "workers_without_partition",
+                workers=workers,
+                partitions=size,
+                hint=f"stop the consumers and run `reservation partitions {app} {workers}`",
+            )
     run(
         [
             Assignment(
@@ -154,7 +176,7 @@ def start(
                 share,
                 stop_on_error,
             )
-            for category in _categories(component, only)
+            for category in categories
             for _ in range(workers)
         ],
         None if metrics_port is None else Address(metrics_host, metrics_port),
@@ -172,6 +194,28 @@ def _share(workers: int, partitions: int | None, member: int | None, size: int |
     if member >= size:
         raise click.UsageError(f"The members of a group of {size} are 0 to {size - 1}")
     return Share(size, member)
+
+
+def _sizes(
+    connection: Connection[Any], component: Component, categories: Sequence[str], share: Share
+) -> dict[str, int]:
+    """Return how many partitions each category has, or will have.
+
+    Raises:
+        GroupError: a category has several in which an entity's messages would not stay in order.
+    """
+    positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
+    for one in read_positions(connection, component):
+        if one.category in positions and one.updated_at is not None:
+            positions[one.category].append(one)
+    sizes = {}
+    for category, known in positions.items():
+        size = known[0].partitions if known else share.partitions or share.to_begin_with
+        check_order(component, category, size)
+        after = min((one.position for one in known), default=0)
+        check_waiting(connection, component, category, size, after)
+        sizes[category] = size
+    return sizes
 
 
 def _categories(component: Component, only: str | None) -> list[str]:

@@ -21,7 +21,7 @@ from consumers.status import Lag, PartitionStatus, Status, read_status
 from consumers.stored_positions import Holder
 from reservation.app_path import load_component
 from reservation.component import Component
-from reservation.errors import DatabaseUnavailableError
+from reservation.errors import DatabaseUnavailableError, ForeignPositionError
 from reservation.message import printable
 from reservation.store.connection import connect
 from reservation.store.install import check_installed
@@ -52,7 +52,9 @@ def status(
     and how old the oldest is, which process holds it, when it last committed, and its dead letters.
     All of it is one snapshot, and needs no more rights than an auditor has.
 
-    No more than 100,000 messages are counted; 100,000+ means that there may be more.
+    No more than 100,000 messages are counted; 100,000+ means that there may be more. A position
+    that was taken in another log, before the store was cleared, restored or replaced, is named with
+    the command that helps.
 
     \b
     Examples:
@@ -66,13 +68,13 @@ def status(
         raise click.UsageError("--watch needs a terminal; leave it out, and look again later")
     component = None if app is None else load_component(app, app_dir)
     if watch is not None:
-        _watch(database_url, component, watch)
+        _watch(database_url, component, watch, app)
         return
     seen = _look(database_url, component)
     if as_json:
         click.echo(json.dumps(_as_json(seen)))
     else:
-        console().print(_render(seen))
+        console().print(_render(seen, app=app))
 
 
 def _look(database_url: str, component: Component | None) -> Status:
@@ -81,7 +83,9 @@ def _look(database_url: str, component: Component | None) -> Status:
         return read_status(connection, component)
 
 
-def _watch(database_url: str, component: Component | None, interval: float) -> None:
+def _watch(
+    database_url: str, component: Component | None, interval: float, app: str | None
+) -> None:
     """Show a table that is renewed, until interrupted; that is its end, and no failure.
 
     A database that goes away meanwhile is waited for: that is when somebody watches.
@@ -93,7 +97,7 @@ def _watch(database_url: str, component: Component | None, interval: float) -> N
         with Live(console=Console(), auto_refresh=False, screen=False) as live:
             problem = None
             while True:
-                live.update(_render(seen, problem), refresh=True)
+                live.update(_render(seen, problem, app), refresh=True)
                 time.sleep(interval if problem is None else max(interval, backoff.next()))
                 try:
                     seen, problem = _look(database_url, component), None
@@ -104,13 +108,22 @@ def _watch(database_url: str, component: Component | None, interval: float) -> N
         return
 
 
-def _render(seen: Status, problem: str | None = None) -> RenderableType:
-    if problem is not None:
-        notice = Text(f"As of {_when(seen.time)}. {printable(problem)}", style="bold red")
-        return Group(_table(seen), notice)
-    if not seen.partitions:
+def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
+    if not seen.partitions and problem is None:
         return Text("No consumer was ever run on this store.")
-    return _table(seen)
+    notices = [str(error) for error in _foreign(seen, app)]
+    if problem is not None:
+        notices.append(f"As of {_when(seen.time)}. {printable(problem)}")
+    return Group(_table(seen), *(Text(notice, style="bold red") for notice in notices))
+
+
+def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
+    """Return what is wrong with each consumer whose position was taken in another log."""
+    reached: dict[tuple[str, str], int] = {}
+    for stored in (one.stored for one in seen.partitions if one.stored.foreign):
+        reads = printable(stored.consumer), printable(stored.category)
+        reached[reads] = max(stored.position, reached.get(reads, 0))
+    return [ForeignPositionError(*reads, position, app) for reads, position in reached.items()]
 
 
 def _table(seen: Status) -> Table:
@@ -135,7 +148,7 @@ def _table(seen: Status) -> Table:
             Text(f"{one.stored.partition} of {one.stored.partitions}"),
             Text(f"{one.stored.position:,}"),
             Text(f"{one.head:,}"),
-            _lag(one.lag),
+            Text("not of this store", style="bold red") if one.stored.foreign else _lag(one.lag),
             Text("" if one.lag.seconds is None else _age(one.lag.seconds)),
             _holder(one.stored.holder),
             Text("never" if one.stored.updated_at is None else _when(one.stored.updated_at)),
@@ -180,6 +193,7 @@ def _when(moment: datetime) -> str:
 def _as_json(seen: Status) -> dict[str, object]:
     return {
         "time": seen.time.isoformat(),
+        "storeId": str(seen.store_id),
         "partitions": [
             {
                 "consumer": one.stored.consumer,
@@ -187,6 +201,8 @@ def _as_json(seen: Status) -> dict[str, object]:
                 "partition": one.stored.partition,
                 "partitions": one.stored.partitions,
                 "position": one.stored.position,
+                "messageId": one.stored.message_id and str(one.stored.message_id),
+                "foreign": one.stored.foreign,
                 "epoch": one.stored.epoch,
                 "head": one.head,
                 "lagMessages": one.lag.messages,

@@ -9,6 +9,7 @@ import click
 from cli.errors import Failure, Group, debug_option
 from cli.notices import notices
 from cli.options import database_option, json_option
+from cli.repair import repair
 from reservation.store.connection import connect
 from reservation.store.install import Detached, Installed, attach, attached, detach, install
 from reservation.store.roles import Grants, Kind, grant
@@ -21,6 +22,7 @@ def store() -> None:
 
 
 store.add_command(notices)
+store.add_command(repair)
 
 
 @store.command("install")
@@ -31,8 +33,8 @@ def install_command(database_url: str, as_json: bool) -> None:
     """Put the message store into a database.
 
     Adds the schemas message_store, which any Message DB client can use, and reservation, where the
-    consumers keep their positions. What is there already is left as it is. All of it happens in one
-    transaction.
+    consumers keep their positions. What is there already is left as it is, and a function that is
+    missing is made again. All of it happens in one transaction.
 
     \b
     Examples:
@@ -156,6 +158,7 @@ def _print_installed(installed: Installed, as_json: bool) -> None:
                     "reservation": {
                         "fromVersion": installed.from_version,
                         "version": installed.to_version,
+                        "restored": installed.restored,
                     },
                 }
             )
@@ -169,6 +172,11 @@ def _installed_sentences(installed: Installed) -> list[str]:
     lines = [f"message_store {installed.message_store_version}: {did}"]
     if installed.from_version is None:
         lines.append(f"reservation {installed.to_version}: installed")
+    elif installed.restored:
+        functions = (
+            "1 function was" if installed.restored == 1 else f"{installed.restored} functions were"
+        )
+        lines.append(f"reservation {installed.to_version}: {functions} missing, made again")
     elif installed.from_version == installed.to_version:
         lines.append(f"reservation {installed.to_version}: was there already, left as it is")
     else:
