@@ -40,12 +40,15 @@ def address_for_workers(database_url: str) -> str | None:
             value = os.environb.get(option.envvar)
         if not value:
             continue
-        if not _may_be_told(option):
+        if is_secret(option):
             return None
         told[option.keyword.decode()] = value.decode()
     return make_conninfo("", **told)
 
 
-def _may_be_told(option: pq.ConninfoOption) -> bool:
-    # libpq marks secrets with an asterisk, and SCRAM's keys and others for debugging with a D.
-    return option.dispchar == b""
+def is_secret(option: pq.ConninfoOption) -> bool:
+    """Tell whether libpq calls an option secret.
+
+    It marks secrets with an asterisk, and SCRAM's keys and others for debugging with a D.
+    """
+    return option.dispchar != b""

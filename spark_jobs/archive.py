@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from reservation.component import Component
 from spark_jobs import archived, sums
-from spark_jobs.archived import Archive, Kept, Part
+from spark_jobs.archive_manifest import Kept, Part
+from spark_jobs.archived import Archive
 from spark_jobs.columns import Query
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.run import Run, working
@@ -91,6 +92,7 @@ def archive(
         ArchiveError: the archive can not be gone on from.
         SparkJobError: the job did not come to its end.
     """
+    archived.refuse_others(folder)
     with working(run, watch) as (snapshot, spark):
         return in_session(run.component, folder, before, snapshot, spark)
 
@@ -104,14 +106,14 @@ def in_session(
 ) -> Result:
     """Do the same in a session and under a snapshot that are there."""
     declaration = Declaration.of(component)
-    with archived.opened(folder, component.name, declaration.to_json()) as archive:
+    with archived.opened(folder, component.name, declaration.to_json()) as (archive, lock):
         archive.check(snapshot, component.command_category)
         lasts = _lasts(archive, component, before, snapshot)
-        differences = [f"{path} is not what was archived" for path in archive.damaged()]
+        differences = [f"{fault.path} {fault.what}" for fault in archive.faults()]
         added: dict[str, Part] = {}
         if lasts and not differences:
             until = {category: position for category, (position, _) in lasts.items()}
-            written = archive.begin()
+            written = archive.begin(lock)
             write(spark, snapshot, declaration, written, after=archive.after, until=until)
             files = archived.files_in(written)
             expected = {
@@ -125,7 +127,14 @@ def in_session(
             differences = verified(spark, written, expected)
             if not differences:
                 added = _parts(expected, lasts)
-                archive.put(written, files, time=snapshot.time, before=before, categories=added)
+                archive.put(
+                    written,
+                    files,
+                    time=snapshot.time,
+                    before=before,
+                    categories=added,
+                    store=snapshot.store,
+                )
         return Result(
             component.name,
             snapshot.time,

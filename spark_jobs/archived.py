@@ -3,14 +3,16 @@
     run=000001/_manifest.json
     run=000001/category=account%3Acommand/day=2026-01-01/part-….zstd.parquet
 
-A run writes beside these, in a folder that no reader looks into. Its manifest is written last, and
-then the whole takes its name at once, so a run that dies on the way leaves the archive as it was.
-The manifest tells how much there is and what it adds up to, and the size and the digest of every
-file, by which damage is found later without the store.
+A run writes beside these, in a folder that no reader looks into and that the file ``_LOCK`` names,
+so that the next run may remove it. Its manifest is written last, and then the whole takes its name
+at once, so a run that dies on the way leaves the archive as it was. The manifest tells how much
+there is and what it adds up to, and the size and the digest of every file, by which damage is found
+later without the store.
 """
 
-import hashlib
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,73 +23,27 @@ from urllib.parse import unquote
 
 import msgspec
 
+from reservation.idempotence.pruning import Portion
+from spark_jobs import files as data_files
+from spark_jobs.archive_manifest import Manifest, Part
+from spark_jobs.archived_messages import portions
+from spark_jobs.declaration import Declaration
 from spark_jobs.errors import ArchiveError, SparkJobError
-from spark_jobs.locked import locked
+from spark_jobs.files import Fault, File
+from spark_jobs.locked import Lock, locked, require_empty
 
 if TYPE_CHECKING:
     from spark_jobs.snapshot import Snapshot
 
-_VERSION = 1
+_VERSION = 2
+# In the first form, ``content`` is a hash of another kind (`spark_jobs.content`), and the
+# declaration says nothing of the kinds of fields.
+_FORMER = 1
 _MANIFEST = "_manifest.json"
-_NEW = ".new"
+_LOCK = "_LOCK"
 
 # About as many messages as a small log has (`spark_jobs.size`).
 _FEW = 200_000
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """How many messages there are, and what their hashes add up to (`spark_jobs.sums`)."""
-
-    count: int
-    hash: str
-
-
-class Part(msgspec.Struct, frozen=True):
-    """What a run has put there of a category.
-
-    Attributes:
-        first, last: the global positions of the first and last message.
-        last_id: the id of the last one.
-        kept: all of it.
-        days: the same by day.
-    """
-
-    first: int
-    last: int
-    last_id: str
-    kept: Kept
-    days: dict[str, Kept]
-
-
-class File(msgspec.Struct, frozen=True):
-    """A file as it was written: its size in bytes, and its SHA-256."""
-
-    size: int
-    digest: str
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """What a run says of itself.
-
-    Attributes:
-        version: of the archive's form.
-        component: whose messages they are.
-        declaration: how its keys were made.
-        run: the run's number, from 1.
-        time: when the snapshot was taken that it read.
-        before: what all messages are older than.
-        categories: what there is of each.
-        files: every file, by its path within the run's folder.
-    """
-
-    version: int
-    component: str
-    declaration: str
-    run: int
-    time: datetime
-    before: datetime
-    categories: dict[str, Part]
-    files: dict[str, File]
 
 
 class Archive:
@@ -108,6 +64,11 @@ class Archive:
                 raise ArchiveError(
                     f"The archive in {folder} lacks {_name(number)}; put it back from a copy"
                 )
+            if path.is_symlink():
+                raise ArchiveError(
+                    f"The archive in {folder} has a symbolic link instead of the folder "
+                    f"{path.name}; put the folder itself in its place"
+                )
             self.runs.append(self._manifest(path))
 
     def _manifest(self, path: Path) -> Manifest:
@@ -118,22 +79,38 @@ class Archive:
                 f"The archive in {self.folder} can not be read ({error}); put {path.name} back "
                 f"from a copy"
             ) from error
-        if manifest.version != _VERSION:
+        if manifest.version not in (_VERSION, _FORMER):
             raise ArchiveError(
                 f"The archive in {self.folder} has form {manifest.version}, this package knows "
                 f"{_VERSION}; name another folder"
+            )
+        if manifest.version != _FORMER and manifest != manifest.digested():
+            raise ArchiveError(
+                f"The archive in {self.folder} has a manifest in {path.name} that was changed "
+                f"after it was written; put it back from a copy"
+            )
+        if manifest.run != len(self.runs) + 1:
+            raise ArchiveError(
+                f"The archive in {self.folder} has the manifest of run {manifest.run} in "
+                f"{path.name}; put it back from a copy"
             )
         if manifest.component != self._component:
             raise ArchiveError(
                 f"The archive in {self.folder} is of the component {manifest.component!r}, not "
                 f"{self._component!r}; name another folder"
             )
-        if manifest.declaration != self._declaration:
+        if not self._is_same(manifest):
             raise ArchiveError(
                 f"The archive in {self.folder} was made when the component declared its keys "
                 f"otherwise; use it with the code of then, and begin another folder with this one"
             )
         return manifest
+
+    def _is_same(self, manifest: Manifest) -> bool:
+        if manifest.version == _FORMER:
+            former = Declaration.from_json(manifest.declaration)
+            return Declaration.from_json(self._declaration).keeps(former)
+        return manifest.declaration == self._declaration
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message here, or 0 and None."""
@@ -167,6 +144,11 @@ class Archive:
         return sum(self.counts.values()) < _FEW
 
     @property
+    def former(self) -> list[int]:
+        """The numbers of the runs whose digests of contents have to be made anew."""
+        return [one.run for one in self.runs if one.version == _FORMER]
+
+    @property
     def folders(self) -> list[str]:
         """Where the files of each run are."""
         return [str(self.folder / _name(one.run)) for one in self.runs]
@@ -181,6 +163,7 @@ class Archive:
         Raises:
             ArchiveError: it is another one.
         """
+        self.require_store(snapshot.store)
         position, message_id = self.head(category)
         if message_id is not None and not snapshot.holds(position, message_id):
             raise ArchiveError(
@@ -188,48 +171,74 @@ class Archive:
                 f"{self.folder}: it is another store, or messages were deleted; name another folder"
             )
 
-    def damaged(self, *, by_size: bool = False) -> list[str]:
-        """Return the files that are not what was written, by their paths within the archive.
+    def require_store(self, store: str | None) -> None:
+        """Make sure that the archive is not of a store that has another id.
 
         Args:
-            by_size: whether it is enough that they are there, and of the same size.
+            store: the id of the store; None if it has none.
+
+        Raises:
+            ArchiveError: it is.
         """
-        return [
-            f"{_name(one.run)}/{path}"
+        for one in self.runs:
+            if store is not None and one.store not in (None, store):
+                raise ArchiveError(
+                    f"The archive in {self.folder} is of the store {one.store}, and this store is "
+                    f"{store}; name another database, or another folder"
+                )
+
+    def faults(self) -> list[Fault]:
+        """Return in what the files differ from those that were archived, by their digests."""
+        runs = {path.parent.name for path in self.folder.glob(f"run=*/{_MANIFEST}")}
+        beside = [
+            Fault(path, "is not listed in a manifest", is_foreign=True)
+            for path in data_files.data_files(self.folder)
+            # What a run puts there meanwhile has a manifest too.
+            if path.partition("/")[0] not in runs
+        ]
+        return beside + [
+            Fault(f"{_name(one.run)}/{fault.path}", fault.what, fault.is_foreign)
             for one in self.runs
-            for path, file in one.files.items()
-            if not _is_whole(self.folder / _name(one.run) / path, file, by_size=by_size)
+            for fault in data_files.faults(self.folder / _name(one.run), one.files)
         ]
 
-    def ids(self, category: str, number: int) -> Iterator[tuple[list[int], list[str]]]:
-        """Give the global positions and ids of a category's messages, in portions.
+    def require_whole(self) -> None:
+        """Make sure that the files are those that were archived, by their digests.
+
+        Raises:
+            ArchiveError: one is missing, has changed, or does not belong there.
+        """
+        found = self.faults()
+        for fault in found[:1]:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            mend = "move it away" if fault.is_foreign else "put it back from a copy"
+            raise ArchiveError(f"{self.folder / fault.path} {fault.what}; {mend}{more}")
+
+    def portions(self, category: str, number: int) -> Iterator[Portion]:
+        """Return a category's messages in portions; see `spark_jobs.archived_messages`.
 
         Args:
             category: the category.
             number: how many a portion holds at most.
 
         Raises:
-            ArchiveError: a file is not what was written; nothing of it is given.
+            ArchiveError: a file cannot be read.
         """
-        from pyarrow.parquet import ParquetFile
-
         for one in self.runs:
-            for path, file in sorted(one.files.items()):
-                if unquote(path.partition("/")[0]) != f"category={category}":
-                    continue
-                place = self.folder / _name(one.run) / path
-                if not _is_whole(place, file, by_size=False):
-                    raise ArchiveError(f"{place} is not what was archived; put it back from a copy")
-                with ParquetFile(place) as opened:
-                    for batch in opened.iter_batches(number, columns=["global_position", "id"]):
-                        positions, ids = batch.columns
-                        yield positions.to_pylist(), ids.to_pylist()
+            for path in sorted(one.files):
+                if unquote(path.partition("/")[0]) == f"category={category}":
+                    yield from portions(self.folder / _name(one.run) / path, number)
 
-    def begin(self) -> Path:
-        """Return the folder that the next run is to write, which is not there yet."""
-        beside = self.folder / _NEW
-        beside.mkdir()
-        return beside / _name(len(self.runs) + 1)
+    def begin(self, lock: Lock) -> Path:
+        """Return the folder that the next run is to write, which is not there yet.
+
+        Args:
+            lock: of the archive; it notes what is to be removed if the run dies.
+        """
+        beside = f".new-{secrets.token_hex(4)}"
+        lock.note(beside)
+        (self.folder / beside).mkdir(mode=0o700)
+        return self.folder / beside / _name(len(self.runs) + 1)
 
     def put(
         self,
@@ -239,13 +248,14 @@ class Archive:
         time: datetime,
         before: datetime,
         categories: Mapping[str, Part],
+        store: str | None,
     ) -> None:
         """Let what was written be a part of the archive, once it is sure to stay.
 
         Args:
             written: the folder that `begin` gave.
             files: what `files_in` gave of it.
-            time, before, categories: as in `Manifest`.
+            time, before, categories, store: as in `Manifest`.
         """
         manifest = Manifest(
             version=_VERSION,
@@ -256,8 +266,10 @@ class Archive:
             before=before,
             categories=dict(categories),
             files=dict(files),
-        )
+            store=store,
+        ).digested()
         (written / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        data_files.make_private(written)
         for path in [*written.rglob("*"), written]:
             _sync(path)
         written.replace(self.folder / _name(manifest.run))
@@ -266,21 +278,42 @@ class Archive:
 
 
 @contextmanager
-def opened(folder: Path, component: str, declaration: str) -> Iterator[Archive]:
+def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Archive, Lock]]:
     """Open an archive, or the place for one, to the exclusion of other runs.
 
     What a run left that died is removed.
 
     Raises:
-        ArchiveError: it is in use, another component's, or can not be read or made.
+        ArchiveError: it is in use, another component's, holds something else, or can not be read
+            or made.
     """
-    with locked(folder, "_LOCK", "archive", ArchiveError):
+    refuse_others(folder)
+    with locked(folder, _LOCK, "archive", ArchiveError) as lock:
         archive = Archive(folder, component, declaration)
-        shutil.rmtree(folder / _NEW, ignore_errors=True)
+        _remove_new(folder, lock)
         try:
-            yield archive
+            yield archive, lock
         finally:
-            shutil.rmtree(folder / _NEW, ignore_errors=True)
+            _remove_new(folder, lock)
+
+
+def refuse_others(folder: Path) -> None:
+    """Refuse a folder that holds something, but no archive.
+
+    Raises:
+        ArchiveError: it does.
+    """
+    if not any(folder.glob(f"run=*/{_MANIFEST}")):
+        require_empty(folder, _LOCK, (), "archive", ArchiveError)
+
+
+def _remove_new(folder: Path, lock: Lock) -> None:
+    """Remove what a run began to write, which the lock names."""
+    name = lock.noted
+    if name is not None and re.fullmatch(r"\.new-[0-9a-f]{8}", name):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        if not (folder / name).exists():
+            lock.note(None)
 
 
 def there(
@@ -294,8 +327,8 @@ def there(
         as_of: what runs have put there that read the store later does not count.
 
     Raises:
-        ArchiveError: there is none, it is another component's, or can not be read, or files are
-            missing.
+        ArchiveError: there is none, it is another component's, or can not be read, or its files
+            are not those that were archived.
     """
     archive = Archive(folder, component, declaration)
     if as_of is not None:
@@ -305,8 +338,7 @@ def there(
             f"There is no archive in {folder}; make one with `reservation archive`, or name the "
             f"folder in which it is"
         )
-    for path in archive.damaged(by_size=True):
-        raise ArchiveError(f"{folder / path} is not what was archived; put it back from a copy")
+    archive.require_whole()
     return archive
 
 
@@ -316,29 +348,13 @@ def files_in(written: Path) -> dict[str, File]:
     Raises:
         SparkJobError: they are not here, because Spark's workers wrote them where they are.
     """
-    found = {}
-    for path in written.rglob("*.parquet"):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found[str(path.relative_to(written))] = File(path.stat().st_size, digest)
+    found = data_files.listed(written, data_files.data_files(written))
     if not found:
         raise SparkJobError(
             f"What was to be written to {written.parent.parent} is not here: Spark's workers are "
             f"on other machines; name a place on storage that they and this machine share"
         )
     return found
-
-
-def _is_whole(path: Path, file: File, *, by_size: bool) -> bool:
-    try:
-        if path.stat().st_size != file.size:
-            return False
-        if by_size:
-            return True
-        with path.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest() == file.digest
-    except OSError:
-        return False
 
 
 def _name(run: int) -> str:

@@ -5,6 +5,7 @@ by a worker. The source (`spark_jobs.source`) does the same for everybody, but S
 processes of Python at each read to ask it what it would give.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from spark_jobs import reading, signs
 from spark_jobs.columns import Query
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.options import arrow_schema
+from spark_jobs.progress import Progress
 from spark_jobs.session import parallelism
 from spark_jobs.snapshot import Snapshot
 
@@ -49,9 +51,20 @@ class Categories:
         queries = made.queries(categories, columns, self.declaration, firsts_of)
         return self._read(queries, made.types_of(columns))
 
-    def signs(self, component: Component) -> DataFrame:
-        """Return the signs of a component's messages, as the server makes them."""
-        queries = [signs.Query.of(name, component) for name in categories_of(component)]
+    def signs(self, component: Component, progress: Progress) -> DataFrame:
+        """Return the signs of a component's messages, as the server makes them.
+
+        Args:
+            component: the component.
+            progress: how far the consumers are that the signs will be marked with.
+        """
+        seed, types = secrets.randbits(63), list(signs.TYPES)
+        queries = [
+            signs.Query(
+                name, types, self.declaration, component=component, seed=seed, progress=progress
+            )
+            for name in categories_of(component)
+        ]
         return self._read(queries, signs.TYPES)
 
     def _read(self, queries: Sequence[Query], types: Mapping[str, str]) -> DataFrame:

@@ -81,7 +81,7 @@ def _rehearse(spark: "SparkSession") -> None:
     read = Rows(messages)
     progress = Progress({component.command_category: Consumed(1, letters=[2])})
     reconciling, following = Reconcile(component, "", None), Effects(component)
-    by_signs = Sifted(signs.of_messages(read, component, "", None), lambda _: read)
+    by_signs = Sifted(signs.of_messages(read, component, progress, "", None), lambda _: read)
     for sifted in (None, by_signs):
         whole = Whole(read, progress, sifted)
         whole.take(reconciling)

@@ -23,6 +23,7 @@ MESSAGE = {
 MADE = {
     "causation": "bigint",
     "sender": "string",
+    "entity_id": "string",
     "key_category": "string",
     "key_stream": "string",
     "is_copy": "boolean",
@@ -67,8 +68,12 @@ def expression(name: str, category: sql.Composable, declaration: Declaration) ->
             {type_: sql.Literal(key.category) for type_, key in keys.items()}
         ),
         "key_streams": by_type({type_: _key_stream(key) for type_, key in keys.items()}),
+        "copied_to": by_type(
+            {type_: _is_copied_to(key) for type_, key in keys.items() if key.within}
+        ),
         "within": _texts([type_ for type_, key in keys.items() if key.within]),
         "by_function": _texts(declaration.by_function),
+        "id": sql.Literal(declaration.id),
         "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
     }
     return _sql(_COLUMNS[name]).format(**values)
@@ -165,20 +170,36 @@ def _messages(
     )
 
 
-def _key_stream(key: DeclaredKey) -> sql.Composable:
-    """Return what makes the stream that a key names, NULL where one of its parts is unusable."""
+def _key_stream(key: DeclaredKey, sent_to: str = "sent_to") -> sql.Composable:
+    """Return what makes the stream that a key names, NULL where one of its parts is unusable.
+
+    Args:
+        key: how it is made.
+        sent_to: the query that gives the stream of the command, beneath which a copy may be.
+    """
     parts = [
-        _sql(_COLUMNS["part"]).format(
+        _sql(_COLUMNS[f"part_{kind}"]).format(
             field=sql.Literal(field),
             # The last part may hold what separates the others.
             plus_allowed=sql.Literal(n == len(key.fields) and not key.within),
         )
-        for n, field in enumerate(key.fields, start=1)
+        for n, (field, kind) in enumerate(zip(key.fields, key.kinds, strict=True), start=1)
     ]
-    if not parts or key.by_function:
+    if not parts:
         return sql.SQL("NULL::text")
-    prefix = _sql(_COLUMNS["beneath"]) if key.within else sql.Literal(f"{key.category}-")
+    prefix = _beneath(sent_to) if key.within else sql.Literal(f"{key.category}-")
     return sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
+
+
+def _beneath(sent_to: str) -> sql.Composable:
+    return _sql(_COLUMNS["beneath"]).format(sent_to=_sql(_COLUMNS[sent_to]))
+
+
+def _is_copied_to(key: DeclaredKey) -> sql.Composable:
+    """Return what tells whether a message is where its reservation would be."""
+    if key.by_function:
+        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source"))
+    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source"))
 
 
 def by_type(values: dict[str, sql.Composable]) -> sql.Composable:

@@ -40,6 +40,10 @@ END
 -- Whom the message belongs to, or who wants the reply.
 message_store.category(coalesce(m.metadata->>'correlationStreamName', m.metadata->>'replyStreamName'))::text
 
+-- name: entity_id
+-- The id of the entity that a command names, as it stands in the data.
+m.data->>{id}
+
 -- name: key_category
 CASE m.type {key_categories} END
 
@@ -48,35 +52,53 @@ CASE m.type {key_categories} END
 CASE m.type {key_streams} END
 
 -- name: is_copy
--- Of types that are reserved within the command category, it holds the copies too.
-coalesce(m.type = ANY ({within}) AND m.metadata->'localProperties'->'reserved' = 'true', false)
+-- Of types that are reserved within the command category, it holds the copies too: the first message of
+-- the stream that its key names beneath that of the command that it follows. What a sender says does not
+-- count. Where the component's own code makes the key, the place has to do.
+coalesce(m.type = ANY ({within}) AND m.metadata->'localProperties'->'reserved' = 'true' AND m.position = 0
+         AND (CASE m.type {copied_to} END)::boolean, false)
 
 -- name: function_data
 -- Only where the key is a function, or has a default that the data may leave out, does it travel.
 CASE WHEN m.type = ANY ({by_function}) THEN m.data::text END
 
 -- name: content
--- Stands for the data less the volatile fields: jsonb's own hash, equal where jsonb calls two values
--- equal, as the consumers do, and the shape of what is nested, which the hash does not tell:
--- [["a","b"]] from [["a"],"b"].
-jsonb_hash_extended(m.kept, 0)::text ||
-  CASE WHEN strpos(substr(m.kept_text, 2), '{{') = 0 AND strpos(substr(m.kept_text, 2), '[') = 0 THEN ''
-       ELSE ',' || md5(regexp_replace(
-              regexp_replace(m.kept_text, '"(?:[^"\\]|\\.)*"', 's', 'g'),
-              '[-+.0-9eE]*[0-9][-+.0-9eE]*', 'n', 'g')) END
+-- A digest of the data without the volatile fields: the first 128 bits of SHA-256 over its text. The text
+-- of a jsonb is the same for equal values but for the trailing zeros of numbers, which are removed.
+-- Strings are matched first, so that nothing within them is taken for a number.
+coalesce(left(encode(sha256(convert_to(
+  CASE WHEN strpos(m.kept_text, '.') > 0 AND m.kept_text ~ '\.[0-9]*0($|[],}}])'
+       THEN regexp_replace(m.kept_text,
+              '("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g')
+       ELSE m.kept_text END, 'UTF8')), 'hex'), 32), '')
 
 -- name: kept
 CASE WHEN jsonb_typeof(m.data) = 'object' THEN m.data - CASE m.type {volatile} ELSE '{{}}'::text[] END
-     ELSE coalesce(m.data, 'null') END
+     ELSE m.data END
 
--- name: part
--- One part of a key; NULL where it can not name a stream.
-CASE jsonb_typeof(m.data->{field})
-  WHEN 'string' THEN CASE WHEN m.data->>{field} <> '' AND ({plus_allowed} OR strpos(m.data->>{field}, '+') = 0)
-                          THEN m.data->>{field} END
-  WHEN 'number' THEN CASE WHEN (m.data->>{field})::numeric % 1 = 0 THEN m.data->>{field} END
-END
+-- name: part_string
+-- One part of a key that is declared as a text; NULL where it is none, or cannot name a stream.
+CASE WHEN jsonb_typeof(m.data->{field}) = 'string' AND m.data->>{field} <> ''
+      AND ({plus_allowed} OR strpos(m.data->>{field}, '+') = 0)
+     THEN m.data->>{field} END
+
+-- name: part_number
+-- One that is declared as a whole number.
+CASE WHEN jsonb_typeof(m.data->{field}) = 'number' AND m.data->>{field} ~ '^-?[0-9]+$'
+     THEN m.data->>{field} END
 
 -- name: beneath
--- The stream of a copy in the command category.
-m.stream_name || CASE WHEN strpos(m.stream_name, '-') = 0 THEN '-' ELSE '+' END
+-- What the stream of a copy in the command category begins with, by the stream of its command.
+{sent_to} || CASE WHEN strpos({sent_to}, '-') = 0 THEN '-' ELSE '+' END
+
+-- name: sent_to
+m.stream_name::text
+
+-- name: source
+(m.metadata->>'causationMessageStreamName')
+
+-- name: is_beneath
+starts_with(m.stream_name::text, {beneath})
+
+-- name: is_named
+m.stream_name::text = {key_stream}

@@ -19,7 +19,7 @@ from reservation.idempotence.processed import Processed
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.idempotence.revision import Revisions
 from spark_jobs.declaration import Declaration, DeclaredKey
-from spark_jobs.judging import Counts, Read, number_of
+from spark_jobs.judging import Counts, Read, found, number_of
 from spark_jobs.progress import Progress
 from spark_jobs.result import Effects as OfCategory
 from spark_jobs.result import Events
@@ -60,12 +60,14 @@ class Effects:
             is_copy |= (category == key.category) & (F.col("type") == type_)
         messages = read(
             [component.command_category, *component.reservation_categories, component.name],
-            [*_MESSAGE, "causation", "is_copy"],
+            [*_MESSAGE, "causation", "is_copy", "entity_id"],
         )
         return messages.select(
             _group(is_event).alias("group"),
             (~is_event).alias("is_cause"),
             is_copy.alias("is_copy"),
+            # The stream that the events of its handling go to.
+            F.when(~is_event, F.concat(F.lit(f"{component.name}-"), "entity_id")).alias("entity"),
             *_MESSAGE,
         )
 
@@ -255,19 +257,21 @@ def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
         & (before("stream_name") == F.col("stream_name"))
         & (before("type") == F.col("type"))
     )
+    is_again = F.coalesce(again, F.lit(False))
     # In few steps, for Spark analyses each of them by itself.
-    grouped = rows.withColumns(
+    grouped = rows.withColumn("is_again", is_again).withColumns(
         {
             "has_cause": F.first(is_cause).over(whole),
             "followers": F.sum(F.when(is_cause, 0).otherwise(1)).over(whole),
             "cause_id": F.first("id").over(whole),
             "cause_stream": F.first("stream_name").over(whole),
+            "cause_entity": F.first("entity").over(whole),
             "cause_category": F.first("category").over(whole),
-            "id_before": before("id"),
-            "is_again": F.coalesce(again, F.lit(False)),
+            # The id of the first event of the same stream and type.
+            "first_id": F.last(F.when(~F.col("is_again"), F.col("id")), True).over(so_far),
         }
     )
-    is_twice = F.col("is_again") & ~(_is_derived("id") & _is_derived("id_before"))
+    is_twice = F.col("is_again") & ~(_is_derived("id") & _is_derived("first_id"))
     marked = grouped.withColumn("is_twice", is_twice).withColumn(
         "nth_twice", F.sum(F.when(F.col("is_twice"), 1).otherwise(0)).over(so_far)
     )
@@ -287,7 +291,7 @@ def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
         {
             "is_followed": is_followed,
             "is_first_again": F.col("is_twice") & (F.col("nth_twice") == 1),
-            "finding": F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+            "findings": found(F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict"))),
             "command_category": F.when(F.col("has_cause"), F.col("cause_category")),
             "reservation_category": F.col("category"),
             "key_stream": F.when(F.col("has_cause"), F.col("cause_stream")),
@@ -300,13 +304,24 @@ def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
 def _is_derived(id_: str) -> Column:
     """Return whether the id of an event is one that the framework derives from its cause.
 
-    That is `reservation.message.followed_id`: a UUID of version 5 in the namespace of the cause.
+    That is a UUID of version 5 in the namespace of the cause, of an event of the entity itself
+    (`reservation.message.followed_id`) or of what the handler wrote to the stream of another one
+    (`reservation.message.further_id`).
     """
     namespace = F.unhex(F.regexp_replace("cause_id", "-", ""))
+    event, line = F.concat("stream_name", F.lit(" ")), F.lit("\n")
+    # An id that is no text or number is written as JSON writes it, mostly with small letters.
+    category = F.substring_index("cause_entity", "-", 1)
+    small_id = F.lower(
+        F.expr("substr(cause_entity, length(substring_index(cause_entity, '-', 1)) + 1)")
+    )
+    further = [
+        F.concat(entity, line, "stream_name", line)
+        for entity in (F.col("cause_entity"), F.concat(category, small_id))
+    ]
 
-    def derived(ordinal: Column) -> Column:
-        name = F.encode(F.concat("stream_name", F.lit(" "), ordinal.cast("string")), "UTF-8")
-        digest = F.sha1(F.concat(namespace, name))
+    def derived(name: Column) -> Column:
+        digest = F.sha1(F.concat(namespace, F.encode(name, "UTF-8")))
         variant = F.conv(F.substring(digest, 17, 1), 16, 10).cast("int").bitwiseAND(3).bitwiseOR(8)
         return F.concat(
             F.substring(digest, 1, 8),
@@ -322,8 +337,12 @@ def _is_derived(id_: str) -> Column:
         )
 
     ordinals = F.sequence(F.lit(0), F.col("followers").cast("int") - 1)
-    same = F.exists(ordinals, lambda n: derived(n) == F.col(id_))
-    return F.coalesce(same, F.lit(False))  # of what is no UUID nothing is derived
+
+    def is_one_of(name: Column) -> Column:
+        same = F.exists(ordinals, lambda n: derived(F.concat(name, n.cast("string"))) == F.col(id_))
+        return F.coalesce(same, F.lit(False))  # of what is no UUID nothing is derived
+
+    return reduce(Column.__or__, map(is_one_of, (event, *further)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from reservation.errors import DatabaseUnavailableError, ReservationError
-from spark_jobs import incremental
+from spark_jobs import stored_state
 from spark_jobs.failure import reason
 from spark_jobs.rounds import Audience, Follower
 from spark_jobs.run import Run, judged_by
@@ -56,7 +56,7 @@ def follow(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
         )
         name, declaration = run.component.name, judged_by(run)
-        state = opened.enter_context(incremental.opened(folder, name, declaration))
+        state = opened.enter_context(stored_state.opened(folder, name, declaration))
         spark = opened.enter_context(
             spark_session(
                 run.database_url,

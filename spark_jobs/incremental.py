@@ -7,32 +7,23 @@ was read and how far the consumers were. A run reads what came after, brings it 
 groups that are watched and those that it touches, and judges them twice: as they were, which is
 taken off the counts, and as they are, which is added. So the sum is what a run over everything
 would have counted.
-
-A run writes a folder of its own. It counts once the file ``CURRENT`` names it, so a run that dies
-on the way leaves the state as it was.
 """
 
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
-import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.types import StructType
 
 from spark_jobs import judging
 from spark_jobs.errors import StateError
-from spark_jobs.judging import FINDING, Counts, Job, Rows
-from spark_jobs.locked import locked
-from spark_jobs.progress import Consumed, Progress
+from spark_jobs.judging import FOUND, Counts, Job, Read, Rows
+from spark_jobs.progress import Progress
+from spark_jobs.stored_state import ANEW, Head, Manifest, State, run_name
 
-_VERSION = 3
-_CURRENT = "CURRENT"
-_MANIFEST = "manifest.json"
 _WATCHED = "watched"
 
 # The column with a hash of the group that a row is of, by which few are found among many.
@@ -54,157 +45,6 @@ _MANY = (
 _FOLDERS = 16
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The last message of a category that was read; 0 and None if it had none."""
-
-    position: int
-    message_id: str | None
-
-
-class _Consumed(msgspec.Struct, frozen=True):
-    position: int | None
-    before: datetime | None
-    letters: list[int]
-
-
-class Lasting(msgspec.Struct, frozen=True):
-    """What whoever follows the store has noted of the violations (`spark_jobs.lasting`).
-
-    Attributes:
-        folder: where it is noted of each.
-        standing: how many of each finding were told and are there still.
-        waits_since: since when the first of those lasts that were not told yet; None if all were.
-    """
-
-    folder: str
-    standing: dict[str, int]
-    waits_since: datetime | None
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """What a state says of itself.
-
-    Attributes:
-        version: of the state's form.
-        component: whose it is.
-        declaration: how its keys were made and its messages judged.
-        run: the number of the run that wrote it, from 1.
-        heads: up to where each category was read.
-        progress: how far the consumers were.
-        counts: what each job had counted.
-        rows: for each job, the folders in which its rows are.
-        lasting: how long violations last; None if nobody has followed the store.
-    """
-
-    version: int
-    component: str
-    declaration: str
-    run: int
-    heads: dict[str, Head]
-    progress: dict[str, _Consumed]
-    counts: dict[str, Counts]
-    rows: dict[str, list[str]]
-    lasting: Lasting | None = None
-
-    def was(self) -> Progress:
-        """Return how far the consumers were."""
-        return Progress(
-            {
-                name: Consumed(one.position, one.before, one.letters)
-                for name, one in self.progress.items()
-            }
-        )
-
-
-class State:
-    """A state, while a run has it to itself."""
-
-    def __init__(self, folder: Path, component: str, declaration: str) -> None:
-        self.folder = folder
-        self._component = component
-        self._declaration = declaration
-        self.manifest = self._current()
-        self.remove_leftovers()
-
-    def _current(self) -> Manifest | None:
-        current = self.folder / _CURRENT
-        if not current.exists():
-            return None
-        manifest_path = self.folder / current.read_text().strip() / _MANIFEST
-        try:
-            manifest = msgspec.json.decode(manifest_path.read_bytes(), type=Manifest)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise StateError(
-                f"The state in {self.folder} can not be read ({error}); {_ANEW}"
-            ) from error
-        if manifest.version != _VERSION:
-            raise StateError(
-                f"The state in {self.folder} has form {manifest.version}, this package knows "
-                f"{_VERSION}; {_ANEW}"
-            )
-        if manifest.component != self._component:
-            raise StateError(
-                f"The state in {self.folder} is of the component {manifest.component!r}, not "
-                f"{self._component!r}; name another folder"
-            )
-        if manifest.declaration != self._declaration:
-            raise StateError(
-                f"The state in {self.folder} was made when the component declared its keys or "
-                f"handlers otherwise; {_ANEW}"
-            )
-        return manifest
-
-    def remove_leftovers(self) -> None:
-        """Remove what runs left that died, or that later ones made needless."""
-        manifest = self.manifest
-        needed = set()
-        if manifest is not None:
-            needed = {name.split("/")[0] for names in manifest.rows.values() for name in names}
-            needed.add(_run_name(manifest.run))
-            if manifest.lasting is not None:
-                needed.add(manifest.lasting.folder.split("/")[0])
-        for path in self.folder.glob("run-*"):
-            if path.name not in needed:
-                shutil.rmtree(path)
-
-    def check(self, holds: Mapping[str, bool]) -> None:
-        """Make sure that the store is the one that the state is of.
-
-        Args:
-            holds: for each category, whether the store holds the last message that was read of it.
-
-        Raises:
-            StateError: it does not hold one of them.
-        """
-        for category, is_there in holds.items():
-            if not is_there:
-                raise StateError(
-                    f"The store does not hold the last message of {category} that the state in "
-                    f"{self.folder} has read: it is another store, or messages were deleted; "
-                    f"{_ANEW}"
-                )
-
-    @property
-    def after(self) -> dict[str, int]:
-        """Up to where each category was read."""
-        heads = self.manifest.heads if self.manifest is not None else {}
-        return {category: head.position for category, head in heads.items()}
-
-
-_ANEW = "name another folder, or remove this one for a run over everything"
-
-
-@contextmanager
-def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
-    """Open a state, or the place for one, to the exclusion of other runs.
-
-    Raises:
-        StateError: it is in use, another component's, or can not be read or made.
-    """
-    with locked(folder, "LOCK", "state", StateError):
-        yield State(folder, component, declaration)
-
-
 class Step:
     """One run's way from a state to the next.
 
@@ -220,6 +60,7 @@ class Step:
         new: DataFrame,
         heads: Mapping[str, Head],
         progress: Progress,
+        store: str | None = None,
     ) -> None:
         """Begin.
 
@@ -229,6 +70,7 @@ class Step:
             new: the messages that came after the state, with the columns of `looked_at`.
             heads: up to where these are the messages of each category.
             progress: how far the consumers are.
+            store: the id of the store; None if it has none.
         """
         self._spark = spark
         self._state = state
@@ -238,14 +80,16 @@ class Step:
         self._before = before
         self.lasting = None if before is None else before.lasting
         self._run = 1 if before is None else before.run + 1
-        self.name = _run_name(self._run)
-        self._folder = state.folder / self.name
+        self.name = run_name(self._run)
+        self._store = store
         self._heads = dict(heads)
         self._counts: dict[str, Counts] = {}
         self._rows: dict[str, list[str]] = {}
         self._added: dict[str, list[str]] = {}
         self._schemas: dict[str, StructType] = {}
         self._watched: dict[str, DataFrame] = {}
+        self._watched_in: list[str] = []
+        state.begin(self._run)
 
     def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
         """Take in messages that are new; a part that is taken in again is the same part."""
@@ -276,22 +120,59 @@ class Step:
         else:
             is_past, counts = F.col("group.is_past"), Counter(before.counts[job.name])
             new = self._read(schema, *added)
-            watched = self._read(schema, f"{_run_name(before.run)}/{job.name}/{_WATCHED}")
-            known = _touched(self._read(schema, *older), new, watched).unionByName(watched)
+            watched = self._read(schema, f"{run_name(before.run)}/{job.name}/{_WATCHED}")
+            recorded = _recorded_since(before, self._progress)
+            known = _touched(self._read(schema, *older), new, watched, recorded)
+            known = known.unionByName(watched)
             marked = _twice(known, new, before.was(), self._progress)
         judged, counted = judging.judged(job, marked, is_past)
         # To be looked at again: what may be judged otherwise, and what needs attention.
-        is_watched = F.max(F.col("finding").isNotNull() | F.col("is_open"))
-        watched = judged.withColumn("is_watched", is_watched.over(Window.partitionBy("group")))
+        is_kept = F.max((F.size("findings") > 0) | F.col("is_open"))
+        watched = judged.withColumn("is_kept", is_kept.over(Window.partitionBy("group")))
         if is_past is not None:
             watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
-        columns = dict.fromkeys([*schema.names, *FINDING])
+        columns = dict.fromkeys([*schema.names, *FOUND])
         folder = f"{self.name}/{job.name}/{_WATCHED}"
-        watched = watched.where("is_watched").select(*columns)
+        watched = watched.where("is_kept").select(*columns)
         self._write(watched, folder)
         self._watched[job.name] = self._read(watched.schema, folder)
+        self._watched_in.append(folder)
         self._counts[job.name] = {name: counts[name] + more for name, more in counted().items()}
         return self._counts[job.name]
+
+    def check(self, jobs: Sequence[Job], read: Read) -> None:
+        """Make sure that the rows of the jobs are those of the store.
+
+        Args:
+            jobs: those that were taken.
+            read: reads all messages, under the snapshot that what is new was read under.
+
+        Raises:
+            StateError: messages were changed or deleted since they were read, or are missing here.
+        """
+        for job in jobs:
+            names = [name for name in self._schemas[job.name].names if name != _HASH]
+            here, there = (
+                rows.select("global_position", F.struct(*names).alias(of))
+                for rows, of in ((self.rows(job), "here"), (job.rows(read), "there"))
+            )
+            here_, there_ = F.col("here"), F.col("there")
+            differences = here.join(there, "global_position", "full_outer").where(
+                ~here_.eqNullSafe(there_)
+            )
+            found = differences.agg(
+                F.count_if(here_.isNotNull() & there_.isNotNull()).alias("changed"),
+                F.count_if(there_.isNull()).alias("gone"),
+                F.count_if(here_.isNull()).alias("unknown"),
+                F.min("global_position").alias("first"),
+            ).collect()[0]
+            if found["first"] is not None:
+                raise StateError(
+                    f"The state in {self._state.folder} is not what the store holds: "
+                    f"{found['changed']:,} messages were changed since they were read, "
+                    f"{found['gone']:,} are gone and {found['unknown']:,} were never read; the "
+                    f"first is at global position {found['first']}; {ANEW}"
+                )
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
@@ -313,25 +194,16 @@ class Step:
     def commit(self) -> None:
         """Let the state be what this run made of it."""
         self.bring_together()
-        manifest = Manifest(
-            version=_VERSION,
-            component=self._state._component,
-            declaration=self._state._declaration,
-            run=self._run,
+        self._state.put(
+            self._run,
             heads=self._heads,
-            progress={
-                name: _Consumed(one.position, one.before, list(one.letters))
-                for name, one in self._progress.consumed.items()
-            },
+            progress=self._progress,
             counts=self._counts,
             rows=self._rows,
+            watched=self._watched_in,
+            store=self._store,
             lasting=self.lasting,
         )
-        (self._folder / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
-        beside = self._state.folder / f".{_CURRENT}"
-        beside.write_text(f"{self.name}\n")
-        beside.replace(self._state.folder / _CURRENT)
-        self._state.manifest = manifest
 
     def _write(self, rows: DataFrame, folder: str) -> None:
         writer = rows.write.mode("overwrite")
@@ -345,14 +217,33 @@ class Step:
         )
 
 
-def _touched(known: DataFrame, new: DataFrame, watched: DataFrame) -> DataFrame:
+def known(spark: SparkSession, state: State) -> DataFrame:
+    """Return the global positions of the messages that a state has read."""
+    manifest = state.manifest
+    assert manifest is not None  # noqa: S101  nobody asks what was read before anything was
+    read = [
+        spark.read.parquet(*(str(state.folder / name) for name in folders))
+        for folders in manifest.rows.values()
+    ]
+    return reduce(DataFrame.union, [rows.select("global_position") for rows in read])
+
+
+def _touched(
+    known: DataFrame, new: DataFrame, watched: DataFrame, recorded: Sequence[int]
+) -> DataFrame:
     """Return the rows of groups that new ones are in, beside those that are watched.
+
+    So are the groups of messages at some global positions that were recorded as conflicts since.
 
     Mostly they are few and lie near the end, which is seen without reading more of all rows than
     hashes of their groups.
     """
-    groups = new.select("group", _HASH).join(watched.select("group"), "group", "left_anti")
-    position = F.col("global_position")
+    position, touched = F.col("global_position"), new.select("group", _HASH)
+    if recorded:
+        at = known.sparkSession.createDataFrame(pa.table({"global_position": recorded}))
+        of_recorded = known.join(F.broadcast(at), "global_position", "left_semi")
+        touched = touched.unionByName(of_recorded.select("group", _HASH))
+    groups = touched.join(watched.select("group"), "group", "left_anti")
     (first, last) = (
         known.select(_HASH, "global_position")
         .join(groups, _HASH, "left_semi")
@@ -381,8 +272,15 @@ def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> Da
     return now.marked(both, was=was).withColumn("group", group).drop("is_past")
 
 
-def _run_name(run: int) -> str:
-    return f"run-{run:06}"
+def _recorded_since(manifest: Manifest, now: Progress) -> list[int]:
+    """Return where messages are that were known and have been recorded as conflicts since."""
+    was = manifest.was().consumed
+    return [
+        at
+        for category, one in now.consumed.items()
+        for at in set(one.conflicts).difference(was[category].conflicts)
+        if at <= manifest.heads[category].position
+    ]
 
 
 def _goes_back(manifest: Manifest, now: Progress) -> bool:
@@ -392,13 +290,10 @@ def _goes_back(manifest: Manifest, now: Progress) -> bool:
     """
     for category, one in manifest.was().consumed.items():
         other = now.consumed.get(category)
-        if other is None or (one.position is None) != (other.position is None):
+        if other is None or not other.reaches(one):
             return True
-        if one.position is not None and other.position is not None:
-            known = min(one.position, manifest.heads[category].position)
-            came_up = set(other.letters).difference(one.letters)
-            if other.position < one.position or any(letter <= known for letter in came_up):
-                return True
-        if one.before is not None and other.before is not None and other.before < one.before:
+        known = min(one.highest, manifest.heads[category].position)
+        came_up = set(other.letters).difference(one.letters)
+        if one.position is not None and any(letter <= known for letter in came_up):
             return True
     return False

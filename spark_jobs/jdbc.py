@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from psycopg import conninfo, sql
 from pyspark.sql import DataFrame, SparkSession
 
+from reservation.queries import load_queries
 from reservation.store.connection import check_address
 from spark_jobs.address import address_for_workers
 from spark_jobs.columns import queries
@@ -19,6 +20,8 @@ from spark_jobs.declaration import Declaration
 from spark_jobs.errors import SparkSettingError
 from spark_jobs.session import parallelism
 from spark_jobs.snapshot import Snapshot
+
+_QUERIES = load_queries("spark_jobs")
 
 _FETCH = 10_000
 _RANGES = 2
@@ -92,7 +95,7 @@ class Jdbc:
             .option(
                 "sessionInitStatement",
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-                f"SET TRANSACTION SNAPSHOT {snapshot}; SET LOCAL jit = off",
+                f"SET TRANSACTION SNAPSHOT {snapshot}; {_QUERIES['settings'].decode()}",
             )
             .load()
         )

@@ -75,6 +75,9 @@ FINDING = (
     "time",
 )
 
+# The same of a judged row, of which there may be several.
+FOUND = ("findings", *FINDING[1:])
+
 Counts = dict[str, int]
 
 
@@ -89,7 +92,7 @@ class Job(Protocol):
     def judge(self, rows: DataFrame) -> DataFrame:
         """Return the rows, and what is found of each.
 
-        Added are the columns of `FINDING` that they have not, of which ``finding`` is null for what
+        Added are the columns of `FOUND` that they have not, of which ``findings`` is empty for what
         needs no attention; ``is_open``, whether it may be judged otherwise once a consumer has gone
         on; and whatever is counted.
 
@@ -151,7 +154,12 @@ def judged(
 
 def findings_of(judged: DataFrame) -> DataFrame:
     """Return what needs attention, of rows that were judged."""
-    return judged.where(F.col("finding").isNotNull()).select(*FINDING)
+    return judged.withColumn("finding", F.explode("findings")).select(*FINDING)
+
+
+def found(*findings: Column) -> Column:
+    """Return those of several findings of a row that are not null."""
+    return F.array_compact(F.array(*findings))
 
 
 def together(findings: Sequence[DataFrame]) -> DataFrame:

@@ -9,13 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.pandas.functions import arrow_udf
 
 from reservation import codec
 from reservation.app_path import load_component
 from reservation.component import Component
+from reservation.stream_name import category
 from spark_jobs.declaration import Declaration
 
 
@@ -64,12 +65,34 @@ def _function_keys(
     return keys
 
 
-def function_key(component: Component, type_: str, sent_to: str, data: str) -> str | None:
-    """Return the stream that a command's key names; None where it has no usable key."""
+def function_key(component: Component, type_: str, stream: str, data: str) -> str | None:
+    """Return the stream that a command's key names; None where it has no usable key.
+
+    Of a reservation that is the stream that it is in, or would be in if it were made today.
+
+    Args:
+        component: whose commands they are.
+        type_: the message's type.
+        stream: the stream that the command was sent to, or that of its reservation.
+        data: the message's data.
+    """
     try:
         command: object = codec.decode(component.types[type_], data)
-        if type_ in component.reservations:
-            return component.reservations[type_].stream_name(command, sent_to)
+        reservation = component.reservations.get(type_)
+        if reservation is not None:
+            is_reservation = category(stream) == reservation.into
+            if is_reservation and reservation.former_stream(command) != stream:
+                return stream
+            return reservation.stream_name(command, stream)
         return component.entity_stream(command)
     except Exception:  # noqa: BLE001  the key function is the user's, and its failure is a finding
         return None
+
+
+def reserved_key(declaration: Declaration) -> Column:
+    """Return the stream that a reservation is in, or would be in if it were made today.
+
+    To be taken of rows that have their keys already.
+    """
+    is_renamed = F.col("type").isin(declaration.renamed)
+    return F.coalesce(F.when(is_renamed, F.col("key_stream")), F.col("stream_name"))

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from spark_jobs.incremental import Lasting
 from spark_jobs.moment import moment
 from spark_jobs.progress import Progress
 from spark_jobs.result import Finding
+from spark_jobs.stored_state import Lasting
 
 # Every violation of a message is of another kind.
 _KEY = ["finding", "global_position"]

@@ -1,4 +1,8 @@
-"""What a run writes takes its place once all has succeeded, so nothing is half-written."""
+"""What a run writes takes its place once all has succeeded, so nothing is half-written.
+
+A folder holds names and payloads, so only its owner can look into it. A file is a report that is
+made to be read by others; who may read it is left to the umask.
+"""
 
 import shutil
 import tempfile
@@ -7,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_jobs.errors import SparkJobError
+from spark_jobs.files import make_private
 
 
 class Outputs:
@@ -21,6 +26,11 @@ class Outputs:
         Raises:
             SparkJobError: it exists already, or can not be made.
         """
+        if place.is_symlink() and not place.exists():
+            raise SparkJobError(
+                f"The output folder {place} is a symbolic link to what does not exist; remove the "
+                f"link, or name another folder"
+            )
         if place.exists():
             raise SparkJobError(f"The output folder {place} exists already; name one that does not")
         return self._stage(place, "folder") / place.name
@@ -50,7 +60,8 @@ class Outputs:
         """Move what was written to its places.
 
         Raises:
-            SparkJobError: it is not here, because Spark's workers wrote it where they are.
+            SparkJobError: it is not here, because Spark's workers wrote it where they are, or its
+                place was taken meanwhile.
         """
         for beside, place in self._staged:
             written = beside / place.name
@@ -59,7 +70,14 @@ class Outputs:
                     f"What was to be written to {place} is not here: Spark's workers are on other "
                     f"machines; name a place on storage that they and this machine share"
                 )
-            written.replace(place)
+            if written.is_dir():
+                make_private(written)
+            try:
+                written.replace(place)
+            except OSError as error:
+                raise SparkJobError(
+                    f"What was written cannot be put in the place of {place}: {error.strerror}"
+                ) from error
 
     def clear_away(self) -> None:
         """Remove what is left beside the places."""

@@ -1,20 +1,44 @@
 -- name: export_snapshot
 SELECT pg_export_snapshot(), now()
 
--- name: position
--- Up to where everything was dealt with; no row where nothing was.
-SELECT min(position) FROM reservation.positions
-WHERE consumer = %s AND category = %s
-HAVING count(*) > 0
+-- name: positions
+-- The position of each partition, and of those that there were before; no row where no consumer of ours
+-- has run, and nobody has set its position; and the highest that was taken in another log.
+SELECT array_agg(p.position ORDER BY p.partition), g.carried, g.first_position,
+       CASE WHEN reservation.carries_foreign(p.consumer, p.category) THEN max(p.position)
+            ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
+FROM reservation.positions p
+LEFT JOIN reservation.groups g USING (consumer, category)
+WHERE p.consumer = %s AND p.category = %s
+GROUP BY p.consumer, p.category, g.carried, g.first_position
+HAVING max(p.epoch) > 0 OR max(p.position) > 0
 
 -- name: letters
--- A conflict is told by the commands themselves.
-SELECT global_position FROM reservation.dead_letters
-WHERE consumer = %s AND category = %s AND state <> 'handled' AND reason <> 'conflict'
+-- What the consumer has not dealt with; and what it took for a conflict, whatever became of that. A
+-- letter of another log, at whose position there is another message now, is none of this one.
+SELECT d.global_position, d.reason = 'conflict' FROM reservation.dead_letters d
+WHERE d.consumer = %s AND d.category = %s AND (d.state <> 'handled' OR d.reason = 'conflict')
+  AND NOT EXISTS (
+    SELECT FROM message_store.messages m
+    WHERE m.global_position = d.global_position AND m.id <> d.message_id)
 
 -- name: settings
--- The server would rather compile than read.
-SET LOCAL jit = off
+-- What the reads rely on, whatever a role or a database has set; and the server would rather compile
+-- than read. With row_security off, a policy that would hide messages is an error.
+SELECT pg_catalog.set_config(s.name, wanted.value, true)
+FROM (VALUES
+  ('jit', 'off'),
+  ('row_security', 'off'),
+  ('search_path', 'pg_catalog, pg_temp'),
+  ('DateStyle', 'ISO'),
+  ('IntervalStyle', 'postgres'),
+  ('standard_conforming_strings', 'on'),
+  ('statement_timeout', '0'),
+  ('lock_timeout', '0'),
+  ('transaction_timeout', '0'),
+  ('idle_in_transaction_session_timeout', '0')
+) AS wanted (name, value)
+JOIN pg_catalog.pg_settings s ON s.name OPERATOR(pg_catalog.=) wanted.name
 
 -- name: bounds
 -- The first and last global position of a category, each one step into the index.
@@ -109,6 +133,22 @@ ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMI
 
 -- name: holds
 SELECT FROM message_store.messages m WHERE m.global_position = %(global_position)s AND m.id = %(id)s::uuid
+
+-- name: tally
+-- How many messages there are in a part of a category, and the sum of their global positions.
+SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+FROM message_store.messages m
+WHERE (message_store.category(m.stream_name), m.global_position)
+      BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
+
+-- name: tallies
+-- The same of what several categories begin with, in one pass.
+SELECT part.category, count(m.global_position),
+       coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+FROM unnest(%(categories)s::text[], %(lasts)s::bigint[]) AS part(category, last)
+LEFT JOIN message_store.messages m
+  ON message_store.category(m.stream_name) = part.category AND m.global_position <= part.last
+GROUP BY part.category
 
 -- name: older
 -- The last message before the first one that is not older, of a part of a category.

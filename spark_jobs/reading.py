@@ -49,6 +49,7 @@ def planning(snapshot: str | None) -> Connection[tuple[Any, ...]]:
     try:
         if snapshot is not None:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        connection.execute(_QUERIES["settings"])
     except psycopg.Error:
         connection.close()
         raise

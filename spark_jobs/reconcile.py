@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from spark_jobs.declaration import Declaration
-from spark_jobs.judging import Counts, Read
-from spark_jobs.keys import with_function_keys
+from spark_jobs.judging import Counts, Read, found
+from spark_jobs.keys import reserved_key, with_function_keys
 from spark_jobs.progress import Progress
 from spark_jobs.result import Reconciled
 from spark_jobs.signs import Numbering
@@ -111,7 +111,8 @@ class Reconcile:
                 is_command.alias("is_command"),
                 (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
                 F.when(is_command, F.col("key_stream"))
-                .otherwise(F.col("stream_name"))
+                .when(was_sent | is_start, F.col("stream_name"))
+                .otherwise(reserved_key(declaration))
                 .alias("key_stream"),
                 *_MESSAGE,
                 *made,
@@ -153,6 +154,8 @@ class Reconcile:
             # What starts a stream says what the command says that it follows.
             "says",
             F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
+            # Whether the consumer has taken it for a conflict.
+            (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
             # Whether it waits for the consumer.
             (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
         )
@@ -169,6 +172,7 @@ class Reconcile:
             F.count_if(~is_command).alias("reservations"),
             F.count_if("is_start").alias("starts"),
             F.count_if("waits").alias("waiting"),
+            F.count_if("is_recorded").alias("recorded"),
             F.min("pair").alias("pair"),
             F.max("pair").alias("last_pair"),
             F.min("says").alias("says"),
@@ -177,8 +181,10 @@ class Reconcile:
             F.max("follows").alias("follows"),
         )
         commands, reservations = F.col("commands"), F.col("reservations")
-        is_one = (F.col("pair") == F.col("last_pair")) & F.coalesce(
-            F.col("says") == F.col("last_says"), F.lit(True)
+        is_one = (
+            (F.col("recorded") == 0)
+            & (F.col("pair") == F.col("last_pair"))
+            & F.coalesce(F.col("says") == F.col("last_says"), F.lit(True))
         )
         follows = F.coalesce(F.col("follows") == F.col("first_command"), F.lit(True))
         is_reserved = is_one & (commands > 0) & (reservations == 1) & follows
@@ -256,7 +262,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     """Give every command and reservation its verdict.
 
     Args:
-        rows: with the columns that `Reconcile.rows` gives, ``was_read`` and ``is_letter``.
+        rows: with the columns that `Reconcile.rows` gives, and what `Progress.marked` adds.
         command_category: where the commands were sent to.
         initiating: the entity's category, whose rows stand for commands that initiate; None if
             there are none.
@@ -264,7 +270,8 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     Returns:
         The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
         multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
-        command of its key), ``is_reserved``, ``is_second`` and the columns of a finding.
+        command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
+        for a conflict and it is none, or the other way round) and the columns of `FOUND`.
     """
     is_command = F.col("is_command")
     order: list[Column | str] = [
@@ -315,11 +322,20 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         .when(F.col("nth_reservation") > 1, "multiple")
     )
     is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
-    return judged.withColumn("verdict", verdict).withColumns(
+    is_conflict = F.coalesce(F.col("verdict") == "conflict", F.lit(False))
+    # The consumer says for itself why it has not dealt with a letter.
+    is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
+    is_mismatch = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
+    is_mismatch &= is_command & F.col("was_read")
+    judged = judged.withColumn("verdict", verdict).withColumn("is_mismatch", is_mismatch)
+    return judged.withColumns(
         {
             "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
             "is_second": is_reservation & (F.col("nth_reservation") == 2),
-            "finding": F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+            "findings": found(
+                F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+                F.when(F.col("is_mismatch"), "conflict-mismatch"),
+            ),
             "command_category": F.lit(command_category),
             "reservation_category": F.col("pair"),
             "message_id": F.col("id"),
@@ -341,6 +357,7 @@ def _counts(here: Column) -> dict[str, Column]:
         "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
         "reserved": count(F.col("is_key") & F.col("is_reserved")),
         "multiple": count(F.col("is_second")),
+        "conflict_mismatches": count(F.col("is_mismatch")),
     }
     for name, verdict in _VERDICTS.items():
         counts[name] = count(F.col("verdict") == verdict)

@@ -10,6 +10,7 @@ VIOLATIONS = (
     "orphan",
     "multiple",
     "conflict",
+    "conflict-mismatch",
     "wrong-type",
     "effect-twice",
     "unhandled",
@@ -43,6 +44,8 @@ class Reconciled:
         multiple: reservation streams with more than one message.
         conflicts: commands whose content is not that of their key.
         wrong_type: messages in the reservation category of a type that is not reserved there.
+        conflict_mismatches: commands that are a conflict and were not recorded as one by the
+            consumer, or the other way round.
     """
 
     command_category: str
@@ -60,6 +63,7 @@ class Reconciled:
     multiple: int
     conflicts: int
     wrong_type: int
+    conflict_mismatches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +276,7 @@ class Report:
             "orphan": "orphans",
             "multiple": "multiple",
             "conflict": "conflicts",
+            "conflict-mismatch": "conflict_mismatches",
             "wrong-type": "wrong_type",
             "keyless": "keyless",
             "duplicates": "duplicates",

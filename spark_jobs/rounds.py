@@ -4,8 +4,13 @@ A round looks at the store in one transaction: how far the consumers are, and wh
 of each category is. Then a query of Structured Streaming reads from where the state ends to exactly
 these messages, and what they change is judged (`spark_jobs.incremental`). So positions and messages
 are of one moment. With younger positions a command could be called missing whose reservation is not
-read yet. The snapshot need not be held meanwhile, because nothing can become visible before the
-last message of a category that was seen.
+read yet. The snapshot need not be held meanwhile: whoever writes to a category under its lock has
+nothing become visible before the last message that was seen, and what another writer does is found
+by the next round that counts.
+
+A round also counts the messages up to where the state ends, because one that was written without
+the lock may have become visible there. Of a large store that takes long, so it is done only as
+often as it takes at most a tenth of the time.
 
 The query runs for one round (``availableNow``), since a round is also due without new messages:
 when a consumer has moved, or a violation has lasted for the grace. Spark calls nobody then. The
@@ -17,6 +22,7 @@ A round in which nothing has changed and nothing is due asks the database only.
 """
 
 import json
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,11 +30,12 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import columns, lasting
+from spark_jobs import columns, incremental, lasting, late
 from spark_jobs import run as running
 from spark_jobs.at_once import at_once
+from spark_jobs.categories import Categories
 from spark_jobs.declaration import Declaration, categories_of
-from spark_jobs.incremental import Head, State, Step
+from spark_jobs.incremental import Step
 from spark_jobs.keeping import let_go
 from spark_jobs.progress import Progress
 from spark_jobs.result import Report
@@ -36,6 +43,10 @@ from spark_jobs.run import Run
 from spark_jobs.session import parallelism
 from spark_jobs.snapshot import Snapshot, exported_snapshot
 from spark_jobs.source import NAME
+from spark_jobs.stored_state import Head, State
+
+# Of the time between two counts of what was read, one takes at most one part in so many.
+_COUNT_ONE_IN = 10
 
 
 class Audience(Protocol):
@@ -62,11 +73,16 @@ class Look:
         time: when that was, in UTC.
         heads: the last message of each category.
         progress: how far the consumers are.
+        late: the categories that have messages that became visible behind what was read, with the
+            global position up to which that was.
+        store: the id of the store; None if it has none.
     """
 
     time: datetime
     heads: dict[str, Head]
     progress: Progress
+    late: dict[str, int]
+    store: str | None
 
     @property
     def until(self) -> dict[str, int]:
@@ -101,6 +117,7 @@ class Follower:
         self._jobs = running.jobs(run)
         self._columns = columns.looked_at(Declaration.of(run.component))
         self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
+        self._counts_from = 0.0
         self.report = self._counted(datetime.now(UTC))
 
     @property
@@ -140,12 +157,14 @@ class Follower:
         Raises:
             StateError: it is not the one that the state is of.
         """
-        component = self._run.component
-        return Look(
-            snapshot.time,
-            running.heads(component, self._state, snapshot),
-            snapshot.progress(component, self._run.grace),
-        )
+        component, start = self._run.component, time.monotonic()
+        counts = start >= self._counts_from
+        heads, behind = running.heads(component, self._state, snapshot, counts=counts)
+        if counts:
+            end = time.monotonic()
+            self._counts_from = end + _COUNT_ONE_IN * (end - start)
+        progress = snapshot.progress(component, self._run.grace)
+        return Look(snapshot.time, heads, progress, behind, snapshot.store)
 
     def round(self, look: Look) -> None:
         """Read and judge what is new, tell what has lasted too long or was mended, and note it."""
@@ -171,17 +190,29 @@ class Follower:
 
         def matters(progress: Progress) -> object:
             return {
-                name: (one.position, one.before if is_pending else None, sorted(one.letters))
+                name: (
+                    one.position,
+                    tuple(one.partitions),
+                    tuple(one.carried),
+                    one.before if is_pending else None,
+                    sorted(one.letters),
+                    sorted(one.conflicts),
+                    one.first_position,
+                )
                 for name, one in progress.consumed.items()
             }
 
         return matters(manifest.was()) == matters(look.progress)
 
     def _go_on(self, look: Look) -> None:
+        self._state.require_whole(by_size=True)
         self._state.remove_leftovers()
-        step = Step(self._spark, self._state, self._nothing, look.heads, look.progress)
+        state, nothing = self._state, self._nothing
+        step = Step(self._spark, state, nothing, look.heads, look.progress, look.store)
         if any(last > self._state.after.get(name, 0) for name, last in look.until.items()):
             self._read(step, look)
+        if look.late:
+            self._read_late(step, look)
         at_once([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
@@ -224,6 +255,17 @@ class Follower:
             query.awaitTermination()
         finally:
             query.stop()
+
+    def _read_late(self, step: Step, look: Look) -> None:
+        """Take in what became visible behind what was read already."""
+        declaration = Declaration.of(self._run.component)
+        with exported_snapshot(self._run.database_url) as snapshot:
+            read = Categories(self._spark, snapshot, declaration)
+            known = incremental.known(self._spark, self._state)
+            messages = late.messages(read, known, look.late, self._columns)
+            with let_go([messages.persist()]):
+                for job in self._jobs:
+                    step.add(job, messages, "late")
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

@@ -17,6 +17,7 @@ from spark_jobs import archived
 from spark_jobs.archived import Archive
 from spark_jobs.at_once import at_once
 from spark_jobs.declaration import Declaration, categories_of
+from spark_jobs.progress import Progress
 from spark_jobs.result import Finding, Report
 from spark_jobs.session import LOCAL, spark_session
 from spark_jobs.settings import is_local
@@ -26,7 +27,7 @@ from spark_jobs.snapshot import GRACE, Snapshot, exported_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs import incremental, whole
+    from spark_jobs import incremental, stored_state, whole
     from spark_jobs.categories import Categories
     from spark_jobs.effects import Effects
     from spark_jobs.jdbc import Jdbc
@@ -52,6 +53,7 @@ class Run:
         findings: a folder that does not exist yet, for every row that needs attention as Parquet.
         state: the folder of what earlier runs have read; None to read everything.
         jdbc: the jar of PostgreSQL's JDBC driver, to read through it; None to read through ADBC.
+        verify: whether the state is compared with the store as a whole.
         archive: the folder of an archive that is read as well; None to read the store only.
         master, remote, conf: where Spark runs, and its properties; see `spark_jobs.session`.
     """
@@ -64,6 +66,7 @@ class Run:
     details: bool = False
     findings: Path | None = None
     state: Path | None = None
+    verify: bool = False
     jdbc: Path | None = None
     archive: Path | None = None
     master: str | None = LOCAL
@@ -101,6 +104,10 @@ def reconcile(
         ArchiveError: the archive can not be read.
         SparkJobError: the job did not come to its end, or the findings can not be written.
     """
+    from spark_jobs import stored_state
+
+    if run.state is not None:
+        stored_state.refuse_others(run.state)
     with working(run, watch) as (snapshot, spark):
         return in_session(run, snapshot, spark)
 
@@ -180,25 +187,52 @@ def judged_by(run: Run) -> str:
 
 def heads(
     component: Component,
-    state: "incremental.State",
+    state: "stored_state.State",
     snapshot: Snapshot,
     archive: Archive | None = None,
-) -> "dict[str, incremental.Head]":
+    *,
+    counts: bool = True,
+) -> "tuple[dict[str, stored_state.Head], dict[str, int]]":
     """Return the last message of each category, if the store is the one that the state is of.
+
+    Args:
+        component: whose categories they are.
+        state: the state.
+        snapshot: of the store.
+        archive: what is read besides.
+        counts: whether messages are looked for that became visible behind what was read already,
+            which takes a look at the index entries of all messages.
+
+    Returns:
+        The last messages; and the categories that have such messages, or lack some that were
+        there, with the global position up to which they were read.
 
     Raises:
         StateError: it is not.
     """
-    from spark_jobs.incremental import Head
+    from spark_jobs.stored_state import Head
 
     if state.manifest is not None:
         state.check(
             {
                 category: head.message_id is None or snapshot.holds(head.position, head.message_id)
                 for category, head in state.manifest.heads.items()
-            }
+            },
+            snapshot.store,
         )
-    return {name: Head(*_head(name, snapshot, archive)) for name in categories_of(component)}
+    names = categories_of(component)
+    nothing = Head(0, None)
+    was = dict.fromkeys(names, nothing) if state.manifest is None else state.manifest.heads
+    tallies = {name: was[name].tally for name in names}
+    if counts and state.manifest is not None:
+        tallies = snapshot.tallies({name: was[name].position for name in names})
+    late = {name: was[name].position for name in names if tallies[name] != was[name].tally}
+    found = {}
+    for name in names:
+        position, message_id = _head(name, snapshot, archive)
+        new = snapshot.tally(name, was[name].position + 1, position)
+        found[name] = Head(position, message_id, tallies[name] + new)
+    return found, late
 
 
 @contextmanager
@@ -211,7 +245,7 @@ def opened(
     """
     from pyspark.storagelevel import StorageLevel
 
-    from spark_jobs import incremental
+    from spark_jobs import incremental, late, stored_state
     from spark_jobs.categories import Categories
     from spark_jobs.columns import looked_at
     from spark_jobs.jdbc import Jdbc, jdbc_url
@@ -233,27 +267,37 @@ def opened(
         if archive is None:
             return stored(after)
         behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
-        return Together(spark, archive, declaration, stored({**after, **behind}), after)
+        return Together(
+            spark, archive, declaration, stored({**after, **behind}), stored(after), after
+        )
 
     if run.state is None:
         read = reading({})
         is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
-        taking = Whole(read, progress, None if is_small or run.jdbc else _sifted(run, read))
+        taking = Whole(
+            read, progress, None if is_small or run.jdbc else _sifted(run, read, progress)
+        )
         with let_go(taking.kept):
             yield taking
         return
-    with incremental.opened(run.state, component.name, judged_by(run)) as state:
-        last = heads(component, state, snapshot, archive)
-        new = reading(state.after)(categories_of(component), looked_at(declaration))
+    with stored_state.opened(run.state, component.name, judged_by(run)) as state:
+        last, behind = heads(component, state, snapshot, archive)
+        columns = looked_at(declaration)
+        new = reading(state.after)(categories_of(component), columns)
+        if behind:
+            known = incremental.known(spark, state)
+            new = new.unionByName(late.messages(stored({}), known, behind, columns))
         # Read once for both jobs, unless it is the whole store, which would fill the disk.
         kept = [new.persist(StorageLevel.DISK_ONLY)] if state.manifest is not None else []
         with let_go(kept):
-            step = incremental.Step(spark, state, new, last, progress)
+            step = incremental.Step(spark, state, new, last, progress, snapshot.store)
             yield step
+            if run.verify:
+                step.check(jobs(run), reading({}))
             step.commit()
 
 
-def _sifted(run: Run, read: "Categories | Together | Jdbc") -> "Sifted":
+def _sifted(run: Run, read: "Categories | Together | Jdbc", progress: Progress) -> "Sifted":
     """Return a component's messages by their signs, as the server makes them if it can."""
     from spark_jobs import signs
     from spark_jobs.categories import Categories
@@ -263,8 +307,8 @@ def _sifted(run: Run, read: "Categories | Together | Jdbc") -> "Sifted":
     assert not isinstance(read, Jdbc)  # noqa: S101  it can not read single messages
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
-        return Sifted(read.signs(component), read.at)
-    return Sifted(signs.of_messages(read, component, run.app, _app_dir(run)), read.at)
+        return Sifted(read.signs(component, progress), read.at)
+    return Sifted(signs.of_messages(read, component, progress, run.app, _app_dir(run)), read.at)
 
 
 def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:

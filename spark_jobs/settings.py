@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spark_jobs import java
 from spark_jobs.address import DATABASE_VARIABLE, address_for_workers
+from spark_jobs.credentials import holds_a_credential, is_credential
 from spark_jobs.errors import SparkSettingError
 from spark_jobs.size import Size
 
@@ -17,7 +18,6 @@ PATIENCE = "spark.reservation.executorTimeout"
 # Of every session, wherever it runs.
 OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # To find out how best to compress what is kept takes longer than to keep it.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -33,13 +33,6 @@ _OF_DRIVERS = {
     # by itself.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
-
-_NAMES_A_SECRET = re.compile(r"password|passwd|secret|token|credential|access.?key", re.IGNORECASE)
-# Where a secret is, or what deals with it: a Kubernetes secret, a file, a class.
-_NAMES_A_PLACE = re.compile(
-    r"\.secrets\.|\.secretKeyRef\.|(file|path|dir|provider|class|enabled|url|uri)$", re.IGNORECASE
-)
-_HOLDS_A_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|\b(ssl)?password\s*=", re.IGNORECASE)
 
 
 def is_local(master: str) -> bool:
@@ -90,12 +83,12 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
         key, separator, value = pair.partition("=")
         key = key.strip()
         if not (separator and re.fullmatch(r"spark\.\S+", key)):
+            shown = "" if holds_a_credential(pair) else f", and not {key!r}"
             raise SparkSettingError(
                 f"--conf takes KEY=VALUE with a property of Spark, for example "
-                f"spark.driver.memory=4g, and not {key!r}"
+                f"spark.driver.memory=4g{shown}"
             )
-        is_secret = _NAMES_A_SECRET.search(key) and not _NAMES_A_PLACE.search(key)
-        if is_secret or _HOLDS_A_PASSWORD.search(value):
+        if is_credential(key, value):
             raise SparkSettingError(
                 f"--conf {key} looks like a credential, and Spark shows its properties to many; "
                 f"the database's belongs in PGPASSFILE, PGSERVICEFILE or {DATABASE_VARIABLE} in "

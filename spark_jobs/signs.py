@@ -4,6 +4,7 @@ The server makes them, so that neither names nor contents travel. Where the comp
 makes keys, and of messages that lie in an archive, Spark makes them of the columns of a read.
 """
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from reservation.queries import load_queries
-from spark_jobs import columns
+from spark_jobs import columns, partitions
 from spark_jobs.declaration import Declaration, categories_of
 from spark_jobs.judging import Read, number_of
-from spark_jobs.keys import with_function_keys
+from spark_jobs.keys import reserved_key, with_function_keys
+from spark_jobs.progress import Progress
 
 # Under each column's name its type in Spark:
 TYPES = {
@@ -38,6 +40,8 @@ TYPES = {
     # a key too, which is what a command that initiates would have started.
     "causation": "bigint",
     "kind": "bigint",
+    # The hash of the cardinal id of its stream, where its partition says whether it was read.
+    "cardinal": "bigint",
 }
 
 _SIGNS = {name: text.decode() for name, text in load_queries("spark_jobs", "signs.sql").items()}
@@ -71,14 +75,13 @@ class Query(columns.Query):
 
     Attributes:
         component: whose it is.
+        seed: of the hashes; those of different seeds cannot be compared.
+        progress: how far the consumers are that the signs will be marked with.
     """
 
     component: Component = field(kw_only=True)
-
-    @classmethod
-    def of(cls, category: str, component: Component) -> "Query":
-        """Return what is read of one of a component's categories."""
-        return cls(category, list(TYPES), Declaration.of(component), component=component)
+    seed: int = field(kw_only=True)
+    progress: Progress = field(kw_only=True)
 
     def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
         """Return what makes each of the columns."""
@@ -88,7 +91,9 @@ class Query(columns.Query):
             return columns.expression(name, category, self.declaration)
 
         def sign(name: str, **values: sql.Composable) -> sql.Composable:
-            return sql.SQL(_SIGNS[name]).format(category=category, **values)
+            return sql.SQL(_SIGNS[name]).format(
+                category=category, seed=sql.Literal(self.seed), **values
+            )
 
         null = sql.SQL("NULL::bigint")
         numbers: dict[str, sql.Composable] = {
@@ -105,7 +110,11 @@ class Query(columns.Query):
             "says": sign("says"),
             "causation": null,
             "kind": null,
+            "cardinal": null,
         }
+        if uneven := self.progress.uneven(self.category):
+            first, last = map(sql.Literal, uneven)
+            signs["cardinal"] = sign("cardinal", first=first, last=last)
         if self.category == component.command_category:
             signs["is_copy"] = made("is_copy")
             signs["key"] = sign(
@@ -121,12 +130,15 @@ class Query(columns.Query):
         return {name: signs[name] for name in self.columns}
 
 
-def of_messages(read: Read, component: Component, app: str, app_dir: Path | None) -> DataFrame:
+def of_messages(
+    read: Read, component: Component, progress: Progress, app: str, app_dir: Path | None
+) -> DataFrame:
     """Return the signs of messages, as Spark makes them.
 
     Args:
         read: reads the component's categories.
         component: the component.
+        progress: how far the consumers are that the signs will be marked with.
         app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
             and its folder; None where its modules were sent to them.
     """
@@ -139,13 +151,23 @@ def of_messages(read: Read, component: Component, app: str, app_dir: Path | None
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )
     category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
+    # Another one each time, so that nobody can choose names or contents that collide.
+    seed = F.lit(secrets.randbits(63))
     was_sent, is_event = category == component.command_category, category == component.name
     is_copy = was_sent & F.col("is_copy")
     pair = F.when(was_sent, F.col("key_category")).otherwise(category)
-    named = F.when(was_sent & ~is_copy, F.col("key_stream")).otherwise(stream)
+    named = (
+        F.when(was_sent & ~is_copy, F.col("key_stream"))
+        .when(was_sent | is_event, stream)
+        .otherwise(reserved_key(declaration))
+    )
     has_key = pair.isNotNull() & named.isNotNull()
     if not component.initiations:
         has_key &= ~is_event
+    asked = F.lit(False)
+    for name in numbering.categories:
+        if uneven := progress.uneven(name):
+            asked |= (category == name) & F.col("global_position").between(*uneven)
 
     return messages.select(
         "global_position",
@@ -154,8 +176,9 @@ def of_messages(read: Read, component: Component, app: str, app_dir: Path | None
         F.when(~is_event, number_of(type_, numbering.types)).alias("type"),
         (F.col("position") == 0).alias("is_first"),
         is_copy.alias("is_copy"),
-        F.when(has_key, F.xxhash64(pair, named)).alias("key"),
-        F.when(~is_event, F.xxhash64(type_, "content")).alias("says"),
+        F.when(has_key, F.xxhash64(seed, pair, named)).alias("key"),
+        F.when(~is_event, F.xxhash64(seed, type_, "content")).alias("says"),
         F.when(is_event, F.col("causation")).alias("causation"),
-        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(stream, type_)).alias("kind"),
+        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(seed, stream, type_)).alias("kind"),
+        F.when(asked, partitions.hashed(stream)).alias("cardinal"),
     )

@@ -1,5 +1,6 @@
 -- The columns of the signs, each as it is taken from a row `m` of the log. Hashes are equal where what
--- they stand for is; where they are not, it may still be, and then more is looked at.
+-- they stand for is; where they are not, it may still be, and then more is looked at. The seed is random
+-- in each run, so that no sender can know which texts have the same hash.
 
 -- name: type
 CASE m.type {numbers} END
@@ -8,14 +9,20 @@ CASE m.type {numbers} END
 m.position = 0
 
 -- name: key_of_command
-hashtextextended({key_category} || E'\n' || CASE WHEN {is_copy} THEN m.stream_name::text ELSE {key_stream} END, 0)
+hashtextextended({key_category} || E'\n' || CASE WHEN {is_copy} THEN m.stream_name::text ELSE {key_stream} END, {seed})
 
 -- name: key_of_stream
-hashtextextended({category} || E'\n' || m.stream_name, 0)
+hashtextextended({category} || E'\n' || m.stream_name, {seed})
 
 -- name: says
 -- The type and the content.
-hashtextextended(m.type || ' ' || m.kept_text, 0)
+hashtextextended(m.type || ' ' || coalesce(m.kept_text, ''), {seed})
 
 -- name: kind
-CASE WHEN m.type <> {pseudo_event} THEN hashtextextended(m.stream_name || ' ' || m.type, 0) END
+CASE WHEN m.type <> {pseudo_event} THEN hashtextextended(m.stream_name || ' ' || m.type, {seed}) END
+
+-- name: cardinal
+-- By which the stream is in a partition; where all partitions have read the message, or none, nobody asks.
+CASE WHEN m.global_position BETWEEN {first} AND {last} AND strpos(m.stream_name, '-') > 0
+     THEN ('x' || left(md5(split_part(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+', 1)), 16)
+          )::bit(64)::bigint END

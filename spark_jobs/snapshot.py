@@ -13,13 +13,16 @@ from typing import Any
 from psycopg import Connection, IsolationLevel
 
 from reservation.component import Component
+from reservation.errors import ForeignPositionError
 from reservation.eventide import position_stream
 from reservation.queries import load_queries
 from reservation.store.connection import connect
 from reservation.store.errors import translated
+from reservation.store.identity import store_id
 from reservation.store.install import is_attached
-from spark_jobs import ranges, sums
+from spark_jobs import late, ranges, sums
 from spark_jobs.columns import Query
+from spark_jobs.late import Tally
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.size import Size
 from spark_jobs.sums import Sums
@@ -41,22 +44,29 @@ class Snapshot:
         id: the name under which other transactions can take the snapshot over.
         time: when it was taken, in UTC.
         has_positions: whether consumers of ours keep their positions in this store.
+        store: the id of the store; None if it has none.
     """
 
     id: str
     time: datetime
     has_positions: bool
+    store: str | None
     _connection: Connection[Any]
 
     def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
         """Return how far the consumers of a component are.
 
-        In a store that Message DB installed and nobody attached, positions are those that
-        Eventide's consumers stored; without any, what is older than a grace counts as read.
+        Where no consumer of ours has run, positions are those that Eventide's consumers stored. In
+        a store without those either, that nobody attached, what is older than a grace counts as
+        read.
 
         Args:
             component: the component.
             grace: how long a consumer may take, where nobody tells how far it is.
+
+        Raises:
+            ForeignPositionError: a position was taken in another log, so it does not say what was
+                read of this one.
         """
         categories = [component.command_category, *component.reservation_categories]
         return Progress({name: self._consumed(component, name, grace) for name in categories})
@@ -65,15 +75,26 @@ class Snapshot:
         with translated():
             if self.has_positions:
                 named = [component.name, category]
-                rows = self._connection.execute(_QUERIES["position"], named).fetchall()
+                rows = self._connection.execute(_QUERIES["positions"], named).fetchall()
                 letters = self._connection.execute(_QUERIES["letters"], named).fetchall()
-                position = int(rows[0][0]) if rows else 0
-                return Consumed(position, letters=[int(row[0]) for row in letters])
+                if rows:
+                    positions, carried, first_position, foreign = rows[0]
+                    if foreign is not None:
+                        raise ForeignPositionError(component.name, category, int(foreign))
+                    return Consumed.of_partitions(
+                        positions,
+                        carried or (),
+                        letters=[at for at, is_conflict in letters if not is_conflict],
+                        conflicts=[at for at, is_conflict in letters if is_conflict],
+                        first_position=first_position,
+                    )
             theirs = {"category": position_stream(category, None)}
             rows = self._connection.execute(_QUERIES["position_of_eventide"], theirs).fetchall()
         position = rows[0][0]
         if position is not None:
             return Consumed(int(position))
+        if self.has_positions:
+            return Consumed(0)
         return Consumed(None, before=self.time - grace)
 
     def size(self) -> Size:
@@ -161,6 +182,33 @@ class Snapshot:
         with translated():
             return sums.of_store(self._connection, query, first, last)
 
+    def tally(self, category: str, first: int, last: int) -> Tally:
+        """Return how many messages a part of a category has, and the sum of their positions.
+
+        Args:
+            category: the category.
+            first, last: the global positions that the part begins and ends with.
+        """
+        values = {"category": category, "first": first, "last": last, "modulus": late.MODULUS}
+        with translated():
+            rows = self._connection.execute(_QUERIES["tally"], values).fetchall()
+        return Tally(*rows[0])
+
+    def tallies(self, until: Mapping[str, int]) -> dict[str, Tally]:
+        """Return the same of what categories begin with.
+
+        Args:
+            until: the categories, with the global position that each part ends with.
+        """
+        values = {
+            "categories": list(until),
+            "lasts": list(until.values()),
+            "modulus": late.MODULUS,
+        }
+        with translated():
+            rows = self._connection.execute(_QUERIES["tallies"], values).fetchall()
+        return {category: Tally(count, total) for category, count, total in rows}
+
     def holds(self, global_position: int, message_id: str) -> bool:
         """Tell whether the store holds a message."""
         with translated():
@@ -183,7 +231,9 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
         connection.read_only = True
         has_positions = is_attached(connection)
         # It stays open, and idle, for as long as the job reads.
-        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        connection.execute(_QUERIES["settings"])
         with translated():
             snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
-        yield Snapshot(snapshot, time, has_positions, connection)
+        found = store_id(connection)
+        store = None if found is None else str(found)
+        yield Snapshot(snapshot, time, has_positions, store, connection)

@@ -4,22 +4,24 @@
     spark.read.format("message_store").option("category", "account:command").load()
 
 A category is read in ranges of global position that hold about equal numbers of messages, in
-parallel. Only the columns that are asked for are read, and conditions on positions, names, types,
-ids and times are left to the server.
+parallel. Only the columns that are asked for are read. Conditions are not left to the server: Spark
+4.3 keeps those that it has left to a Python source with the DataFrame, and applies them to whatever
+else is done with it. What is read is limited by options, which do not change.
 
 All parts of a read, and several reads, see one snapshot of the store if its id is given
 (`spark_jobs.snapshot`). Without one, a read ends at the last message that its planner saw: of a
 category nothing before that can still become visible, and messages are never changed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
-from spark_jobs import columns, filters, ranges, reading
-from spark_jobs.options import Reading, asked_for
+from spark_jobs import columns, ranges, reading
+from spark_jobs.errors import OptionError
+from spark_jobs.options import Reading
 from spark_jobs.stream import MessageStoreStreamReader
 
 NAME = "message_store"
@@ -35,13 +37,23 @@ class MessageStoreSource(ds.DataSource):
             `spark_jobs.columns` for what there is.
         after: from where to read on, as a JSON object of categories and global positions; from
             the beginning of those that it does not name.
-        until: up to where a stream reads, as such an object; to the end without it.
+        until: up to where to read, as such an object; to the end of those that it does not name.
         snapshot: the id of an exported snapshot.
-        rows: how many messages one batch of a stream may hold; all that there are without it.
+        rows: how many messages one batch of a stream may hold; all that there are without it. Only
+            a stream has batches.
         partitions: into how many ranges to divide the read, 4 without it.
         declaration: how keys are made, from `spark_jobs.declaration`, for the columns that are made
             of it.
     """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Read the options, so that a wrong one is refused by ``load()``.
+
+        Raises:
+            OptionError: one is unknown, cannot be read, or contradicts another.
+        """
+        super().__init__(options)
+        self._reading = Reading(options)
 
     @classmethod
     def name(cls) -> str:
@@ -50,18 +62,30 @@ class MessageStoreSource(ds.DataSource):
 
     def schema(self) -> str:
         """Return the columns, in Spark's words."""
-        return columns.schema(columns.types_of(asked_for(self.options)))
+        return columns.schema(columns.types_of(self._reading.columns))
 
     def reader(self, schema: StructType) -> "MessageStoreReader":
-        """Return the reader; the schema is always the source's own."""
+        """Return the reader; the schema is always the source's own.
+
+        Raises:
+            OptionError: an option is one of streams.
+        """
         del schema
-        return FilteringReader(self.options)
+        if self._reading.rows is not None:
+            raise OptionError("The option rows is for a stream; limit this read with until")
+        return MessageStoreReader(self.options)
 
     def streamReader(  # noqa: N802  Spark's own
         self, schema: StructType
     ) -> MessageStoreStreamReader:
-        """Return the reader of a stream."""
+        """Return the reader of a stream.
+
+        Raises:
+            OptionError: an option is one of other reads.
+        """
         del schema
+        if "snapshot" in self.options:
+            raise OptionError("The option snapshot is not for a stream, which reads what comes")
         return MessageStoreStreamReader(self.options)
 
 
@@ -70,13 +94,12 @@ class MessageStoreReader(ds.DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._filters: list[ds.Filter] = []
 
     def partitions(self) -> Sequence[ds.InputPartition]:
         """Divide the categories into ranges."""
         asked = Reading(self._options)
+        until = asked.until or {}
         snapshot = self._options.get("snapshot")
-        conditions = [one for _, one in filters.taken(self._filters) if one is not None]
         with reading.planning(snapshot) as connection:
             found = [
                 (name, first, last)
@@ -85,12 +108,12 @@ class MessageStoreReader(ds.DataSourceReader):
                     connection,
                     [name],
                     asked.after.get(name, 0) + 1,
-                    ranges.head(connection, name),
+                    until[name] if name in until else ranges.head(connection, name),
                     asked.partitions,
                 )
             ]
             return [
-                reading.Range(asked.query(name, conditions).text(first, last, connection), snapshot)
+                reading.Range(asked.query(name).text(first, last, connection), snapshot)
                 # Spark takes no read without a part.
                 for name, first, last in found or [(asked.categories[0], 0, 0)]
             ]
@@ -99,17 +122,3 @@ class MessageStoreReader(ds.DataSourceReader):
         """Read one range, in batches."""
         assert isinstance(partition, reading.Range)  # noqa: S101  as it was given
         return partition.batches(Reading(self._options).schema)
-
-
-class FilteringReader(MessageStoreReader):
-    """A reader that leaves conditions to the server."""
-
-    def pushFilters(  # noqa: N802  Spark's own
-        self, filters_: list[ds.Filter]
-    ) -> Iterable[ds.Filter]:
-        """Keep the conditions that the server takes, and give back the others."""
-        for one, condition in filters.taken(filters_):
-            if condition is None:
-                yield one
-            else:
-                self._filters.append(one)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_jobs import ranges, reading
-from spark_jobs.options import Reading, number
+from spark_jobs.options import Reading
 
 Offset = dict[str, int]
 
@@ -39,9 +39,8 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's own
         """Return how much one batch may hold, by the option `rows`."""
-        if "rows" not in self._options:
-            return ReadAllAvailable()
-        return ReadMaxRows(number(self._options, "rows", 1))
+        rows = Reading(self._options).rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's own
         """Read no further than to what is there now."""
@@ -86,7 +85,13 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
 
     def _heads(self) -> Offset:
         asked = Reading(self._options)
-        if asked.until is not None:
-            return asked.until
+        until = asked.until or {}
+        if until.keys() >= set(asked.categories):
+            return until
         with reading.planning(None) as connection:
-            return {category: ranges.head(connection, category) for category in asked.categories}
+            return {
+                category: until[category]
+                if category in until
+                else ranges.head(connection, category)
+                for category in asked.categories
+            }

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 _QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs").items()}
 
-# All that is kept of a message beside its category; `function_data` is the data once more.
-COLUMNS = [name for name in MESSAGE | MADE if name not in ("category", "function_data")]
+# All that is kept of a message beside its category; the others are in the data.
+COLUMNS = [
+    name for name in MESSAGE | MADE if name not in ("category", "function_data", "entity_id")
+]
 
 # Where the two parts of a hash begin, and how many hexadecimal digits each has.
 _PARTS = (1, 16)

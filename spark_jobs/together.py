@@ -1,7 +1,8 @@
 """An archive and the store, read as one.
 
 The archive has each category up to one message, whether or not the store still has what is before
-it; the store is read on from there. So every message is read once.
+it; the store is read on from there. Of what it has before that message, only that is read which the
+archive lacks, because it became visible later. So every message is read once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from spark_jobs import late
 from spark_jobs.archived import Archive
 from spark_jobs.categories import Categories
 from spark_jobs.columns import schema, types_of
+from spark_jobs.content import with_digests
 from spark_jobs.declaration import Declaration
 from spark_jobs.jdbc import Jdbc
 from spark_jobs.judging import Read, Rows
@@ -33,6 +36,7 @@ class Together:
         archive: the archive.
         declaration: how keys are made, there as here.
         store: reads the store, from behind what is archived.
+        all_stored: reads the store from `after` on.
         after: from where to read on, of each category.
     """
 
@@ -40,6 +44,7 @@ class Together:
     archive: Archive
     declaration: Declaration
     store: Categories | Jdbc
+    all_stored: Categories | Jdbc
     after: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(
@@ -47,7 +52,19 @@ class Together:
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
         archived = self.of(self.archived(), categories, columns, firsts_of)
-        return archived.unionByName(self.store(categories, columns, firsts_of=firsts_of))
+        stored = self.store(categories, columns, firsts_of=firsts_of)
+        return archived.unionByName(stored).unionByName(self._late(categories, columns))
+
+    def _late(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """Return what the store has and the archive lacks, before the last that is archived."""
+        until = {
+            name: last
+            for name, last in self.archive.after.items()
+            if name in categories and last > self.after.get(name, 0)
+        }
+        if not until:
+            return self.spark.createDataFrame([], schema(types_of(columns)))
+        return late.messages(self.all_stored, self.archived(), until, columns)
 
     def at(self, positions: DataFrame) -> "Chosen":
         """Return what reads the messages at some positions only.
@@ -76,7 +93,17 @@ class Together:
     ) -> DataFrame:
         """Return columns of what is archived of some categories."""
         of_function = F.col("type").isin(self.declaration.by_function)
-        messages = archived.withColumn("function_data", F.when(of_function, F.col("data")))
+        fields = F.from_json("data", "map<string, string>")
+        messages = archived.withColumns(
+            {
+                "function_data": F.when(of_function, F.col("data")),
+                "entity_id": F.try_element_at(fields, F.lit(self.declaration.id)),
+            }
+        )
+        if self.archive.former:
+            is_former = F.col("run").isin(self.archive.former)
+            former = with_digests(messages.where(is_former), self.declaration)
+            messages = messages.where(~is_former).unionByName(former)
         return Rows(messages)(categories, columns, firsts_of=firsts_of)
 
 
@@ -101,10 +128,11 @@ class Chosen:
         together, positions = self.together, self.positions.select("global_position")
         archived = together.archived().join(positions, "global_position", "left_semi")
         # The store may still have what is archived.
-        needed = dict.fromkeys([*columns, "category", "global_position"])
-        stored = self.store(categories, list(needed), firsts_of=firsts_of)
+        needed = list(dict.fromkeys([*columns, "global_position"]))
+        stored = self.store(categories, needed, firsts_of=firsts_of)
+        stored = stored.join(archived.select("global_position"), "global_position", "left_anti")
         return together.of(archived, categories, columns, firsts_of).unionByName(
-            stored.where(_behind(together.archive.after)).select(*columns)
+            stored.select(*columns)
         )
 
 

@@ -21,6 +21,7 @@ _CATEGORIES = {
     "orphans": "Reservations without a command",
     "multiple": "Reservation streams with more than one message",
     "conflicts": "Commands whose content is not that of their key",
+    "conflict_mismatches": "Commands that the consumers judged otherwise to be a conflict or none",
     "wrong_type": "Messages of a type that is not reserved in their category",
 }
 _EFFECTS = {

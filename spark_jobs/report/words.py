@@ -57,6 +57,13 @@ KINDS = (
         "Ask the sender which one was meant.",
     ),
     Kind(
+        "conflict-mismatch",
+        "Conflict mismatches",
+        "The consumer recorded a conflict where there is none, or none where there is one.",
+        "Compare the command, its reservation and its dead letter. See whether somebody changed "
+        "one of them, moved the position, or declared other volatile fields since.",
+    ),
+    Kind(
         "wrong-type",
         "Wrong type",
         "The message is in a reservation category, and the component reserves no message of its "
@@ -98,6 +105,7 @@ COUNTS = (
     ("orphans", "orphans"),
     ("multiple", "more than one message"),
     ("conflicts", "conflicts"),
+    ("conflict_mismatches", "conflict mismatches"),
     ("wrong_type", "wrong type"),
     ("keyless", "without a key"),
 )
@@ -122,6 +130,7 @@ ALARMING = frozenset(
         "orphans",
         "multiple",
         "conflicts",
+        "conflict_mismatches",
         "wrong_type",
         "unhandled",
         "effect_twice",
