@@ -84,11 +84,12 @@ ON CONFLICT (consumer, category, partition) DO UPDATE SET position = EXCLUDED.po
 INSERT INTO reservation.dead_letters
   (consumer, category, global_position, message_id, stream_name, type, state, reason, process)
 SELECT 'account', CASE m.type WHEN 'Deposit' THEN message_store.category(m.stream_name) END,
-       m.global_position, m.id, m.stream_name, m.type, 'dead', 'HandlerError', 'bench:1'
+       m.global_position, m.id, m.stream_name, m.type, 'dead',
+       CASE n %% 1009 WHEN 4 THEN 'conflict' ELSE 'handler' END, 'bench:1'
 FROM generate_series(1, %(keys)s - 2 * %(pending)s) AS n
 JOIN message_store.messages m
-  ON m.global_position = %(base)s + n * 8 + CASE n %% 1009 WHEN 6 THEN 4 ELSE 1 END
-WHERE n %% 1009 IN (6, 10)
+  ON m.global_position = %(base)s + n * 8 + CASE n %% 1009 WHEN 10 THEN 1 ELSE 4 END
+WHERE n %% 1009 IN (4, 6, 10)
 ON CONFLICT DO NOTHING
 
 -- name: settle

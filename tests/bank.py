@@ -11,6 +11,7 @@ from bank.invariants import check_invariants, progress
 from consumers.batch import Batch, BatchResult
 from consumers.group import Membership, Share
 from consumers.logs import Log
+from consumers.parking import ALL_OR_NOTHING, Policy
 from consumers.position import Positions
 from consumers.session import Session
 from reservation import Component, MessageStore
@@ -27,9 +28,11 @@ class Claimed:
         self._batch = Batch(connection, component, category)
         self.positions = claim(connection, component.name, category)
 
-    def run(self, limit: int, *, careful: bool = False) -> BatchResult:
+    def run(
+        self, limit: int, *, careful: bool = False, policy: Policy = ALL_OR_NOTHING
+    ) -> BatchResult:
         """Run one batch."""
-        return self._batch.run(self.positions, limit, careful=careful)
+        return self._batch.run(self.positions, limit, careful=careful, policy=policy)
 
 
 def claim(connection: Connection[Any], consumer: str, category: str) -> Positions:

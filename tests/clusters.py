@@ -13,11 +13,24 @@ from pathlib import Path
 
 import pyspark
 
+from spark_jobs import java
+from spark_jobs.size import Size
+
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 120.0
 
 # What runs for seconds only is not worth being compiled well.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def quick() -> list[str]:
+    """Return options that let a job on a cluster do little in little time."""
+    properties = {
+        "spark.driver.extraJavaOptions": java.options(Size.SMALL),
+        "spark.executor.extraJavaOptions": QUICK,
+        "spark.sql.shuffle.partitions": "4",
+    }
+    return [word for key, value in properties.items() for word in ("--conf", f"{key}={value}")]
 
 
 def python_of_workers(folder: Path) -> Path:

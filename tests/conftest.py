@@ -2,8 +2,10 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from reservation import MessageStore, install
 from reservation.store.connection import connect
 from tests import chance
 from tests.message_db import imitate
-from tests.servers import server
+from tests.servers import server, server_folder
 
 _numbers = itertools.count(1)
 
@@ -41,13 +43,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure() -> None:
+    """Let what the tests start hear SIGINT, which a shell's background job is started to ignore."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say with which seeds the run can be repeated, however quiet it is."""
     terminalreporter.write_line(f"Seeds are counted from RESERVATION_TEST_SEED={chance.FIRST}.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long, unless it is asked for by name."""
+    """Put what takes longest first, and leave out what is not asked for by name.
+
+    With several workers, each takes an equal share of the list and then what is left of others'.
+    The tests that share a Spark session so run on one worker, which alone has to start it, and no
+    worker is left with a long test at the end.
+    """
+    items.sort(key=_weight)
     if "exhaustive" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
@@ -56,12 +70,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
+def _weight(item: pytest.Item) -> int:
+    if "spark" in getattr(item, "fixturenames", ()):
+        return 0
+    for weight, mark in enumerate(("spark", "faults", "slow"), start=1):
+        if item.get_closest_marker(mark):
+            return weight
+    return 4
+
+
 @pytest.fixture(autouse=True)
 def _no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep every test from a database that the caller's environment names."""
     for name in list(os.environ):
         if name.startswith("PG") or name == "RESERVATION_DATABASE_URL":
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(name="server_folder")
+def _server_folder() -> Iterator[Path]:
+    """Give a folder for the data of servers of a test's own."""
+    with server_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

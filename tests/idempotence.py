@@ -8,7 +8,15 @@ from psycopg import Connection
 
 from bank.messages import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn
 from consumers.batch import BatchResult
-from reservation import Component, MessageIdInEvents, MessageStore, Revisions, StateBased
+from reservation import (
+    Component,
+    MessageIdInEvents,
+    MessageStore,
+    Metadata,
+    Revisions,
+    StateBased,
+)
+from reservation.returned import encode_events
 from tests.bank import drain
 
 PURSE = "purse:command-123"
@@ -58,7 +66,9 @@ def purse(
             command, event, processed_time=context.time, sequence=context.sequence
         )
         if isinstance(once, StateBased):  # the state is changed, and not by the event
-            component.projection.apply(entity, event)
+            stream_name = component.entity_stream(command)
+            (row,) = encode_events([event], context.message, stream_name, Metadata())
+            component.projection.apply_encoded(entity, row, context.message)
         return event
 
     @component.handle(adds, once=once)
@@ -126,7 +136,8 @@ def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
     return connection.execute(
         "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
         " WHERE schemaname = 'message_store'"
-        " OR schemaname = 'reservation' AND tablename NOT IN ('versions', 'sender_categories')"
+        " OR schemaname = 'reservation'"
+        " AND tablename NOT IN ('versions', 'sender_categories', 'store_identity')"
         " ORDER BY 1"
     ).fetchall()
 

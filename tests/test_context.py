@@ -506,6 +506,51 @@ def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
             one.run(1)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        psycopg.errors.SerializationFailure,
+        psycopg.errors.DiskFull,
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.ReadOnlySqlTransaction,
+        SerializationError,
+        DatabaseUnavailableError,
+        KeyError,
+    ],
+)
+def test_whatever_a_handler_raises_is_its_failure_while_the_connection_is_sound(
+    connection, store, kind
+):
+    """Wherever it has the exception from."""
+    store.write(deposit(), SENT)
+
+    def handle(command, entity, context):
+        raise kind("secret")
+
+    one = batch(connection, "shop:command", shop(handle))
+    with pytest.raises(HandlerError, match=f"raised {kind.__name__} in handle") as caught:
+        one.run(1)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_race_that_a_handler_takes_back_and_raises_is_its_failure(
+    database_url, connection, store, sold
+):
+    """The transaction is sound, and which connection lost the race cannot be known."""
+    connection.execute("INSERT INTO sold VALUES (1)")
+    store.write(deposit(), SENT)
+    lock = "SELECT FROM sold WHERE n = 1 FOR UPDATE NOWAIT"
+
+    def handle(command, entity, context):
+        with context.connection.transaction():
+            context.connection.execute(lock)
+
+    with connect(database_url, autocommit=True) as own, connection.transaction():
+        connection.execute(lock)
+        with pytest.raises(HandlerError, match="raised LockNotAvailable"):
+            batch(own, "shop:command", shop(handle)).run(1)
+
+
 def test_a_lock_that_is_not_to_be_had_lets_the_batch_run_again(
     database_url, connection, store, sold
 ):
@@ -550,8 +595,7 @@ def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connecti
             pid = pids.get()
             while not connection.execute(waiting, [pid]).fetchall():
                 pass
-            with context.connection.transaction():  # which takes the failure back
-                context.connection.execute(lock, [2])
+            context.connection.execute(lock, [2])
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:

@@ -423,13 +423,16 @@ def test_a_conflict_is_recorded_and_can_not_be_retried(connection, store):
 # The command line.
 
 
+PLANTED = "0190163d-8694-739b-aea5-966c26f8ad91"
+
+
 def plant(connection, position, **columns):
     """Write a letter of the command Odd, whose names could steer a terminal."""
     values = {
         "consumer": "till",
         "category": CATEGORY,
         "global_position": position,
-        "message_id": "0190163d-8694-739b-aea5-966c26f8ad91",
+        "message_id": PLANTED,
         "stream_name": f"{CATEGORY}-1\x1b[31m",
         "type": "Odd\x07",
         "entity": "till-1",
@@ -476,8 +479,13 @@ def test_the_list_is_for_people_and_for_machines(connection, database_url):
 def test_data_is_shown_only_when_it_is_asked_for(connection, database_url):
     """The metadata always."""
     connection.execute(
-        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Odd', %s, %s)",
-        [f"{CATEGORY}-1", Jsonb({"a": "secret\x1b"}), Jsonb({"properties": {"trace": "t1"}})],
+        "SELECT message_store.write_message(%s, %s, 'Odd', %s, %s)",
+        [
+            PLANTED,
+            f"{CATEGORY}-1",
+            Jsonb({"a": "secret\x1b"}),
+            Jsonb({"properties": {"trace": "t1"}}),
+        ],
     )
     plant(connection, 1)
     for arguments in ([], ["--json"]):

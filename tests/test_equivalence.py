@@ -44,6 +44,8 @@ from tests.idempotence import (
     within,
 )
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = "purse:command"
 
 

@@ -33,6 +33,8 @@ from tests.idempotence import (
     within,
 )
 
+pytestmark = pytest.mark.slow
+
 # A has no effect, because there is nothing to take yet; after B it would have one.
 A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")
 

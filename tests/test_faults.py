@@ -28,7 +28,7 @@ def consumers(started, workers=1):
     return {"commands": children[:workers], "reserved": children[workers:]}
 
 
-@pytest.mark.parametrize("seed", seeds(2))
+@pytest.mark.parametrize("seed", seeds(1, exhaustive=9))
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from consumers.group import LEASE
 from reservation import stream_name
-from tests.bank import RESERVED, broken, event_types, wait_until_drained
+from tests.bank import RESERVED, broken, claim, event_types, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
 from tests.processes import PATIENCE, Started, run_cli
+
+pytestmark = pytest.mark.slow
 
 # A component whose handler notes which process called it, for what.
 _APP = """
@@ -280,3 +282,32 @@ def test_the_events_of_a_category_that_is_not_shared_name_no_partitions(store, d
         started.wait_for("batch_committed")
         assert started.stop() == 0
     assert "partitions" not in started.log
+
+
+def test_a_group_knows_from_where_on_its_members_have_read(connection, store):
+    """From the lowest position at which one joined, whoever read before or moved it since."""
+    store.write([deposit(f"d{n}") for n in range(60)], COMMANDS)
+
+    def first_position():
+        claim(connection, "account", "account:command")
+        rows = connection.execute("SELECT first_position FROM reservation.groups")
+        return [row[0] for row in rows]
+
+    def move(position):
+        connection.execute("UPDATE reservation.positions SET position = %s", [position])
+
+    connection.execute(
+        "INSERT INTO reservation.groups (consumer, category, partitions) "
+        "VALUES ('account', 'account:command', 2)"
+    )
+    connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "VALUES ('account', 'account:command', 0, 40), ('account', 'account:command', 1, 50)"
+    )
+    assert first_position() == [40]
+    move(60)
+    assert first_position() == [40]
+    move(7)
+    assert first_position() == [7]
+    connection.execute("TRUNCATE reservation.groups, reservation.positions")
+    assert first_position() == [0]

@@ -111,7 +111,7 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     connection.execute("DROP TABLE reservation.sender_categories, reservation.groups")
     connection.execute(
         "DROP TABLE reservation.members, reservation.dead_letters, reservation.snapshots, "
-        "reservation.states, reservation.state_horizons"
+        "reservation.states, reservation.state_horizons, reservation.store_identity CASCADE"
     )
     connection.execute(
         "DROP TABLE reservation.processed_messages, reservation.processed_handlers, "
@@ -119,7 +119,8 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     )
     connection.execute(
         "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "
-        "DROP COLUMN attempted, DROP COLUMN attempts, ADD PRIMARY KEY (consumer, category)"
+        "DROP COLUMN attempted, DROP COLUMN attempts, DROP COLUMN message_id CASCADE, "
+        "ADD PRIMARY KEY (consumer, category)"
     )
     connection.execute("INSERT INTO reservation.positions VALUES ('account', 'account:command', 7)")
     for old in (
@@ -134,10 +135,10 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     answers = connection.execute("SELECT message_store.is_category('a'), reservation.may_insert()")
     assert answers.fetchone() == (True, True)
     kept = connection.execute(
-        "SELECT position, partition, holder, partitions, carried FROM reservation.positions "
-        "JOIN reservation.groups USING (consumer, category)"
+        "SELECT position, partition, holder, partitions, carried, first_position "
+        "FROM reservation.positions JOIN reservation.groups USING (consumer, category)"
     )
-    assert kept.fetchall() == [(7, 0, None, 1, None)]
+    assert kept.fetchall() == [(7, 0, None, 1, None, 7)]
     assert store.write(deposit("d2"), COMMANDS) == 1
 
 

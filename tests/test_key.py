@@ -1,12 +1,13 @@
 """Idempotence keys, and the streams that they name."""
 
+import tracemalloc
 from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
 
 from reservation import Component
-from reservation.errors import DeclarationError, IdempotenceKeyError
+from reservation.errors import DeclarationError, IdempotenceKeyError, StreamNameError
 from tests.controls import deposit
 
 
@@ -43,7 +44,35 @@ def test_a_whole_number_serves_as_a_key():
     assert reservation(key="payment_id").stream_name(Pay(12, "a")) == "paymentTransaction-12"
 
 
-@pytest.mark.parametrize("key", [None, "", True, Decimal("1.0"), 1.5, "a\nb"])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [("1.50", "1.5"), ("-2.0", "-2"), ("15E1", "150"), ("1E-3", "0.001"), ("-0.0", "0")]
+    + [(zero, "0") for zero in ("0E5", "0E-5", "0E999999999", "0E-999999999")]
+    + [(f"1.{'0' * 5000}", "1")],
+)
+def test_equal_numbers_are_the_same_key(number, text):
+    """However they are written."""
+    name = reservation(key="payment_id").stream_name(Pay(Decimal(number), "a"))
+    assert name == f"paymentTransaction-{text}"
+
+
+@pytest.mark.parametrize("number", ["1E999999999", "1E-999999999", "-1.5E-999999999", "1E-5000"])
+def test_a_number_whose_digits_no_name_takes_is_refused_without_writing_them_out(number):
+    """A few bytes of a command could otherwise fill the memory; an entity's id is no other."""
+    pay = Pay(Decimal(number), "a")
+    component = Component("payment", id="payment_id")
+    tracemalloc.start()
+    try:
+        with pytest.raises(IdempotenceKeyError):
+            reservation(key="payment_id").stream_name(pay)
+        with pytest.raises(StreamNameError):
+            component.entity_stream(pay)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("key", [None, "", True, Decimal("NaN"), 1.5, "a\nb"])
 def test_a_command_without_a_usable_key_is_refused(key):
     """Such a command can not be told from another, so it must not pass."""
     with pytest.raises(IdempotenceKeyError):

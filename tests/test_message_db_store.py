@@ -14,6 +14,8 @@ from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.message_db import imitate, write
 from tests.test_plans import SENT, WORK, fill, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def template(message_db_template):

@@ -169,6 +169,66 @@ def test_only_what_says_so_is_a_copy(connection, store, make, value):
     assert drained(connection, make()) == {"reserved": 1, "handled": 1}
 
 
+@KINDS
+@pytest.mark.parametrize(
+    ("stream", "source"),
+    [
+        (PURSE, None),
+        (PURSE, PURSE),
+        (f"{PURSE}+other", None),
+        (f"{PURSE}+d1", None),
+        (f"{PURSE}+d1", f"{CATEGORY}-9"),
+    ],
+)
+def test_a_sender_cannot_pass_a_command_by_its_reservation(connection, store, make, stream, source):
+    """Whatever it says of it, each intent is reserved by its key and has one effect."""
+    metadata = Metadata(
+        local_properties={"reserved": True},
+        causation_message_stream_name=source,
+        causation_message_position=0,
+        causation_message_global_position=1,
+    )
+    for _ in range(3):
+        store.write(deposit(time=LATER), stream, metadata=metadata)
+    counts = drained(connection, make())
+    assert counts == {"reserved": 1, "duplicate": 2, "handled": 1}
+    assert effects(store) == ["Deposited"]
+    assert store.stream_version(f"{stream}+d1") == 0
+
+
+@KINDS
+def test_what_takes_the_place_of_a_copy_is_the_only_one_of_its_key(connection, store, make):
+    """The first of the key's own stream: the command itself finds it there."""
+    metadata = Metadata(
+        local_properties={"reserved": True},
+        causation_message_stream_name=PURSE,
+        causation_message_position=0,
+        causation_message_global_position=1,
+    )
+    for _ in range(2):  # the second is not the first of the stream
+        store.write(deposit(), f"{PURSE}+d1", metadata=metadata)
+    store.write(deposit(), PURSE)
+    drained(connection, make())
+    (copy, again) = store.read_stream(f"{PURSE}+d1")
+    causes = [one.metadata.causation_message_stream_name for one in store.read_stream("purse-123")]
+    assert causes == [copy.stream_name, f"{again.stream_name}+d1"]
+
+
+@KINDS
+def test_a_copy_under_another_key_is_a_dead_letter(connection, store, make):
+    """As one is once the key was changed: taken for a command, it might take effect twice."""
+    metadata = Metadata(
+        local_properties={"reserved": True},
+        causation_message_stream_name=PURSE,
+        causation_message_position=0,
+        causation_message_global_position=1,
+    )
+    store.write(deposit(), f"{PURSE}+old", metadata=metadata)
+    with pytest.raises(IdempotenceKeyError, match="not the one that its key names"):
+        drained(connection, make())
+    assert effects(store) == []
+
+
 def test_the_property_means_nothing_where_copies_have_a_category_of_their_own(connection, store):
     """A sender can not get round the reservation with it."""
     component = purse()

@@ -1,10 +1,9 @@
 """Outages of the server under load: in the middle of a commit, crashed, paused, off the network."""
 
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
+from psycopg.errors import DiskFull
 
 from bank.traffic import make_traffic
 from consumers.group import LEASE
@@ -23,22 +22,23 @@ WORKERS = ("--workers", "2", "--batch-size", "10")
 
 
 @pytest.fixture
-def server():
+def server(server_folder):
     """Give an embedded server of this test's own, with the store installed."""
-    # Not in pytest's folder, which each run of pytest closes to the user that the server runs as.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        own = OwnServer(Path(folder) / "postgres")
-        with connect(own.address, autocommit=True) as connection:
-            install(connection)
-        yield own
-        own.close()
+    own = OwnServer(server_folder / "postgres")
+    with connect(own.address, autocommit=True) as connection:
+        install(connection)
+    yield own
+    own.close()
+
+
+SMALL = "/small"
 
 
 @pytest.fixture
 def container(request):
     """Give a server in a container of this test's own, with the store installed."""
     try:
-        own = OwnContainer()
+        own = OwnContainer(small_disk=SMALL)
     except Missing as reason:
         if request.config.getoption("--database") == "container":
             raise
@@ -110,7 +110,7 @@ def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
 
 def test_a_group_outlives_a_crash_of_the_server_under_load(server):
     """Its members come back one after another, and nobody takes what another still holds."""
-    traffic = make_traffic(accounts=20, sends=1500, seed=1)
+    traffic = make_traffic(accounts=20, sends=4000, seed=1)
     with Started(server.address, *WORKERS) as started:
         all_started(started)
         with Sender(server.address, traffic, 1) as sender:
@@ -167,3 +167,35 @@ def test_a_group_outlives_an_outage_of_its_container(container, outage):
                 container.connect()
             finish(container, sender, started)
             assert sender.failures > 0 or outage == "paused"
+
+
+def test_a_group_outlives_a_disk_that_is_full(container):
+    """No message is a dead letter for it, and all are handled once there is space again."""
+    container.own(SMALL)
+    with connect(container.address, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLESPACE small LOCATION '{SMALL}'")
+        connection.execute("ALTER TABLE message_store.messages SET TABLESPACE small")
+        MessageStore(connection).write([open_(), *(deposit(f"d{n}") for n in range(300))], COMMANDS)
+        connection.execute("CREATE TABLE filler (text text) TABLESPACE small")
+        connection.execute("ALTER TABLE filler ALTER text SET STORAGE PLAIN")
+        for length in (7000, 10):
+            with pytest.raises(DiskFull):
+                fill(connection, length)
+        with Started(container.address) as started:
+            away = started.wait_for("database_unavailable")
+            started.wait_for("database_awaited")
+            assert "No space left on device" in away["error"]
+            connection.execute("DROP TABLE filler")
+            wait_until_drained(connection, started)
+            assert started.stop() == 0
+            assert "message_dead" not in started.log
+        assert event_types(MessageStore(connection)) == ["Opened"] + ["Deposited"] * 300
+        assert broken(connection) == {}
+
+
+def fill(connection, length):
+    """Add rows of a length to the filler, until there is no space for more."""
+    while True:
+        connection.execute(
+            "INSERT INTO filler SELECT repeat('x', %s) FROM generate_series(1, 100)", [length]
+        )

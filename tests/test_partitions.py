@@ -119,5 +119,5 @@ def test_what_was_carried_has_to_be_read_before_the_next_change(connection):
         group.change(4)
     group.read_all(group.messages[-1])
     group.change(4)
-    assert group.resting.carried is None
+    assert group.resting.carried_in_force is None
     assert group.given == Counter(group.messages)

@@ -36,6 +36,8 @@ from reservation.store.part import Part
 from reservation.uuid7 import uuid7
 from tests.controls import deposit
 
+pytestmark = pytest.mark.slow
+
 COMMANDS, LONG = "account:command", "account:command-long"
 SENT, RESERVED = 80_000, 20_001  # of which the first is not
 SMALL = 200  # how many there are when the older session plans; the long stream begins after it
@@ -216,7 +218,8 @@ WORK = {
         BATCH,
         lambda c: MessageStore(c).read_streams({f"{COMMANDS}-{n}": 0 for n in range(1, BATCH)}),
     ),
-    "the snapshots of many streams": Work(BATCH, keep_snapshots),
+    # Each is held to the event that it names, when it is written and when it is read.
+    "the snapshots of many streams": Work(2 * BATCH, keep_snapshots),
     # Of the long stream one in ten; of the others the last, to see that it is an old one.
     "what brought about the events": Work(BATCH + 15, look_for_causes),
     # Of each its own version, the newest and what was removed.

@@ -2,13 +2,19 @@
 
 import json
 import signal
+from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 from psycopg.types.json import Jsonb
 
 from bank.invariants import progress
-from tests.bank import READS, RESERVED, broken, event_types
+from consumers.failure import process_died
+from consumers.parking import Policy
+from reservation import Component, StateBased
+from tests.bank import READS, RESERVED, batch, broken, event_types
 from tests.controls import COMMANDS, deposit, open_
+from tests.idempotence import Purse
 from tests.poison import APP, Poison
 from tests.processes import PATIENCE, Started, run_cli
 
@@ -49,6 +55,7 @@ def write_two_accounts(store):
     store.write([open_("456"), deposit("e1", account="456")], OTHER)
 
 
+@pytest.mark.check
 def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
     connection, store, database_url, tmp_path
 ):
@@ -122,6 +129,67 @@ def test_a_handler_that_kills_its_process_is_counted_whichever_process_tries(
     ]
     assert event_types(store, "456") == ["Opened", "Deposited"]
     assert broken(connection) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "category"),
+    [("class", READS[1]), ("key", READS[0]), ("formerly", READS[0])],
+)
+def test_a_process_that_dies_before_the_handler_is_called_is_counted_too(
+    connection, store, database_url, tmp_path, monkeypatch, code, category
+):
+    """Nothing of the component's code is run for the message once it is given up."""
+    monkeypatch.setenv("POISON_CODE", code)
+    poison = Poison(tmp_path, bad=f"{code}_exits")
+    write_two_accounts(store)
+    with start(database_url, poison) as started:
+        dead = started.wait_for("message_dead", category=category)
+        drained(connection, started)
+        assert started.stop() == 0
+    assert (dead["reason"], dead["attempts"]) == ("process_died", 3)
+    assert poison.calls("bad") == 4
+    assert [one[1:] for one in letters(connection)] == [
+        ("dead", "process_died", 3),
+        ("parked", "parked", 0),
+    ]
+    assert event_types(store) == ["Opened", "Deposited"]
+    assert event_types(store, "456") == ["Opened", "Deposited"]
+    assert broken(connection) == {}
+
+
+@dataclass(frozen=True)
+class Checked:
+    check_id: str
+    account_id: str
+    amount: Decimal
+
+    def __post_init__(self):
+        seen.append(self)
+
+
+seen: list[Checked] = []
+
+
+@pytest.mark.parametrize("careful", [False, True])
+@pytest.mark.parametrize("once", [None, StateBased()])
+def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store, careful, once):
+    """Whichever way it would be handled; its entity is the one that its data names."""
+    component = Component("purse", entity=Purse, id="account_id")
+    component.reserve(Checked, key="check_id")
+    component.handle(Checked, once=once)(lambda *_: None)
+    data = {"accountId": "123", "checkId": "c1", "amount": 1}
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Checked', %s)",
+        ["purse:command-random", Jsonb(data)],
+    )
+    one = batch(connection, component.command_category, component)
+    given_up = {1: (process_died("it", 3), 3)}
+    seen.clear()
+    result = one.run(1, careful=careful, policy=Policy(given_up=given_up))
+    (letter,) = result.letters
+    assert (letter.failure.reason, letter.attempts) == ("process_died", 3)
+    assert letter.entity == "purse-123"
+    assert seen == []
 
 
 def test_the_count_goes_on_in_another_process(connection, store, database_url, tmp_path):

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from bank.messages import Close, Deposit, Open
+from bank.messages import Close, Deposit, Open, Opened
 from consumers.portions import Portions
 from reservation import Component
 from reservation.errors import DeclarationError, HandlerError
@@ -59,7 +59,7 @@ def shop(calls, **options):
     @component.initiate(Open)
     def open_account(command, context):
         calls.append(transaction(context))
-        return command
+        return context.follow(command, Opened, processed_time=context.time)
 
     @component.handle(Close)
     def close_account(command, entity, context):
@@ -113,7 +113,11 @@ def test_a_reserved_command_goes_alone_where_it_is_handled(connection, store):
 def test_a_command_that_initiates_may_go_alone_too(connection, store):
     """As any other."""
     component = Component("shop", id="account_id")
-    component.initiate(Open, transaction="message")(lambda command, context: command)
+
+    @component.initiate(Open, transaction="message")
+    def open_account(command, context):
+        return context.follow(command, Opened, processed_time=context.time)
+
     store.write([open_("1"), open_("2")], SENT)
     one = batch(connection, "shop:command", component)
     assert [one.run(100).read for _ in range(3)] == [1, 1, 0]

@@ -17,6 +17,8 @@ from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
 from tests.processes import PATIENCE, Started, command_line, run_cli
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = "account:command"
 RESERVED = "accountTransaction"
 
@@ -138,6 +140,26 @@ def test_a_reset_has_everything_read_again(reservation, connection):
     assert stored(connection) == {COMMANDS: [0], RESERVED: [0]}
     drain(connection)
     assert broken(connection) == {}
+
+
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("arguments", [(), ("--keep",)])
+def test_a_reset_that_forgets_nothing_does_not_count_what_is_remembered(
+    connection, database_url, arguments
+):
+    """There may be millions of processed messages."""
+    with connection.transaction():
+        connection.execute("LOCK TABLE reservation.processed_messages")
+        done = run_cli(
+            "positions",
+            "reset",
+            "bank:account",
+            "--yes",
+            *arguments,
+            env={"RESERVATION_DATABASE_URL": database_url, "PGOPTIONS": "-c lock_timeout=1s"},
+        )
+    assert done.returncode == 0, done.stderr
+    assert stored(connection) == {COMMANDS: [0], RESERVED: [0]}
 
 
 @pytest.mark.usefixtures("at_rest")

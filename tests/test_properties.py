@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from reservation import Metadata, codec, stream_name
 from reservation.errors import EncodeError, StreamNameError
+from reservation.message import followed_id
 from reservation.stream_name import MAX_BYTES
 from tests.controls import COMMANDS, deposit
 
@@ -306,3 +307,9 @@ def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
             at.replace(tzinfo=None),
             at.utcoffset(),
         )
+
+
+@given(cause=st.uuids(), name=st.text(), ordinal=st.integers(0, 1000))
+def test_the_ids_of_what_follows_are_those_of_the_standard(cause, name, ordinal):
+    """Version 5 of RFC 4122, which other clients can make too."""
+    assert followed_id(str(cause), name, ordinal) == uuid.uuid5(cause, f"{name} {ordinal}")

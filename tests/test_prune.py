@@ -1,7 +1,9 @@
 """``reservation prune``: what is not needed any more goes, and nothing else."""
 
+import hashlib
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -11,6 +13,7 @@ from bank.messages import Deposit
 from reservation import Component, Processed
 from reservation.idempotence import pruning
 from reservation.idempotence.pruning import (
+    Portion,
     Pruned,
     prune_archived,
     prune_processed,
@@ -208,7 +211,7 @@ def test_what_is_not_handled_yet_stays(connection, store, limit):
     batch(connection, "account:command").run(100)
     age(connection, f"{RESERVED}-%", 100)
     assert prune(connection, limit=limit) == 0
-    batch(connection, RESERVED).run(3)
+    batch(connection, RESERVED).run(4)  # and it stands at d
     for key, state in (("a", "parked"), ("b", "handled")):
         connection.execute(
             "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
@@ -227,20 +230,21 @@ def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
     """A further message in it keeps it, as long as that is young or not passed."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
-    store.write(deposit("a"), f"{RESERVED}-123+a")
+    for key in "az":
+        store.write(deposit(key), f"{RESERVED}-123+{key}")
     connection.execute(
         "UPDATE message_store.messages SET time = time - interval '100 days' WHERE position = 0"
     )
-    assert prune(connection) == 1
     move = "UPDATE reservation.positions SET position = %s WHERE category = %s"
-    connection.execute(move, [1000, RESERVED])
+    connection.execute(move, [10, RESERVED])  # where z is
+    assert prune(connection) == 1
     assert prune(connection) == 0
     age(connection, "%+a", 100)
     connection.execute(move, [5, RESERVED])
     assert prune(connection) == 0
-    connection.execute(move, [1000, RESERVED])
+    connection.execute(move, [10, RESERVED])
     assert prune(connection) == 1
-    assert reserved(store) == []
+    assert reserved(store) == ["z"]
 
 
 def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, store):
@@ -260,7 +264,8 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
     """Of another component, or before the first start."""
     other = Component("savings", id="account_id")
     other.reserve(Deposit, into=RESERVED, key="deposit_id")
-    store.write(deposit("a"), f"{RESERVED}-123+a")
+    for key in "az":
+        store.write(deposit(key), f"{RESERVED}-123+{key}")
     age(connection, "%+a", 100)
     assert prune(connection) == 0
     assert prune(connection, component=other) == 0
@@ -277,13 +282,13 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
-    """However small the portions are; where nothing would go, nothing is told."""
+    """However small the portions are; nothing is told where nothing would go. The last stays."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     drain(connection)
     look = prune_reservations(account, timedelta(days=90))
     assert list(look(connection, False, limit)) == []
     age(connection, f"{RESERVED}-%", 100)
-    assert prune(connection, limit=limit, apply=False) == 5
+    assert prune(connection, limit=limit, apply=False) == 4
     assert reserved(store) == [*"abcde"]
 
 
@@ -292,7 +297,7 @@ def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
 )
 def test_dead_letters_of_others_keep_nothing(connection, store, consumer, category):
     """Each consumer tries its own again, in its own category."""
-    store.write([open_(), deposit("a")], COMMANDS)
+    store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
     connection.execute(
@@ -307,10 +312,11 @@ def test_dead_letters_of_others_keep_nothing(connection, store, consumer, catego
 
 def test_the_first_message_of_all_can_be_pruned(connection, store):
     """Where the store began with a copy; up to the position that its consumer is at."""
-    store.write(deposit("a"), f"{RESERVED}-123+a")
+    for key in "az":
+        store.write(deposit(key), f"{RESERVED}-123+{key}")
     connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "VALUES ('account', %s, 0, 1)",
+        "VALUES ('account', %s, 0, 2)",
         [RESERVED],
     )
     age(connection, "%+a", 100)
@@ -327,12 +333,12 @@ def test_pruning_can_be_cut_and_goes_on(connection, store):
     next(steps)
     steps.close()
     assert len(reserved(store)) == 5
-    assert prune(connection, limit=2) == 5
+    assert prune(connection, limit=2) == 4
 
 
 def test_consumers_are_not_waited_for(connection, store, database_url):
     """One that is in the midst of writing keeps nothing that is old."""
-    store.write([open_(), deposit("a")], COMMANDS)
+    store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
     with connect(database_url) as busy:
@@ -379,23 +385,100 @@ class Everything:
         self._connection = connection
         self._up_to = up_to
         self._but = list(but)
+        self._read = {}
 
     def _rows(self, category):
+        if category not in self._read:  # it stays as it is, whatever becomes of the store
+            self._read[category] = self._stored(category)
+        return self._read[category]
+
+    def _stored(self, category):
         return self._connection.execute(
-            "SELECT global_position, id::text FROM message_store.messages "
-            "WHERE message_store.category(stream_name) = %s AND global_position <= %s "
-            "AND NOT global_position = ANY(%s) ORDER BY global_position",
+            "SELECT global_position, id, stream_name, position, type, "
+            "(extract(epoch FROM time) * 1000000)::bigint, data::text, metadata::text "
+            "FROM message_store.messages WHERE message_store.category(stream_name) = %s "
+            "AND global_position <= %s AND NOT global_position = ANY(%s) ORDER BY global_position",
             [category, self._up_to, self._but],
         ).fetchall()
 
     def head(self, category):
-        return (self._rows(category) or [(0, None)])[-1]
+        return (self._rows(category) or [(0, None)])[-1][:2]
 
-    def ids(self, category, number):
+    def portions(self, category, number):
         rows = self._rows(category)
         for n in range(0, len(rows), number):
-            positions, ids = zip(*rows[n : n + number], strict=True)
-            yield list(positions), list(ids)
+            positions, *columns = zip(*rows[n : n + number], strict=True)
+            messages = zip(*columns, strict=True)
+            yield Portion(list(positions), [self._digest(message) for message in messages])
+
+    def _digest(self, message):
+        texts = ["-" if one is None else f"{len(str(one))}:{one}" for one in message]
+        return hashlib.sha256("".join(texts).encode()).hexdigest()
+
+
+# What is changed of a message, beside its global position, which is how it is found.
+CHANGES = [
+    "stream_name = stream_name || '9'",
+    "position = position + 77",
+    "type = 'Withdraw'",
+    """data = jsonb_set(data, '{amount}', '"99"')""",
+    "data = NULL",
+    """metadata = '{"properties": {}}'""",
+    "id = gen_random_uuid()",
+    "time = time + interval '1 microsecond'",
+    "time = 'infinity'",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("limit", [1, 100])
+def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, change, limit):
+    """It is nowhere else; the others go."""
+    store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
+    drain(connection)
+    archive = Everything(connection, 4)
+    archive.head(SENT_TO)
+    connection.execute(
+        f"UPDATE message_store.messages SET {change} WHERE global_position IN (2, 4)"
+    )
+    steps = list(prune_archived(account, archive)(connection, True, limit))
+    assert [position for step in steps for position in step.differing] == [2, 4]
+    assert sum(step.count for step in steps) == 2
+    assert {2, 4} <= {
+        row[0] for row in connection.execute("SELECT global_position FROM message_store.messages")
+    }
+
+
+def test_what_another_transaction_changes_meanwhile_stays(connection, store, database_url):
+    """The row is compared as it is when it is deleted."""
+    store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
+    drain(connection)
+    archive = Everything(connection, 4)
+    archive.head(SENT_TO)
+    with connect(database_url) as other, ThreadPoolExecutor() as executor:
+        other.execute("UPDATE message_store.messages SET data = '{}' WHERE global_position = 2")
+        steps = executor.submit(lambda: [*prune_archived(account, archive)(connection, True, 100)])
+        waiting = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+        while not other.execute(waiting, [connection.info.backend_pid]).fetchall():
+            assert not steps.done()
+        other.commit()
+        assert [step.count for step in steps.result()] == [2]
+    assert positions(connection, SENT_TO)[0] == 2
+
+
+def test_a_reservation_that_is_otherwise_in_the_archive_stays_and_is_named(connection, store):
+    """As a command does."""
+    store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
+    drain(connection)
+    (first, *_) = positions(connection, RESERVED)
+    archive = Everything(connection, 100)
+    archive.head(RESERVED)
+    connection.execute(
+        "UPDATE message_store.messages SET data = '{}' WHERE global_position = %s", [first]
+    )
+    steps = list(prune_archived(account, archive, timedelta(0))(connection, True, 100))
+    assert [step.differing for step in steps if step.of == RESERVED] == [(first,)]
+    assert first in positions(connection, RESERVED)
 
 
 def prune_everything(connection, up_to, *, but=(), older_than=None, limit=100, apply=True):
@@ -452,8 +535,8 @@ def test_archived_commands_that_somebody_still_needs_stay(connection, store):
     )
     assert prune_everything(connection, 4, but=[1]) == {SENT_TO: 1}
     assert positions(connection, SENT_TO) == [1, 2, 4, 5, 6, 7, 8]
-    assert prune_everything(connection, 8) == {SENT_TO: 3}
-    assert positions(connection, SENT_TO) == [2, 6, 7, 8]
+    assert prune_everything(connection, 8) == {SENT_TO: 2}
+    assert positions(connection, SENT_TO) == [2, 5, 6, 7, 8]  # another stands at 5
     connection.execute("DELETE FROM reservation.positions")
     assert prune_everything(connection, 8) == {}
 

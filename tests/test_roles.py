@@ -12,6 +12,7 @@ from reservation import MessageStore, install
 from reservation.errors import SchemaError, StoreError, StreamNameError
 from reservation.queries import load_queries
 from reservation.store.connection import connect
+from reservation.store.identity import store_id
 from reservation.store.install import SCHEMA_VERSION
 from reservation.store.roles import grant
 from spark_jobs.columns import TYPES, Chosen, Query
@@ -36,10 +37,12 @@ SENDER = {
 CONSUMER = {
     "INSERT on message_store.messages",
     "SELECT on message_store.messages",
+    "SELECT on message_store.messages_global_position_seq",
     "USAGE on message_store.messages_global_position_seq",
     "USAGE on schema message_store",
     "USAGE on schema reservation",
     "SELECT on reservation.versions",
+    "SELECT on reservation.store_identity",
     "DELETE on reservation.members",
     "DELETE on reservation.states",
     *(
@@ -479,7 +482,7 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
     with connection.transaction():
         for name, parameters in {
             "export_snapshot": None,
-            "position": ["account", "account:command"],
+            "positions": ["account", "account:command"],
             "letters": ["account", "account:command"],
             "position_of_eventide": {"category": "account:command+position"},
             "head": {"category": "account:command"},
@@ -505,6 +508,15 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("kind", ["consumer", "auditor"])
+def test_consumers_and_auditors_know_which_store_it_is(connection, new_role, kind):
+    """Spark's jobs run as either, and an archive is of one store."""
+    role = new_role()
+    grant(connection, kind, role)
+    run(connection, "SET ROLE {}", role)
+    assert store_id(connection) is not None
+
+
 def test_an_auditor_reconciles(connection, store, database_url, new_role):
     """The command runs as it, workers and all."""
     role = new_role()

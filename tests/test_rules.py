@@ -6,7 +6,9 @@ import json
 import os
 import uuid
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
+from enum import Enum, StrEnum
 from typing import Annotated, Any, Literal, NewType
 
 import msgspec
@@ -46,20 +48,52 @@ scalars = (
     | st.sampled_from(["null", "true", "false", "[]", "{}", '[""]', '["a"]', '{"a": "b"}', '""'])
     | st.sampled_from(["a", "b"]).map(json.dumps)
     | st.uuids().map(lambda one: json.dumps(str(one)))
+    | st.builds(
+        lambda one, form: json.dumps(form(one)),
+        st.uuids(),
+        st.sampled_from([lambda u: str(u).upper(), lambda u: u.hex, lambda u: u.urn]),
+    )
+    | st.dates().map(lambda one: json.dumps(one.isoformat()))
+    | st.from_regex(r"\A[0-2]0[0-9]{2}-[01][0-9]-[0-3][0-9]( |T00:00:00Z)?\Z").map(json.dumps)
+    | st.decimals(allow_nan=False, allow_infinity=False).map(str)
+    | st.sampled_from(["one", "two words", "a.b", "A+B", ""]).map(json.dumps)
 )
 plain_texts = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="+"), min_size=1, max_size=9
 )
 
+
+class Word(StrEnum):
+    ONE = "one"
+    TWO = "two words"
+
+
+class Odd(Enum):
+    DOT = "a.b"
+    PLUS = "A+B"
+
+
+class Count(Enum):
+    ONE = 1
+    MANY = 10
+
+
+# Those that the server takes.
+LIKELY: list[Any] = [str, int, uuid.UUID, date, Decimal, Word]
+FITTING = {
+    uuid.UUID: st.uuids().map(lambda one: json.dumps(str(one))),
+    date: st.dates().map(lambda one: json.dumps(one.isoformat())),
+    Decimal: st.decimals(-(10**9), 10**9, allow_nan=False, places=2).map(str),
+    Word: st.sampled_from(Word).map(json.dumps),
+}
 HINTS: list[Any] = [
-    str,
-    int,
+    *LIKELY,
+    Odd,
+    Count,
     str | None,
     int | None,
     int | str,
     bool,
-    Decimal,
-    uuid.UUID,
     Number,
     Literal["a", "b"],
     Annotated[str, msgspec.Meta(max_length=3, extra={"unhashable": []})],
@@ -76,7 +110,7 @@ def declarations(draw):
     likely = draw(st.booleans())  # all parts of a kind that the server takes
     fields: list[Any] = []
     for name in names:
-        hint = draw(st.sampled_from(HINTS[:2] if likely else HINTS))
+        hint = draw(st.sampled_from(LIKELY if likely else HINTS))
         default = draw(st.sampled_from([dataclasses.MISSING, "d", "", 7, None]))
         if default is dataclasses.MISSING:
             fields.append((name, hint))
@@ -106,6 +140,8 @@ def payloads(draw, command):
             values[name] = json.dumps(draw(plain_texts))
         elif fitting and hint is int:
             values[name] = str(draw(st.integers(-(10**18) + 1, 10**18 - 1)))
+        elif fitting and hint in LIKELY:
+            values[name] = draw(FITTING[hint])
         elif draw(st.integers(0, 9)):
             values[name] = draw(scalars)
     written = [f"{json.dumps(camel_case(name))}: {value}" for name, value in values.items()]
@@ -294,3 +330,31 @@ def test_a_class_that_makes_something_of_its_key_has_the_last_word(connection, c
     (message,), (stream,) = taken(connection, {"Command": declared}, ['{"key": "a"}'])
     assert stream is None
     assert declared.stream_name(message.decode(class_)) == "transaction-A"
+
+
+def test_the_server_takes_parts_of_every_kind_as_they_are_written(connection):
+    """And leaves to the reader what has another form than the key."""
+    command = dataclasses.make_dataclass(
+        "Command", [("a", uuid.UUID), ("b", date), ("c", Decimal), ("d", Word)]
+    )
+    declared = {"Command": Reservation(command, into="t", key=("a", "b", "c", "d"))}
+    good = {"a": str(uuid.UUID(int=5)), "b": "2026-02-28", "c": Decimal("1.5"), "d": "two words"}
+    others = [{"a": good["a"].replace("0", "A")}, {"b": "2026-02-29"}, {"c": Decimal("1.50")}]
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    written = [encode(good | other).decode() for other in ({}, *others)]
+    _, streams = taken(connection, declared, written)
+    assert streams == [f"t-{good['a']}+2026-02-28+1.5+two words", None, None, None]
+
+
+def test_equal_values_are_one_key():
+    """However they are written."""
+    command = dataclasses.make_dataclass("Command", [("key", Any)])
+    declared = Reservation(command, into="t", key=("key",))
+    names = [declared.stream_name(command(Decimal(one))) for one in ("1.50", "1.5", "15E-1")]
+    assert names == ["t-1.5"] * 3
+    names = [declared.stream_name(command(Decimal(one))) for one in ("-0.0", "0", "0E+3")]
+    assert names == ["t-0"] * 3
+    assert declared.stream_name(command(Decimal("1E+2"))) == "t-100"
+    assert declared.stream_name(command(Count.MANY)) == "t-10"
+    with pytest.raises(IdempotenceKeyError, match="bytes long"):
+        declared.stream_name(command(Decimal("1E+131071")))

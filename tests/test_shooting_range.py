@@ -129,7 +129,7 @@ def test_a_shot_that_was_never_handled_meets_the_newest_state(connection, store)
 @pytest.mark.faults
 def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, store):
     """Before each exchange with the server in turn, among them both commits and what is between."""
-    crasher = subprocess.Popen(
+    crashing = subprocess.Popen(
         [sys.executable, "-P", "-m", "tests.crashing", database_url],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
@@ -138,14 +138,14 @@ def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, s
         text=True,
     )
     found = []
-    with crasher:
+    with crashing:
         for n in range(1, 100):
             game = str(n)
             shots = [MoveTarget(game, 3), *[FireAt(game, 3)] * ATTEMPTS, FireAt(game, 4)]
             store.write(shots, f"shootingRange:command-{game}")
-            crasher.stdin.write(f"{n}\n")
-            crasher.stdin.flush()
-            ended = int(crasher.stdout.readline())
+            crashing.stdin.write(f"{n}\n")
+            crashing.stdin.flush()
+            ended = int(crashing.stdout.readline())
             versions = connection.execute(
                 "SELECT count(*) FROM reservation.states WHERE stream_name = %s",
                 [f"shootingRange:state-{game}"],
@@ -159,7 +159,7 @@ def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, s
             assert unpublished(connection) == 0, n
             if ended == 0:
                 break
-        crasher.stdin.close()
+        crashing.stdin.close()
     assert (-9, 0, 0) in found  # nothing was committed
     assert (-9, 4, 0) in found  # between the two commits
     assert found[-1] == (0, 4, 3)

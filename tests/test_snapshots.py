@@ -37,7 +37,12 @@ class Purse:
     coins: list[Coin] = field(default_factory=list)
 
 
-def purse(every=3, *, entity=Purse, **options):
+def add(entity, event):
+    entity.balance += event.amount
+    entity.coins.append(Coin(event.amount))
+
+
+def purse(every=3, *, entity=Purse, projector=add, **options):
     """Return a component whose events tell what the handler saw."""
     component = Component("purse", entity=entity, id="account_id", snapshot_every=every, **options)
 
@@ -47,11 +52,7 @@ def purse(every=3, *, entity=Purse, **options):
             raise ValueError
         return Paid(command.account_id, command.amount, entity.balance)
 
-    @component.project(Paid)
-    def paid(entity, event):
-        entity.balance += event.amount
-        entity.coins.append(Coin(event.amount))
-
+    component.project(Paid)(projector)
     return component
 
 
@@ -231,16 +232,15 @@ class Hiding(Purse):
 @pytest.mark.parametrize("entity", [Odd, Hiding])
 def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity):
     """That is told, and is no reason to stop; it is read from its events as before."""
-    component = purse(2, entity=entity)
 
-    @component.project(Paid)
-    def paid(entity, event):
+    def add_oddly(entity, event):
         entity.balance += event.amount
         if isinstance(entity, Odd):
             entity.coins.append(event.amount)  # which would come back as a float
         else:
             entity.hidden += 1
 
+    component = purse(2, entity=entity, projector=add_oddly)
     with structlog.testing.capture_logs() as logs:
         pay(store, *"abc")
         drain(connection, component)

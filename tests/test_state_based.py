@@ -41,7 +41,9 @@ from reservation.store.arrays import IntArray, TextArray
 from reservation.store.connection import connect
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, drain, session
+from tests.controls import deposit, withdraw
 from tests.crashing import Cut
+from tests.idempotence import drained, within
 from tests.test_portions import Letter, take
 
 COMMANDS = "tally:command"
@@ -49,6 +51,12 @@ SENT = "tally:command-1"
 STATE = "tally:state-1"
 DAY = timedelta(days=1)
 EVER = StateBased()
+
+
+@dataclass(frozen=True)
+class Count:
+    tally_id: str
+    n: int
 
 
 @dataclass(frozen=True)
@@ -448,7 +456,7 @@ def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, sto
     """It names the message, and nothing of it is stored."""
     store.write(Add("1"), SENT)
     monkeypatch.setattr(writing, "MOST_BYTES", 100)
-    with pytest.raises(HandlerError, match=r"The handler of Add .* can not publish: The 2 messag"):
+    with pytest.raises(HandlerError, match=r"handler of Add .* can not publish: The 2 messages"):
         drain(connection, tally())
     assert versions(connection) == []
 
@@ -537,15 +545,35 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
     assert totals(store) == totals(store, "told-1") == [5]
 
 
+def is_stateful(message):
+    """Tell whether a message is one of those in two steps."""
+    return message.type in "SA"
+
+
 def test_batches_end_where_the_two_steps_begin_and_end():
     """As much is read next as was of use, and then twice as much each time."""
-    read, taken = take(Portions(set(), {"S"}), "bbSSSbbbbbbbS")
+    read, taken = take(Portions(set(), is_stateful), "bbSSSbbbbbbbS")
     assert "".join(taken) == "bbSSSbbbbbbbS"
     assert all(len(set(part)) == 1 for part in taken)
     assert read[0] == 13
-    read, taken = take(Portions({"A"}, {"S", "A"}), "SSAAbS")
+    read, taken = take(Portions({"A"}, is_stateful), "SSAAbS")
     assert taken == ["SS", "A", "A", "b", "S"]
-    assert [Portions(set(), {"S"}).cut([Letter("S")] * 5), Portions(set()).cut([])] == [5, 0]
+    assert [Portions(set(), is_stateful).cut([Letter("S")] * 5), Portions(set()).cut([])] == [5, 0]
+
+
+@pytest.mark.parametrize("form", ["whole", "delta"])
+def test_copies_within_the_category_of_their_commands_have_a_state(connection, store, form):
+    """Its versions are stored, and a redelivery of the copy publishes the same again."""
+    component = within(StateBased(form))
+    sent = [deposit("d1", "5", "1"), deposit("d1", "5", "1"), withdraw("w1", "2", account="1")]
+    for command in sent:
+        store.write(command, "purse:command-1")
+    assert drained(connection, component) == {"reserved": 2, "duplicate": 1, "handled": 2}
+    assert json.loads(States(connection).newest("purse:state-1") or "")["balance"] == 3
+    events = list(store.read_stream("purse-1"))
+    redeliver(connection)
+    assert drained(connection, component) == {"duplicate": 3, "redelivered": 2}
+    assert list(store.read_stream("purse-1")) == events
 
 
 def test_other_handlers_of_the_component_share_no_batch_with_it(connection, store):
@@ -553,11 +581,11 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
     calls = []
     component = tally()
 
-    @component.handle(Added)
-    def added(command, entity, context):
-        calls.append((command.total, context.connection is connection))
+    @component.handle(Count)
+    def count(command, entity, context):
+        calls.append((command.n, context.connection is connection))
 
-    store.write([Add("1"), Added("1", 1), Added("1", 2), Add("1"), Added("1", 3)], SENT)
+    store.write([Add("1"), Count("1", 1), Count("1", 2), Add("1"), Count("1", 3)], SENT)
     results = drain(connection, component)
     assert sum(result.counts["handled"] for result in results) == 5
     assert calls == [(1, True), (2, True), (3, True)]

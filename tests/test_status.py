@@ -192,6 +192,8 @@ def test_the_json_is_as_documented(connection, database_url):
         "partition": 0,
         "partitions": 1,
         "position": 1,
+        "messageId": None,
+        "foreign": False,
         "epoch": 1,
         "head": 3,
         "lagMessages": 2,

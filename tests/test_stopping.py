@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+from consumers.stopping import STOP_SIGNALS, Stop
 from tests.bank import RESERVED, broken, event_types
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
@@ -167,3 +168,35 @@ def test_a_grace_is_a_time(database_url):
     done = run_cli("start", "bank:account", "--grace", "-1", "--database-url", database_url)
     assert done.returncode == 2
     assert "--grace" in done.stderr
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_whose_handler_cannot_be_given_back_is_handled_by_default(number, monkeypatch):
+    """One that was not installed from Python is not known; ours would write to a closed pipe."""
+    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(signal, "getsignal", lambda _: None)
+            with Stop():
+                pass
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_program_that_ran_a_consumer_hears_signals_as_before(number):
+    """Its own handlers are back, and what it starts inherits no blocked signal."""
+    heard = []
+    before = signal.signal(number, lambda *_: heard.append(number))
+    try:
+        with Stop() as stop:
+            signal.raise_signal(number)
+            assert stop.requested
+            assert heard == []
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(STOP_SIGNALS)
+        signal.raise_signal(number)
+        assert heard == [number]
+    finally:
+        signal.signal(number, before)

@@ -73,8 +73,9 @@ class WithdrawalRejected:
     account_id: str
     amount: Decimal
     time: datetime
-    processed_time: datetime
     sequence: int
+    # The published component stores none: its `time` is when the withdrawal was rejected.
+    processed_time: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]
     """Give the database that Spark's workers know from their environment."""
     from psycopg import conninfo
 
-    admin.execute("CREATE DATABASE reservation_spark")
-    url = conninfo.make_conninfo(server_url, dbname="reservation_spark")
+    name = f"reservation_spark_{os.getpid()}"
+    admin.execute(f"CREATE DATABASE {name}")
+    url = conninfo.make_conninfo(server_url, dbname=name)
     with connect(url, autocommit=True) as connection:
         install(connection)
     yield url
-    admin.execute("DROP DATABASE reservation_spark WITH (FORCE)")
+    admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +49,8 @@ def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
     """Give a connection to that database, emptied."""
     with connect(spark_database_url, autocommit=True) as connection:
         connection.execute(
-            "TRUNCATE message_store.messages, reservation.positions, reservation.dead_letters "
-            "RESTART IDENTITY"
+            "TRUNCATE message_store.messages, reservation.groups, reservation.positions, "
+            "reservation.dead_letters RESTART IDENTITY"
         )
         yield connection
 

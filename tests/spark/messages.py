@@ -17,8 +17,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 SCHEMA = (
     "category string, global_position bigint, position bigint, stream_name string, type string, "
-    "id string, time timestamp, causation bigint, sender string, key_category string, "
-    "key_stream string, is_copy boolean, content string"
+    "id string, time timestamp, causation bigint, sender string, entity_id string, "
+    "key_category string, key_stream string, is_copy boolean, content string"
 )
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
 
@@ -58,5 +58,5 @@ def whole(
     def at(positions: DataFrame) -> Read:
         return Rows(frame.join(positions, "global_position", "left_semi"))
 
-    sifted = Sifted(signs.of_messages(Rows(frame), component, "", None), at)
+    sifted = Sifted(signs.of_messages(Rows(frame), component, progress, "", None), at)
     return Whole(Rows(frame), progress, sifted)

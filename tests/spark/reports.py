@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from spark_jobs.result import (
+    VIOLATIONS,
     Burst,
     Effects,
     Events,
@@ -38,6 +39,7 @@ def category(**counts: int) -> Reconciled:
             "multiple",
             "conflicts",
             "wrong_type",
+            "conflict_mismatches",
         ),
         0,
     )
@@ -95,11 +97,11 @@ def everything(text: str = "Deposit") -> Report:
         multiple=1,
         conflicts=17,
         wrong_type=4,
+        conflict_mismatches=2,
     )
     openings = Reconciled(
         "account:command", "account", True, 5_310, 5_200, 0, 110, 5_200, 0, 0, 0, 0, 0, 0, 0
     )
-    names = ("missing", "orphan", "multiple", "conflict", "wrong-type", "effect-twice")
     return Report(
         component="account",
         time=TIME,
@@ -107,9 +109,7 @@ def everything(text: str = "Deposit") -> Report:
         effects=[Effects("accountTransaction", 175_813, 175_640, 31, 118, 6, 18)],
         events=Events("account", 181_002, 180_840, 5, 7),
         findings=[
-            finding(name, 100 * n + m, text)
-            for n, name in enumerate((*names, "unhandled", "without-cause"))
-            for m in range(3)
+            finding(name, 100 * n + m, text) for n, name in enumerate(VIOLATIONS) for m in range(3)
         ],
         latency=[*over_time(14 * 24), *by_type(text)],
         volume=volume(14 * 24),

@@ -1,11 +1,15 @@
 """Archiving old messages, held against the store that they are of."""
 
 import dataclasses
+import json
 import shutil
+import stat
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +17,7 @@ import pytest
 from bank import account
 from reservation import Component, Write
 from reservation.idempotence.pruning import prune_archived
+from reservation.store.connection import connect
 from spark_jobs import archive as archiving
 from spark_jobs import archived, size
 from spark_jobs.categories import Categories
@@ -44,7 +49,7 @@ def odd(key="key"):
     """Return a component whose categories have names that are no names of folders."""
     made = Component("007", id="a_id")
     made.reserve(Deposit, into="b/c=%20 ü<i>", entity="a_id", key=key)
-    made.handle(Deposit)(lambda command: None)
+    made.handle(Deposit)(lambda command, entity, context: None)
     return made
 
 
@@ -137,7 +142,7 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
             )
     spark_connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, position) "
-        "SELECT '007', unnest(%s::text[]), 0, 1000000",
+        "SELECT '007', unnest(%s::text[]), 0, max(global_position) FROM message_store.messages",
         [categories],
     )
     age(spark_connection, OLD)
@@ -157,7 +162,7 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
         store = Categories(spark, snapshot, declaration)
         wanted = store(categories, list(TYPES)).orderBy("global_position").collect()
         behind = Categories(spark, snapshot, declaration, there(folder, component).after)
-        together = Together(spark, there(folder, component), declaration, behind)
+        together = Together(spark, there(folder, component), declaration, behind, store)
         assert together(categories, list(TYPES)).orderBy("global_position").collect() == wanted
         firsts = together(categories, ["position"], firsts_of=[component.name]).collect()
         assert len(firsts) == 2 * len(ODD) + 1
@@ -269,15 +274,17 @@ def test_damage_is_found_later_and_nothing_is_offered(
     whole, checksum = path.read_bytes(), path.with_name(f".{path.name}.crc").read_bytes()
     rewrite(path, change_data)
     result = archive()
-    assert result.differences == [f"{path.relative_to(folder)} is not what was archived"]
+    (difference,) = result.differences
+    assert difference.startswith(f"{path.relative_to(folder)} has ")
     assert (added(result), result.removable) == ([0, 0, 0], False)
     path.unlink()
     assert not archive().removable
-    with pytest.raises(ArchiveError, match="is not what was archived; put it back from a copy"):
+    with pytest.raises(ArchiveError, match="is missing; put it back from a copy"):
         reconcile()
     path.write_bytes(whole[:-1] + b"x")  # of the same size
-    with pytest.raises(ArchiveError, match="is not what was archived"):
-        list(there(folder).ids("account:command", 100))
+    for use in (reconcile, lambda: there(folder)):
+        with pytest.raises(ArchiveError, match=rf"{path.name} has another SHA-256"):
+            use()
     path.write_bytes(whole)
     path.with_name(f".{path.name}.crc").write_bytes(checksum)
     assert added(archive()) == [1, 1, 1]
@@ -295,14 +302,17 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
     archive()
     before = contents(folder)
     # What a run leaves that was killed.
-    shutil.copytree(folder / "run=000001", folder / ".new" / "run=000002")
+    shutil.copytree(folder / "run=000001", folder / ".new-0123abcd" / "run=000002")
+    (folder / "_LOCK").write_text(".new-0123abcd\n")
+    # What no run has left.
+    (folder / ".new").mkdir()
     assert reconcile() == reconcile(with_archive=False)
     assert added(archive()) == [0, 0, 0]
-    assert not (folder / ".new").exists()
+    assert [path.name for path in folder.glob(".new*")] == [".new"]
     assert contents(folder) == before
     other = Component("savings", id="a_id")
     other.reserve(Deposit, into=RESERVED, key="key")
-    other.handle(Deposit)(lambda command: None)
+    other.handle(Deposit)(lambda command, entity, context: None)
     with pytest.raises(ArchiveError, match="of the component 'account', not 'savings'"):
         archive(other)
     with (
@@ -313,6 +323,7 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
     with pytest.raises(ArchiveError, match="declared its keys otherwise; use it with the code of"):
         archived.there(folder, "account", "{}")
     spark_connection.execute("UPDATE message_store.messages SET id = gen_random_uuid()")
+    spark_connection.execute("UPDATE reservation.positions SET message_id = NULL")
     for run in (archive, reconcile):
         with pytest.raises(ArchiveError, match="it is another store, or messages were deleted"):
             run()
@@ -326,6 +337,68 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
     (folder.parent / "file").touch()
     with pytest.raises(ArchiveError, match="can not be made"):
         archived.opened(folder.parent / "file" / "x", "account", "").__enter__()
+
+
+@pytest.fixture
+def archived_once(spark_connection, spark_store, archive, folder):
+    """Archive a few messages; give the file with the commands."""
+    spark_store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(spark_connection)
+    age(spark_connection, OLD)
+    archive()
+    (path,) = folder.glob("run=*/category=account%3Acommand/*/*.parquet")
+    return path
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_counted(archived_once, archive, reconcile):
+    """It keeps everything as it is, until it is moved away."""
+    more = archived_once.with_name("part-more.parquet")
+    shutil.copy(archived_once, more)
+    with pytest.raises(ArchiveError, match=r"part-more.parquet is not listed in .*; move it away"):
+        reconcile()
+    (difference,) = archive().differences
+    assert "part-more.parquet is not listed" in difference
+    more.unlink()
+    assert not archive().differences
+
+
+def test_an_archive_of_another_store_is_refused(
+    spark_connection, archived_once, archive, reconcile, folder
+):
+    """By the id of the store, even where the messages are the same."""
+    spark_connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
+    (store,) = spark_connection.execute("SELECT reservation.store_id()::text").fetchone()
+    for use in (archive, reconcile):
+        with pytest.raises(ArchiveError, match=f"is of the store .*, and this store is {store}"):
+            use()
+    # What an earlier version wrote knows no id, and is recognized by its last message.
+    path = folder / "run=000001" / "_manifest.json"
+    manifest = msgspec.json.decode(path.read_bytes())
+    del manifest["store"], manifest["digest"]
+    path.write_bytes(msgspec.json.encode({**manifest, "version": 1}))
+    assert not archive().differences
+
+
+def test_only_the_owner_can_look_into_an_archive(archived_once, folder):
+    """Whatever the umask: folders 0700, files 0600."""
+    modes = {
+        (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]
+    }
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def test_what_the_store_has_otherwise_is_not_removed(spark_connection, archived_once, folder):
+    """It is nowhere else; the others go, and where it is is reported."""
+    spark_connection.execute(
+        "UPDATE message_store.messages SET time = time + interval '1 microsecond' "
+        "WHERE global_position = 2"
+    )
+    (step,) = prune_archived(account, there(folder))(spark_connection, True, 1000)
+    assert (step.count, step.differing) == (1, (2,))
+    left = spark_connection.execute(
+        "SELECT global_position FROM message_store.messages WHERE global_position <= 3 ORDER BY 1"
+    ).fetchall()
+    assert left == [(2,), (3,)]
 
 
 @pytest.fixture
@@ -399,3 +472,89 @@ def test_a_state_begins_with_an_archive_and_goes_on_without_it(
     spark_store.write(deposit("both"), COMMANDS)
     drain(planted)
     assert reconcile(state=state, with_archive=False) == reconcile()
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_what_became_visible_behind_an_archive_is_judged(
+    spark_store,
+    spark_connection,
+    spark_database_url,
+    archive,
+    reconcile,
+    folder,
+    tmp_path,
+    monkeypatch,
+    pruned,
+):
+    """A bare INSERT that committed late, of each category, with a state and without."""
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    with closing(connect(spark_database_url)) as slow:
+        for stream in (COMMANDS, f"{RESERVED}-123+late", "account-123"):
+            slow.execute(
+                "INSERT INTO message_store.messages (stream_name, position, type, data, metadata) "
+                """VALUES (%s, 90, 'Deposit', '{"accountId": "123", "depositId": "d1", """
+                """"amount": 99}', '{}')""",
+                [stream],
+            )
+        spark_store.write([deposit("d2"), deposit("d3")], COMMANDS)
+        drain(spark_connection)
+        age(spark_connection, OLD)
+        state = tmp_path / "state"
+        assert all(one.added for one in archive().categories)
+        before = reconcile(state=state)
+        slow.commit()
+    if pruned:
+        list(prune_archived(account, there(folder))(spark_connection, True, 1000))
+    else:
+        assert reconcile() == reconcile(with_archive=False)
+    found = reconcile()
+    assert {"conflict", "orphan"} <= {one.finding for one in found.findings}
+    assert found != before
+    assert reconcile(state=state) == found
+    assert reconcile(state=tmp_path / "another") == found
+    monkeypatch.setattr(size, "_SMALL", 0)
+    assert reconcile() == found
+
+
+def former(folder):
+    """Make an archive one of the first form, in which contents were hashed in another way."""
+
+    def change_content(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index("content")
+        hashes = [f"former {n}" for n in range(len(table))]
+        return table.set_column(index, "content", pa.array(hashes, pa.string()))
+
+    for run in folder.glob("run=*"):
+        for path in run.rglob("*.parquet"):
+            rewrite(path, change_content)
+        manifest = msgspec.json.decode((run / "_manifest.json").read_bytes())
+        files = {
+            name: {"size": one.size, "digest": one.digest}
+            for name, one in archived.files_in(run).items()
+            if name != "_manifest.json"
+        }
+        declaration = json.loads(manifest["declaration"])
+        del declaration["id"]
+        for key in declaration["keys"].values():
+            key.pop("kinds", None)
+        changed = {
+            **manifest,
+            "version": 1,
+            "files": files,
+            "declaration": json.dumps(declaration),
+        }
+        (run / "_manifest.json").write_bytes(msgspec.json.encode(changed))
+
+
+def test_contents_that_the_first_form_hashed_otherwise_are_compared(
+    planted, archive, reconcile, folder, monkeypatch
+):
+    """By digests made of the data that is archived, also with what a later run archives."""
+    wanted = reconcile(with_archive=False)
+    archive(before=datetime(2026, 2, 1, microsecond=15, tzinfo=UTC))
+    former(folder)
+    archive()
+    assert [one.version for one in there(folder).runs] == [1, 2]
+    assert reconcile() == wanted
+    monkeypatch.setattr(size, "_SMALL", 0)
+    assert reconcile() == wanted

@@ -60,7 +60,7 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 3 * PATIENCE
-    while not list(folder.glob(".new/run=*")):
+    while not list(folder.glob(".new-*/run=*")):
         assert killed.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -80,7 +80,7 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
     }
     offered = told["offered"]
     assert offered["reissuesTakeEffectBefore"] in offered["warning"]
-    assert not (folder / ".new").exists()
+    assert not list(folder.glob(".new*"))
     reservation, *words = shlex.split(offered["commands"])
     assert (reservation, str(folder) in words) == ("reservation", True)
     removed = run_cli(*words, env=environment)
@@ -94,5 +94,40 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
     path.write_bytes(path.read_bytes()[:-1])
     done = run_cli(*arguments, env=environment)
     assert (done.returncode, done.stderr) == (1, "")
-    assert f"Not as it should be: {path.relative_to(folder)} is not what was" in done.stdout
+    assert f"Not as it should be: {path.relative_to(folder)} has " in done.stdout
     assert "reservation prune" not in done.stdout
+    for command in (
+        ["reconcile", "bank:account", "--archive", str(folder)],
+        ["prune", "bank:account", "--archived", str(folder), "--apply"],
+    ):
+        done = run_cli(*command, "--database-url", database_url, env=environment)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"Error: {path} has ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_prune_names_what_differs_and_ends_with_status_2(connection, store, database_url, tmp_path):
+    """After the rest was removed; and it refuses the archive of another store."""
+    store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
+    drain(connection)
+    connection.execute("UPDATE message_store.messages SET time = '2026-01-01'")
+    folder = tmp_path / "archive"
+    address = ["--database-url", database_url]
+    arguments = ["archive", "bank:account", "--to", str(folder), "--before", "2026-02-01"]
+    assert run_cli(*arguments, *address).returncode == 0
+    connection.execute(
+        "UPDATE message_store.messages SET data = '{}' WHERE global_position IN (2, 4)"
+    )
+    prune = ["prune", "bank:account", "--archived", str(folder), "--apply", *address]
+    done = run_cli(*prune)
+    assert done.returncode == 2
+    assert done.stdout == "archived commands of account:command: 3 messages removed\n"
+    assert "Kept 2 messages of the store, because the archive in" in done.stderr
+    assert "something else at the same global position: 2, 4;" in done.stderr
+    done = run_cli(*prune, "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["differing"] == [2, 4]
+    connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
+    done = run_cli(*prune)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is of the store" in done.stderr

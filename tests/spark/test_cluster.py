@@ -9,7 +9,7 @@ import pytest
 from psycopg import conninfo
 
 from tests.bank import drain
-from tests.clusters import HOME, QUICK, cluster, connect_server, python_of_workers
+from tests.clusters import HOME, cluster, connect_server, python_of_workers, quick
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES, run_cli
 
@@ -81,19 +81,18 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
     """
     with_password = conninfo.make_conninfo(database_url, password=SECRET)
     logged = event_log(tmp_path)
-    quick = ["--conf", f"spark.executor.extraJavaOptions={QUICK}"]
     here = reconcile(with_password, "--master", "local[2]", *logged)
     assert (here["categories"][0]["orphans"], here["categories"][0]["conflicts"]) == (1, 1)
 
     python = python_of_workers(tmp_path)
     there = reconcile(
-        database_url, "--master", standalone, *logged, *quick, PYSPARK_PYTHON=str(python)
+        database_url, "--master", standalone, *logged, *quick(), PYSPARK_PYTHON=str(python)
     )
     assert there == here
     archive = str(tmp_path / "archive")
     done = run_cli(
         *("archive", "bank:account", "--to", archive, "--before", "2100-01-01", "--json"),
-        *("--master", standalone, *quick),
+        *("--master", standalone, *quick()),
         env={"RESERVATION_DATABASE_URL": database_url, "PYSPARK_PYTHON": str(python)},
     )
     assert done.returncode == 0, done.stderr
@@ -112,8 +111,7 @@ def test_an_address_with_a_password_is_not_told_to_workers(database_url, standal
     """They go by their own environment, and where that leads nowhere, the error says why."""
     told = reconcile(
         conninfo.make_conninfo(database_url, password=SECRET),
-        "--master",
-        standalone,
+        *("--master", standalone, *quick()),
         *event_log(tmp_path),
         status=2,
         PYSPARK_PYTHON=str(python_of_workers(tmp_path)),
@@ -130,7 +128,7 @@ def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
     """No worker has the memory that is asked for."""
     told = reconcile(
         database_url,
-        *("--master", standalone, "--conf", "spark.executor.memory=64g"),
+        *("--master", standalone, *quick(), "--conf", "spark.executor.memory=64g"),
         *("--conf", "spark.reservation.executorTimeout=1s"),
         status=2,
     )
@@ -142,7 +140,12 @@ def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalon
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    told = reconcile(database_url, "--master", standalone, status=2, PYSPARK_PYTHON=str(bare))
+    told = reconcile(
+        database_url,
+        *("--master", standalone, *quick(), "--conf", "spark.task.maxFailures=1"),
+        status=2,
+        PYSPARK_PYTHON=str(bare),
+    )
     assert "Spark's workers can not run the job" in told
     assert "No module named" in told
 
@@ -154,7 +157,7 @@ def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalon
         (["--remote", "sc://127.0.0.1:1"], "There is no Spark Connect server at sc://127.0.0.1:1"),
         (["--remote", "127.0.0.1:1"], "write it as sc://host:15002"),
         (["--master", "spark://nowhere"], "write it as spark://host:7077"),
-        (["--master", "lokal"], "Spark does not start: Master must"),
+        (["--master", "elsewhere"], "Spark does not start: Master must"),
         (["--conf", "spark.driver.memory=64m"], "Spark has too little memory"),
         (["--conf", "spark.driver.memory=1k"], "Too small maximum heap"),
         (["--conf", "driver.memory"], "--conf takes KEY=VALUE"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from reservation import Component, MessageIdInEvents, Processed
-from reservation.message import followed_id
+from reservation.message import followed_id, further_id
 from spark_jobs.effects import Effects
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.whole import Whole
@@ -32,8 +32,8 @@ def component(once=None):
     """Return a component that reserves a command and handles another on the spot."""
     made = Component("a", id="a_id")
     made.reserve(Deposit, into="t", entity="a_id", key="key")
-    made.handle(Deposit, once=once)(lambda command: None)
-    made.handle(Close)(lambda command: None)
+    made.handle(Deposit, once=once)(lambda command, entity, context: None)
+    made.handle(Close)(lambda command, entity, context: None)
     return made
 
 
@@ -57,6 +57,11 @@ def event(global_position, causation, type_="Deposited", stream="a-1", **columns
 def derived(ordinal, stream="a-1"):
     """Return the id that the framework gives to an event."""
     return str(followed_id(CAUSE, stream, ordinal))
+
+
+def further(ordinal, entity="a-1"):
+    """Return the id that it gives to what a handler writes to the stream of another entity."""
+    return str(further_id(CAUSE, entity, "a-1", ordinal))
 
 
 HANDLED = {"reserved": 1, "handled": 1}
@@ -99,8 +104,46 @@ CASES = {
         HANDLED,
         {"events": 2, "causes": 1, "effect_twice": 1},
     ),
+    "and those of the framework are another one together": (
+        [
+            copy(1, id=CAUSE),
+            event(2, 1, id="6a0f6b4e-5b1a-4e88-9d8b-0d7f3a3f9a11"),
+            event(3, 1, id=derived(0)),
+            event(4, 1, id=derived(1)),
+        ],
+        HANDLED,
+        {"events": 3, "causes": 1, "effect_twice": 1},
+    ),
     "those of another stream are not": (
         [copy(1, id=CAUSE), event(2, 1, id=derived(0)), event(3, 1, id=derived(1, "a-2"))],
+        HANDLED,
+        {"events": 2, "causes": 1, "effect_twice": 1},
+    ),
+    "further messages to another entity are one effect": (
+        [
+            copy(1, id=CAUSE, entity_id="1"),
+            event(2, 1, id=further(0)),
+            event(3, 1, id=further(1)),
+        ],
+        HANDLED,
+        {"events": 2, "causes": 1},
+    ),
+    "also of an entity whose id is written in another way": (
+        [
+            copy(1, id=CAUSE, entity_id="1A"),
+            event(2, 1, id=further(0, "a-1a")),
+            event(3, 1, id=further(1, "a-1a")),
+            event(4, 1, id=derived(0, "a-1a"), stream="a-1a"),
+        ],
+        HANDLED,
+        {"events": 3, "causes": 1},
+    ),
+    "those of the handling for another entity are not": (
+        [
+            copy(1, id=CAUSE, entity_id="1"),
+            event(2, 1, id=further(0)),
+            event(3, 1, id=further(1, "a-2")),
+        ],
         HANDLED,
         {"events": 2, "causes": 1, "effect_twice": 1},
     ),
@@ -161,6 +204,24 @@ def test_every_message_is_counted_under_its_verdict(spark, name):
         for name in ("unhandled", "effect_twice", "without_cause")
         if name in counted
     }
+
+
+def test_the_name_of_a_component_is_compared_as_it_is(spark):
+    """Only the entity's id may be written in another way than the sender wrote it."""
+    made = Component("fundsTransfer", id="a_id")
+    made.reserve(Deposit, into="t", entity="a_id", key="key")
+    made.handle(Deposit)(lambda command, entity, context: None)
+    ids = [str(further_id(CAUSE, "fundsTransfer-1a", "fundsTransfer-9", n)) for n in (0, 1)]
+    messages = [
+        copy(1, id=CAUSE, entity_id="1A"),
+        event(2, 1, id=ids[0], stream="fundsTransfer-9"),
+        event(3, 1, id=ids[1], stream="fundsTransfer-9"),
+    ]
+    job = Effects(made)
+    progress = Progress({"fundsTransfer:command": Consumed(POSITION), "t": Consumed(POSITION)})
+    whole = Whole(reading(spark, messages), progress)
+    _, events = job.results(whole.take(job))
+    assert counts_of(events) == {"events": 2, "causes": 1}
 
 
 @pytest.mark.parametrize(("once", "silent"), [(Processed(), 1), (MessageIdInEvents(), 0)])

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from bank import account
-from spark_jobs import incremental, lasting
+from spark_jobs import lasting, stored_state
 from spark_jobs.progress import Consumed, Progress
 from spark_jobs.result import Finding
 from spark_jobs.rounds import Follower
@@ -58,7 +58,7 @@ class Following:
         """Start a follower that goes on with the state."""
         declaration = judged_by(self.run)
         name = self.run.component.name
-        with incremental.opened(self.run.state, name, declaration) as state:
+        with stored_state.opened(self.run.state, name, declaration) as state:
             self.follower = Follower(self.run, state, self._spark, heard or self.heard)
             yield self.follower
 
@@ -89,14 +89,22 @@ def pass_over(connection, category="account:command"):
     (was,) = connection.execute(
         "SELECT position FROM reservation.positions WHERE category = %s", [category]
     ).fetchone()
-    move(connection, 10**6, category)
+    (last,) = connection.execute(
+        "SELECT max(global_position) FROM message_store.messages "
+        "WHERE message_store.category(stream_name) = %s",
+        [category],
+    ).fetchone()
+    move(connection, last, category)
     return was
 
 
 def move(connection, position, category="account:command"):
     """Move a consumer."""
     connection.execute(
-        "UPDATE reservation.positions SET position = %s WHERE category = %s", [position, category]
+        "UPDATE reservation.positions SET position = %(position)s, message_id = ("
+        "SELECT id FROM message_store.messages WHERE global_position = %(position)s) "
+        "WHERE category = %(category)s",
+        {"position": position, "category": category},
     )
 
 
@@ -169,7 +177,7 @@ def test_a_round_that_dies_is_done_again_as_a_whole(
     state = following.run.state
     with following.started(Dies()), pytest.raises(KeyboardInterrupt):
         following.round(60)
-    assert (state / "CURRENT").read_text() == "run-000001\n"
+    assert (state / "CURRENT").read_text().split()[0] == "run-000001"
     assert (state / "run-000002" / "checkpoint" / "commits" / "0").exists()
     with following.started():
         assert following.round(60) == [(False, "orphan")]

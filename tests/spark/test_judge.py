@@ -10,6 +10,7 @@ from spark_jobs.progress import Consumed, Progress
 from spark_jobs.reconcile import Reconcile
 from spark_jobs.whole import Whole
 from tests.spark.messages import message, reading
+from tests.spark.messages import whole as sifted
 
 pytestmark = pytest.mark.spark
 
@@ -43,8 +44,8 @@ def component(once=None):
     """Return a component that reserves two commands and initiates with one."""
     made = Component("a", id="a_id")
     made.reserve(Deposit, Withdraw, into="t", entity="a_id", key="key")
-    made.initiate(Open)(lambda command: None)
-    made.handle(Close, once=once)(lambda command: None)
+    made.initiate(Open)(lambda command, context: None)
+    made.handle(Close, once=once)(lambda command, entity, context: None)
     return made
 
 
@@ -126,9 +127,9 @@ CASES = {
 }
 
 
-def judged(spark, messages, letters=(), once=None):
-    """Return the job, and what it found of messages in the store."""
-    progress = Progress({"a:command": Consumed(POSITION, letters=letters)})
+def judged(spark, messages, letters=(), once=None, **consumed):
+    """Return what was counted of messages in the store, and found."""
+    progress = Progress({"a:command": Consumed(POSITION, letters=letters, **consumed)})
     job = Reconcile(component(once), "", Path())
     whole = Whole(reading(spark, messages), progress)
     return job.results(whole.take(job)), whole.findings().collect()
@@ -232,3 +233,53 @@ def test_pseudo_events_start_no_stream(spark):
     (_, counted), _ = judged(spark, messages, once=MessageIdInEvents())
     assert (counted.reserved, counted.missing, counted.multiple) == (1, 1, 0)
     assert (counted.conflicts, counted.orphans) == (0, 0)
+
+
+RECORDED = [
+    command(3),
+    reservation(4),
+    command(5, "other"),
+    command(6, "other"),
+    command(7),
+    command(101, "other"),
+]
+
+
+@pytest.mark.parametrize(
+    ("letters", "consumed", "found"),
+    [
+        ([], {"conflicts": [5, 6], "first_position": 0}, set()),
+        ([], {"conflicts": [5], "first_position": 0}, {6}),
+        ([], {"conflicts": [], "first_position": 0}, {5, 6}),
+        # Of what others have read nothing is recorded.
+        ([], {"conflicts": [], "first_position": 5}, {6}),
+        ([], {"conflicts": [], "first_position": None}, set()),
+        # A letter says for itself why the consumer went on.
+        ([5, 6], {"conflicts": [], "first_position": 0}, set()),
+        # What is none was recorded, whoever read it first; what was not read yet is not compared.
+        ([], {"conflicts": [3, 5, 6, 7], "first_position": 0}, {3, 7}),
+        ([], {"conflicts": [5, 6, 7, 101], "first_position": 50}, {7}),
+    ],
+)
+def test_conflicts_are_compared_with_those_that_the_consumer_recorded(
+    spark, letters, consumed, found
+):
+    """Each command on which they differ is a finding, beside the conflict that it may be."""
+    (counted, _), findings = judged(spark, RECORDED, letters, **consumed)
+    assert counted.conflicts == 3
+    assert counted.conflict_mismatches == len(found)
+    mismatches = [row for row in findings if row.finding == "conflict-mismatch"]
+    assert {row.global_position for row in mismatches} == found
+    conflicts = [row.global_position for row in findings if row.finding == "conflict"]
+    assert sorted(conflicts) == [5, 6, 101]
+
+
+def test_a_key_that_a_conflict_was_recorded_of_is_looked_at_closely(spark):
+    """Also where all of its commands say the same."""
+    messages = [command(1), reservation(2), command(3)]
+    progress = Progress({"a:command": Consumed(POSITION, conflicts=[3], first_position=0)})
+    job = Reconcile(component(), "", Path())
+    taking = sifted(spark, messages, component(), progress)
+    (counted, _) = job.results(taking.take(job))
+    assert (counted.duplicates, counted.conflict_mismatches) == (1, 1)
+    assert [row.global_position for row in taking.findings().collect()] == [3]

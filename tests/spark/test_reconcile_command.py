@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def planted(connection, store):
     """Plant one or more of every finding in a store, beside what is in order."""
-    store.write([open_(), deposit("d1"), deposit("d1", time=LATER), withdraw("w1")], COMMANDS)
-    store.write(deposit("lost"), COMMANDS)
+    store.write([open_(), deposit("d1"), deposit("d1", time=LATER), deposit("lost")], COMMANDS)
+    store.write(withdraw("w1"), COMMANDS)
     drain(connection)
     # Lost: the reservation and its effects are gone although the consumer has read the command.
     connection.execute(
@@ -42,6 +42,7 @@ def planted(connection, store):
     store.write([deposit("p1"), deposit("p2"), deposit("p1")], COMMANDS)
 
 
+@pytest.mark.check
 def test_each_planted_finding_is_found(planted, database_url, tmp_path):
     """The counts equal those planted, and every row is in the output."""
     output = tmp_path / "findings"
@@ -74,6 +75,7 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
             "multiple": 1,
             "conflicts": 1,
             "wrongType": 0,
+            "conflictMismatches": 0,
         }
     ]
     (opened,) = report["initiations"]
@@ -123,6 +125,10 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         "page.html",
         "state",
     ]
+    for folder in (output, tmp_path / "state"):
+        paths = [folder, *folder.rglob("*")]
+        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
+        assert modes == {(True, 0o700), (False, 0o600)}
 
 
 def test_the_table_is_for_people(planted, database_url):
@@ -166,6 +172,32 @@ def test_nothing_written_is_overwritten(database_url, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--output", "is a symbolic link to what does not exist; remove the link"),
+        ("--state", "is not empty and no state: it holds 'run-7'; name another folder"),
+        ("--to", "is not empty and no archive: it holds 'run-7'; name another folder"),
+    ],
+)
+def test_a_place_that_can_not_be_written_to_is_refused_before_the_job(tmp_path, option, said):
+    """Without a look at Spark or the database, and with nothing touched."""
+    place = tmp_path / "place"
+    if option == "--output":
+        place.symlink_to(tmp_path / "nothing")
+    else:
+        (place / "run-7").mkdir(parents=True)
+        (place / "run-7" / "model").touch()
+    command = ["archive", "--before", "1d"] if option == "--to" else ["reconcile"]
+    address = "postgresql://127.0.0.1:1/none"
+    done = run_cli(*command, "bank:account", option, str(place), "--database-url", address)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    if option != "--output":
+        assert [path.name for path in place.rglob("*")] == ["run-7", "model"]
+
+
+@pytest.mark.parametrize(
     ("version", "problem"),
     [(None, "there is none"), ("11.0.2", "is Java 11"), ("1.8.0_352", "is Java 8")],
 )
@@ -203,12 +235,17 @@ def test_copies_in_the_command_category_are_told_from_the_commands(
     component.reserve(Withdraw, key="withdrawal_id")
     store.write([deposit("d1"), deposit("d1", time=LATER), deposit("d1", "99")], PURSE)
     store.write([withdraw("w1"), withdraw("w1"), deposit("lost")], PURSE)
+    # What a sender says of its commands makes no copies of them, whoever takes their keys.
+    said = Metadata(
+        local_properties={"reserved": True}, causation_message_stream_name="purse:command-9"
+    )
+    store.write([deposit("said"), withdraw("said too")], PURSE, metadata=said)
     drained(connection, component)
     connection.execute(
         "DELETE FROM message_store.messages WHERE stream_name = %s", [f"{PURSE}+lost"]
     )
     store.write(withdraw("p1"), PURSE)
-    copied = Metadata(local_properties={"reserved": True})
+    copied = Metadata(local_properties={"reserved": True}, causation_message_stream_name=PURSE)
     store.write(deposit("orphan"), f"{PURSE}+orphan", metadata=copied)
     (tmp_path / "within.py").write_text(WITHIN)
     done = run_cli(
@@ -224,11 +261,11 @@ def test_copies_in_the_command_category_are_told_from_the_commands(
         {
             "commandCategory": "purse:command",
             "reservationCategory": "purse:command",
-            "commands": 7,
-            "keys": 4,
+            "commands": 9,
+            "keys": 6,
             "keyless": 0,
             "duplicates": 2,
-            "reserved": 2,
+            "reserved": 4,
             "missing": 1,
             "pending": 1,
             "dead": 0,
@@ -236,5 +273,59 @@ def test_copies_in_the_command_category_are_told_from_the_commands(
             "multiple": 0,
             "conflicts": 1,
             "wrongType": 0,
+            "conflictMismatches": 0,
         }
     ]
+
+
+RENAMED = f"""
+import sys; sys.path.append({str(EXAMPLES)!r})
+from bank.messages import Deposit
+from tests.idempotence import purse
+
+component = purse()
+component.reserve(
+    Deposit, into="purseTransaction", entity="account_id", key="deposit_id", volatile="time",
+    formerly="deposit_id",
+)
+"""
+
+
+def test_a_reservation_under_its_former_name_is_that_of_the_key(
+    connection, store, database_url, tmp_path
+):
+    """Found by its commands; and one of either name for a key are two reservations."""
+    component = purse()
+    component.reserve(Deposit, into="purseTransaction", key="deposit_id", volatile="time")
+    store.write([deposit("d1"), deposit("d2")], PURSE)
+    drained(connection, component)
+    renamed = purse()
+    renamed.reserve(
+        Deposit,
+        into="purseTransaction",
+        entity="account_id",
+        key="deposit_id",
+        volatile="time",
+        formerly="deposit_id",
+    )
+    store.write([deposit("d1", time=LATER), deposit("d3"), deposit("d2", "99")], PURSE)
+    drained(connection, renamed)
+    (tmp_path / "renamed.py").write_text(RENAMED)
+
+    def reconciled(status):
+        done = run_cli(
+            "reconcile",
+            "renamed:component",
+            "--json",
+            "--app-dir",
+            str(tmp_path),
+            env={"RESERVATION_DATABASE_URL": database_url},
+        )
+        assert done.returncode == status, done.stderr
+        (pair,) = json.loads(done.stdout)["categories"]
+        return {name: count for name, count in pair.items() if count and "Category" not in name}
+
+    in_order = {"commands": 5, "keys": 3, "duplicates": 1, "reserved": 3, "conflicts": 1}
+    assert reconciled(1) == in_order
+    store.write(deposit("d1"), "purseTransaction-123+d1")
+    assert reconciled(1) == in_order | {"multiple": 1}

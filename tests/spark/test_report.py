@@ -164,7 +164,7 @@ def test_the_json_has_what_was_counted():
     assert document["categories"][0]["wrongType"] == 4
     assert document["events"]["effectTwice"] == 5
     assert {one["name"] for one in document["thresholds"]} == set(VIOLATIONS)
-    assert len(document["samples"]) == 24
+    assert len(document["samples"]) == 27
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -1,5 +1,6 @@
 """What Spark is told: properties, the address, and the packages in a zip file."""
 
+import stat
 import subprocess
 import sys
 import zipfile
@@ -73,6 +74,29 @@ def test_nothing_is_told_of_an_address_that_holds_a_secret(address):
         "spark.executorEnv.RESERVATION_DATABASE_URL=postgresql://u:hunter2@h/d",
         "spark.executorEnv.RESERVATION_DATABASE_URL=host=h password = hunter2",
         "spark.executorEnv.X=postgresql://h/d?sslpassword=hunter2",
+        "spark.executorEnv.X=postgres://u:hunter2@h/d",
+        "spark.executorEnv.X=postgresql://u:hunter2%2F@h1:1,h2:2/d",
+        "spark.executorEnv.X=postgresql://:hunter2@h/d",
+        "spark.executorEnv.X=postgresql://u:hunter2/x@h/d",
+        "spark.executorEnv.X=postgresql://u:hunter2 x@h/d?password=hunter2",
+        "spark.executorEnv.X=postgresql://h/d?user=u&password=hunter2",
+        "spark.executorEnv.X=postgresql://h/d?user=u&pass%77ord=hunter2",
+        "spark.executorEnv.X=postgresql://h/d?scram_client_key=hunter2",
+        "spark.executorEnv.X=POSTGRESQL://U:hunter2@H/D",
+        "spark.executorEnv.X=jdbc:postgresql://h/d?user=u&password=hunter2",
+        "spark.executorEnv.X=jdbc:postgresql:d?PASSWORD=hunter2",
+        "spark.executorEnv.X=jdbc:sqlserver://h;user=u;password=hunter2",
+        "spark.executorEnv.X=host=h\tpassword\t=\t'hunter2'",
+        "spark.executorEnv.X=host=h PGPASSWORD=hunter2",
+        'spark.executorEnv.X={"password": "hunter2"}',
+        "spark.driver.extraJavaOptions=-Durl=postgresql://u:hunter2@h/d",
+        "spark.driver.extraJavaOptions=-Da=b -Djavax.net.ssl.keyStorePassword=hunter2",
+        "SPARK.executorEnv.PGPASSWORD=hunter2",
+        "spark.executorEnv.pgpassword=hunter2",
+        "spark.hadoop.javax.jdo.option.ConnectionPassword=hunter2",
+        "spark.hadoop.fs.azure.account.key.x.blob.core.windows.net=hunter2",
+        "spark.datasource.db.pwd=hunter2",
+        "postgresql://u:hunter2@h/d?sslmode=require",
         "hunter2",
         "password=hunter2",
     ],
@@ -93,7 +117,13 @@ def test_a_property_that_says_where_a_credential_is_is_passed_on():
         "spark.executorEnv.PGPASSFILE": "/a",
         "spark.executorEnv.RESERVATION_DATABASE_URL": "postgresql://u@h:5432/d?a=b",
         "spark.security.credentials.hive.enabled": "false",
-        "spark.driver.extraJavaOptions": "-Da=b -Dc=d",
+        "spark.driver.extraJavaOptions": "-Da=b -Dc=d -Djavax.net.ssl.passwordFile=/a",
+        "spark.executorEnv.A": "postgresql://postgres:@/postgres?host=/run/postgresql",
+        "spark.executorEnv.B": "host=h user=u passfile=/a service=bank",
+        "spark.executorEnv.C": "jdbc:postgresql://h:5432/d?user=u&sslmode=require",
+        "spark.executorEnv.D": "postgresql://u@[::1]:5432/d",
+        "spark.eventLog.dir": "hdfs://namenode:8020/logs",
+        "spark.jars.packages": "org.postgresql:postgresql:42.7.3",
     }
     assert settings.parse_conf([f"{key}={value}" for key, value in given.items()]) == given
 
@@ -165,6 +195,84 @@ def test_a_module_beside_the_app_travels_if_it_is_imported(tmp_path, monkeypatch
     build(tmp_path / "x.zip", "asking:component", tmp_path)
     names = {name for name in zipfile.ZipFile(tmp_path / "x.zip").namelist() if "/" not in name}
     assert names == {"asking.py", "helped.py"}
+
+
+def project(tmp_path, monkeypatch):
+    """Make an app as a package, with all that lies about in such a folder; return its folder."""
+    folder = tmp_path / "project"
+    package = folder / "asked_package"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text(_APP.replace("helped", "asked_package.inner.named"))
+    (package / "inner" / "__init__.py").touch()
+    (package / "inner" / "named.py").write_text("CATEGORY = 'asked'")
+    for name in ("service.conf", ".env", "notes.txt", "query.sql", "inner/query.sql", "a.pem"):
+        (package / name).write_text("password=hunter2")
+    (tmp_path / "secret").write_text("hunter2")
+    (tmp_path / "script.py").write_text("hunter2")
+    (package / "linked").symlink_to(tmp_path / "secret")
+    (package / "folder").symlink_to(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if name.startswith("asked_package")]:
+        monkeypatch.delitem(sys.modules, name)
+    return folder
+
+
+def travels(folder, output):
+    """Return what of an app travels."""
+    build(output, "asked_package:component", folder)
+    names = zipfile.ZipFile(output).namelist()
+    return [name for name in names if name.startswith("asked_package")]
+
+
+def test_only_modules_and_declared_data_travel(tmp_path, monkeypatch):
+    """Nothing else that lies in the app's folder or that a link in it leads to."""
+    folder = project(tmp_path, monkeypatch)
+    modules = ["__init__.py", "inner/__init__.py", "inner/named.py"]
+    output = tmp_path / "x.zip"
+    assert travels(folder, output) == [f"asked_package/{name}" for name in modules]
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    (folder / "pyproject.toml").write_text(
+        '[tool.setuptools.package-data]\nasked_package = ["*.sql", "linked"]\n'
+    )
+    with pytest.raises(SparkJobError, match=r"linked is, or lies behind, a symbolic link that"):
+        travels(folder, output)
+    (folder / "asked_package" / "linked").unlink()
+    assert travels(folder, output) == [f"asked_package/{name}" for name in [*modules, "query.sql"]]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_is_installed_in_the_folder_of_the_app_stays(tmp_path, monkeypatch, is_link):
+    """A virtual environment lies there by custom, and the workers have one of their own."""
+    folder = project(tmp_path, monkeypatch)
+    environment = tmp_path / "elsewhere" if is_link else folder / "venv"
+    installed = environment / "lib" / "python3.11" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "an_installed_module.py").write_text("SECRET = 'hunter2'")
+    if is_link:
+        (folder / "venv").symlink_to(environment)
+    sys.path.append(str(folder / "venv" / "lib" / "python3.11" / "site-packages"))
+    monkeypatch.delitem(sys.modules, "an_installed_module", raising=False)
+    (folder / "asked_package" / "needing.py").write_text("import an_installed_module")
+    init = folder / "asked_package" / "__init__.py"
+    init.write_text("import asked_package.needing\n" + init.read_text())
+    output = tmp_path / "x.zip"
+    assert "asked_package/needing.py" in travels(folder, output)
+    assert not [name for name in zipfile.ZipFile(output).namelist() if "installed" in name]
+
+
+@pytest.mark.parametrize("link", ["module.py", "inner"])
+def test_a_module_behind_a_link_that_leads_outside_does_not_travel(tmp_path, monkeypatch, link):
+    """It is named, because the workers could not import it."""
+    folder = project(tmp_path, monkeypatch)
+    place = folder / "asked_package" / link
+    if place.is_dir():
+        place.rename(tmp_path / "outside")
+    else:
+        (tmp_path / "outside").write_text("PASSWORD = 'hunter2'")
+    place.symlink_to(tmp_path / "outside")
+    with pytest.raises(SparkJobError, match=rf"{link}.* symbolic link that leads out of"):
+        travels(folder, tmp_path / "x.zip")
+    assert not (tmp_path / "x.zip").exists()
 
 
 _APP = """

@@ -10,6 +10,7 @@ from reservation.idempotence.pseudo_event import PSEUDO_EVENT
 from spark_jobs import signs
 from spark_jobs.categories import Categories
 from spark_jobs.declaration import Declaration
+from spark_jobs.progress import Progress
 from spark_jobs.snapshot import exported_snapshot
 
 pytestmark = pytest.mark.spark
@@ -37,11 +38,11 @@ class Shift:
 def component():
     """Return one that reserves within its command category and beside it, and initiates."""
     made = Component("thing", id="thing_id")
-    made.initiate(Open)(lambda command: None)
+    made.initiate(Open)(lambda command, context: None)
     made.reserve(Turn, key="key")
-    made.handle(Turn)(lambda command: None)
+    made.handle(Turn)(lambda command, entity, context: None)
     made.reserve(Shift, into="shifted", entity="thing_id", key="key", volatile="at")
-    made.handle(Shift)(lambda command: None)
+    made.handle(Shift)(lambda command, entity, context: None)
     return made
 
 
@@ -50,7 +51,10 @@ def shift(key="k", by=1, at="now", **more):
     return {"thingId": "1", "key": key, "by": by, "at": at, **more}
 
 
-COPY = {"localProperties": {"reserved": True}}
+COPY = {
+    "localProperties": {"reserved": True},
+    "causationMessageStreamName": "thing:command-1",
+}
 MESSAGES = [
     ("thing:command-1", "Open", {"thingId": "1"}, None),
     ("thing:command-1", "Shift", shift(), None),
@@ -85,12 +89,16 @@ def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spar
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         frames = (
-            read.signs(component()),
-            signs.of_messages(read, component(), "", None),
+            read.signs(component(), Progress()),
+            signs.of_messages(read, component(), Progress(), "", None),
         )
         theirs, ours = (
             [row.asDict() for row in frame.orderBy("global_position").collect()] for frame in frames
         )
+        again = signs.of_messages(read, component(), Progress(), "", None)
+        seeded = [row["says"] for row in again.orderBy("global_position").collect()]
+    # Nobody can choose contents that collide, because the hashes are others in each run.
+    assert all(one is None or one != row["says"] for one, row in zip(seeded, ours, strict=True))
     assert [list(row) for row in theirs] == [list(row) for row in ours]
     for name in signs.TYPES:
         made = [[row[name] for row in rows] for rows in (theirs, ours)]

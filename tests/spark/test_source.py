@@ -1,7 +1,6 @@
 """The Spark data source ``message_store``."""
 
-import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -13,9 +12,11 @@ from reservation import Metadata
 from reservation.app_path import load_component
 from spark_jobs.categories import Categories
 from spark_jobs.declaration import Declaration
+from spark_jobs.errors import OptionError
 from spark_jobs.keys import with_function_keys
 from spark_jobs.ranges import divided
 from spark_jobs.snapshot import exported_snapshot
+from spark_jobs.source import MessageStoreSource
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
 
@@ -262,31 +263,84 @@ def test_only_the_columns_that_are_asked_for_are_read(spark, spark_store, spark_
         read(spark, None, "").collect()
 
 
-def test_conditions_are_left_to_the_server(spark, spark_store, spark_database_url):
-    """And mean there what they mean in Spark; what the server might see otherwise is Spark's."""
-    positions = spark_store.write([deposit(f"d{n}") for n in range(6)], COMMANDS)
-    del positions
-    stored = list(spark_store.read_category("account:command"))
-    first, third = stored[0], stored[2]
-    late = first.time.replace(tzinfo=UTC) + timedelta(days=1)
-    frame = read(spark, None, "account:command")
-    column = F.col
-    conditions = {
-        "m.global_position >": (column("global_position") > third.global_position, 3),
-        "m.position =": (column("position").isin(0, 2, 99), 2),
-        "m.id =": (column("id") == third.id, 1),
-        "false": (column("id") == third.id.upper(), 0),
-        "starts_with": (column("stream_name").startswith("account:command-1"), 6),
-        "m.type =": (column("type") == "Deposit", 6),
-        "m.time <": (column("time") < F.lit(late), 6),
-    }
-    for condition, count in conditions.values():
-        assert frame.where(condition).count() == count
-    assert frame.where(column("type") > "Deposi").count() == 6
-    assert frame.where(column("id") == "no id").count() == 0
-    assert frame.where(column("id") == str(uuid.uuid4())).count() == 0
-    assert frame.where(column("type") == "a\0b").count() == 0
-    assert frame.where(column("time") > F.lit(datetime(2100, 1, 1, tzinfo=UTC))).count() == 0
+def test_a_dataframe_gives_the_same_answers_however_often_it_is_used(
+    spark, spark_store, spark_database_url
+):
+    """Whatever conditions were on another use of it, even where Spark would leave them to it."""
+    spark_store.write([deposit(f"d{n}") for n in range(6)], COMMANDS)
+    pushes = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(pushes)
+    spark.conf.set(pushes, "true")
+    try:
+        frame = read(spark, None, "account:command", "global_position,position,id")
+        first = frame.where(F.col("position") < 2)
+        assert first.count() == 2
+        assert frame.count() == 6
+        assert frame.where(F.col("position") >= 2).count() == 4
+        assert (first.count(), frame.count()) == (2, 6)
+        both = first.alias("a").join(frame.alias("b"), F.col("a.id") != F.col("b.id"))
+        assert both.count() == 2 * 5
+        assert first.unionByName(frame).count() == 8
+    finally:
+        spark.conf.set(pushes, before)
+
+
+def test_a_read_is_limited_by_the_positions_that_it_is_given(spark, spark_store):
+    """Behind the one and up to the other, of each category that they name."""
+    spark_store.write([deposit(f"d{n}") for n in range(6)], COMMANDS)
+    spark_store.write([deposit(f"e{n}") for n in range(3)], "account-123")
+    categories = {"category": "", "categories": '["account:command", "account"]'}
+
+    def positions(**options):
+        reader = spark.read.format("message_store").options(**categories).options(**options)
+        return sorted(row.global_position for row in reader.load().collect())
+
+    assert positions() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    limits = {"after": '{"account:command": 2}', "until": '{"account:command": 4, "account": 8}'}
+    assert positions(**limits) == [3, 4, 7, 8]
+    assert positions(until='{"account:command": 0, "account": 100}') == [7, 8, 9]
+
+
+WRONG = [
+    ({"filtres": "x"}, "has no option 'filtres'; there are category"),
+    ({"path": "x"}, "has no option 'path'"),
+    ({"category": "account", "categories": '["account"]'}, "category and categories exclude"),
+    ({"category": "account-123"}, "'account-123' is the name of a stream; name its category"),
+    ({"categories": '["a", "b", "a"]'}, "categories names 'a' twice"),
+    ({"categories": '["a-1"]'}, "'a-1' is the name of a stream"),
+    ({"categories": "account"}, "needs the option category"),
+    ({"categories": '["a", 1]'}, "needs the option category"),
+    ({"category": ""}, "needs the option category"),
+    ({"category": "a", "columns": "id,id"}, "columns names 'id' twice"),
+    ({"category": "a", "columns": "payload"}, "no column 'payload'"),
+    ({"category": "a", "rows": "-1"}, "rows is a number of at least 1, not '-1'"),
+    ({"category": "a", "rows": "0"}, "rows is a number of at least 1"),
+    ({"category": "a", "partitions": "many"}, "partitions is a number of at least 1"),
+    ({"category": "a", "after": "7"}, "after is a JSON object"),
+    ({"category": "a", "after": '{"a": -1}'}, "after is a JSON object"),
+    ({"category": "a", "until": '{"a": true}'}, "until is a JSON object"),
+    ({"category": "a", "until": '{"b": 1}'}, "until names 'b', which is not read"),
+    ({"category": "a", "after": '{"a": 5}', "until": '{"a": 4}'}, "after and until contradict"),
+    ({"category": "a", "filters": "true"}, "has no option 'filters'"),
+    ({"category": "a", "declaration": "{"}, "declaration is not one"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
+def test_a_wrong_option_is_refused_with_one_line(options, said):
+    """It names the option and says what to give."""
+    with pytest.raises(OptionError, match=said) as refused:
+        MessageStoreSource(options)
+    assert "\n" not in str(refused.value)
+
+
+def test_options_are_read_when_the_read_is_loaded(spark):
+    """Not only when it is used, and of streams as well."""
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match="has no option 'filtres'"):
+            reader.format("message_store").options(category="a", filtres="x").load()
+    with pytest.raises(AnalysisException, match="rows is for a stream"):
+        spark.read.format("message_store").options(category="a", rows="5").load().count()
 
 
 def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_database_url):

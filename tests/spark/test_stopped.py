@@ -16,9 +16,9 @@ from tests.servers import OwnServer
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
-def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path):
+def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path, server_folder):
     """With status 2, and nothing half-written."""
-    server = OwnServer(tmp_path / "postgres")
+    server = OwnServer(server_folder / "postgres")
     places = tmp_path / "places"
     places.mkdir()
     with closing(connect(server.address, autocommit=True)) as connection:

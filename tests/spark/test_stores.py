@@ -1,15 +1,11 @@
 """Stores as they are found: not ours, on a standby, empty, and written to while a job runs."""
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from psycopg import conninfo
 from psycopg.types.json import Jsonb
 
 from bank import account
@@ -20,8 +16,8 @@ from spark_jobs.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, LATER, deposit, open_
 from tests.message_db import imitate
-from tests.processes import EXAMPLES, PATIENCE, run_cli
-from tests.servers import OwnServer
+from tests.processes import EXAMPLES, run_cli
+from tests.servers import OwnServer, Standby
 
 pytestmark = pytest.mark.spark
 
@@ -49,42 +45,23 @@ def write(connection, stream_name, type_, data):
 
 
 @pytest.fixture
-def place():
-    """Give a folder that servers may use; pytest closes its own to others than root."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o777)
-        yield Path(folder)
-
-
-@pytest.fixture
-def primary(place):
+def primary(server_folder):
     """Give a server on which nothing else runs."""
-    server = OwnServer(place / "primary")
+    server = OwnServer(server_folder / "primary")
     yield server
     server.close()
 
 
 @pytest.fixture
-def standby(primary, place):
+def standby(primary, server_folder):
     """Give a function that makes a hot standby of it, and gives its address."""
-    folder, made = place / "standby", []
+    with Standby(primary, server_folder) as made:
 
-    def run(program, *arguments):
-        # PostgreSQL does not run as root.
-        owner = {"user": primary.user} if os.geteuid() == 0 else {}
-        command = [primary.programs / program, *arguments]
-        subprocess.run(command, check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL, **owner)
+        def make():
+            made.start()
+            return made.address
 
-    def make():
-        run("pg_basebackup", "-d", primary.address, "-D", folder, "-R", "-X", "stream")
-        made.append(folder)
-        options = f"-h '' -k {place} -p 5433"
-        run("pg_ctl", "-D", folder, "-w", "-l", place / "log", "-o", options, "start")
-        return conninfo.make_conninfo(primary.address, host=str(place), port=5433)
-
-    yield make
-    for one in made:
-        run("pg_ctl", "-D", one, "-m", "immediate", "stop")
+        yield make
 
 
 def test_a_standby_of_a_store_that_is_not_ours(primary, standby):

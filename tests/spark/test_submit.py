@@ -10,8 +10,9 @@ import pytest
 
 import spark_jobs
 from bank import account
-from spark_jobs.java import kept_classes
+from spark_jobs import java
 from spark_jobs.run import Run
+from spark_jobs.size import Size
 from spark_jobs.snapshot import exported_snapshot
 from spark_jobs.submit import PARTS, alone, part
 from tests.bank import drain
@@ -48,8 +49,9 @@ def test_each_job_alone_tells_its_part(spark, spark_connection, spark_store, spa
 
 def submit(*arguments, cwd, **environment):
     """Run a job's module with spark-submit."""
+    quickly = ["--driver-java-options", java.options(Size.SMALL)]
     return subprocess.run(
-        [HOME / "bin" / "spark-submit", "--master", "local[1]", *arguments],
+        [HOME / "bin" / "spark-submit", "--master", "local[1]", *quickly, *arguments],
         cwd=cwd,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
         capture_output=True,
@@ -88,7 +90,7 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
 @pytest.fixture
 def cache(tmp_path):
     """Give the folder of a cache in which Java's classes are kept."""
-    kept = kept_classes()
+    kept = java.kept_classes()
     if kept.exists():  # by `reservation spark prepare` on this machine
         return kept.parent.parent
     done = run_cli("spark", "prepare", env={"XDG_CACHE_HOME": str(tmp_path)})

@@ -1,0 +1,1 @@
+"""Seeded runs of drawn components under faults, held against the reference interpreter."""

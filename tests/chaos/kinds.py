@@ -1,0 +1,33 @@
+"""The kinds of runs, and which of them a seed draws."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.alone import Alone, Apart
+from tests.chaos.outages import Crash, Failover
+from tests.chaos.pooler import Pooler
+from tests.chaos.processes import Clock, Processes
+from tests.chaos.replaced import Replaced
+
+if TYPE_CHECKING:
+    from tests.chaos.stores import Stores
+
+KINDS: dict[str, Callable[["Stores", int], Any]] = {
+    "alone": Alone,
+    "apart": Apart,
+    "failover": Failover,
+    "pooler": Pooler,
+    "replaced": Replaced,
+    "crash": Crash,
+    "processes": Processes,
+    "clock": Clock,
+}
+
+# Of a thousand runs: the cheap kinds are many, so that ten thousand take an hour or two.
+_SHARES = [600, 330, 25, 12, 6, 5, 18, 4]
+
+
+def kind_of(seed: int) -> str:
+    """Return the kind of run that a seed draws."""
+    return random.Random(f"kind of {seed}").choices(list(KINDS), _SHARES)[0]

@@ -1,0 +1,144 @@
+"""Components as data, and the real components that they describe."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from reservation import (
+    Component,
+    MessageIdInEvents,
+    Processed,
+    Revisions,
+    Sequence,
+    StateBased,
+)
+from tests.reference.messages import COMMANDS, EVENTS, Thing
+from tests.reference.programs import Calls, Step, handle, project
+
+ONCE: dict[str, Any] = {
+    "": None,
+    "processed": Processed(),
+    "processed key": Processed(key="key"),
+    "message id": MessageIdInEvents(),
+    "revisions": Revisions(),
+    "sequence": Sequence(),
+    "sequence, pseudo": Sequence(pseudo_events=True),
+    "whole": StateBased("whole"),
+    "delta": StateBased("delta"),
+}
+
+KEYS: dict[str, Any] = {
+    "key": "key",
+    "number": "number",
+    "both": ("key", "number"),
+    "function": lambda command: [command.key, command.number],
+}
+
+COMMAND_CATEGORY = "thing:command"
+
+
+@dataclass(frozen=True)
+class Role:
+    """How one type of command is declared.
+
+    Attributes:
+        command: the class's name.
+        how: direct, reserve, within (reserved in the command category) or initiate.
+        steps: the handler's program.
+        once: the strategy, a name of `ONCE`.
+        key: the idempotence key, a name of `KEYS`.
+        into: the reservation category.
+        led: whether the entity leads the reservation streams.
+        alone: whether each message has a transaction of its own.
+        form: what the handler returns its events in.
+    """
+
+    command: str
+    how: str = "direct"
+    steps: tuple[Step, ...] = ()
+    once: str = ""
+    key: str = "key"
+    into: str = "thingA"
+    led: bool = True
+    alone: bool = False
+    form: str = "list"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A component.
+
+    Attributes:
+        roles: one for each of its commands.
+        projectors: by type of event, a program; none of an entity that there is not.
+        entity: whether there is one.
+        snapshot_every: as the component has it.
+        attempts: as the component has it.
+    """
+
+    roles: tuple[Role, ...]
+    projectors: dict[str, tuple[Step, ...]] = field(default_factory=dict)
+    entity: bool = True
+    snapshot_every: int | None = None
+    attempts: int = 3
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories that are read, commands first."""
+        reserved = {role.into for role in self.roles if role.how == "reserve"}
+        return [COMMAND_CATEGORY, *sorted(reserved)]
+
+
+def build(plan: Plan, folder: str = "") -> Component:
+    """Return the component that a plan describes.
+
+    Args:
+        plan: what it is to be.
+        folder: where calls of handlers that fail at first are counted; empty for in memory.
+    """
+    component = Component(
+        "thing",
+        entity=Thing if plan.entity else None,
+        id="thing_id",
+        attempts=plan.attempts,
+        snapshot_every=plan.snapshot_every if plan.entity else None,
+    )
+    calls = Calls(folder)
+    for role in plan.roles:
+        _declare(component, role, calls)
+    for name, steps in plan.projectors.items() if plan.entity else ():
+        component.project(EVENTS[name])(_projector(steps))
+    component.ignore("Ignored")
+    component.check()
+    return component
+
+
+def _declare(component: Component, role: Role, calls: Calls) -> None:
+    command, transaction = COMMANDS[role.command], "message" if role.alone else "batch"
+    if role.how == "initiate":
+
+        def initiate(command, context):
+            return handle(role.steps, role.form, calls, command, None, context)
+
+        component.initiate(command, volatile="sent", transaction=transaction)(initiate)
+        return
+    if role.how != "direct":
+        within = role.how == "within"
+        component.reserve(
+            command,
+            key=KEYS[role.key],
+            into=None if within else role.into,
+            entity="thing_id" if role.led and not within else None,
+            volatile="sent",
+        )
+
+    def decide(command, entity, context):
+        return handle(role.steps, role.form, calls, command, entity, context)
+
+    component.handle(command, transaction=transaction, once=ONCE[role.once])(decide)
+
+
+def _projector(steps: tuple[Step, ...]) -> Any:
+    def projector(entity, event):
+        project(steps, entity, event)
+
+    return projector

@@ -1,0 +1,428 @@
+"""A history played on a real store with the real consumers, and held against the interpreter."""
+
+import contextlib
+import itertools
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import Connection, conninfo
+
+from consumers.consumer import Consumer
+from consumers.group import Share
+from consumers.logs import Log
+from consumers.resting import find_resting, make, plan_move
+from consumers.session import Session
+from consumers.stopping import Stop
+from consumers.vitals import Vitals
+from reservation import MessageStore
+from reservation.errors import StoreError
+from reservation.idempotence.states import States
+from reservation.store.connection import connect
+from tests.idempotence import empty
+from tests.reference.histories import Action, Back, History, Run, Send, Sent
+from tests.reference.interpreter import Interpreter
+from tests.reference.plans import build
+from tests.reference.surroundings import LATE, ROLE, SURROUNDINGS, Surroundings
+
+RESTARTS = 60  # of a consumer, until it counts as standing still
+
+
+# What a store that can have outages is asked for, at an exchange of a consumer with the server.
+OUTAGES = ["crash", "failover"]
+
+
+class Died(BaseException):
+    """The process is killed."""
+
+
+class Now(Stop):
+    """Waits for nothing but what it is woken by, and has what is broken mended meanwhile."""
+
+    mend: Callable[[], object]
+
+    def wait(self, seconds: float, wake: int | None = None) -> bool:
+        if seconds and wake is None:
+            self.mend()
+        return super().wait(0 if wake is None else seconds, wake)
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+
+class Draining(Consumer):
+    """Stops where its category ends."""
+
+    def _wait(self, stop: Stop) -> bool:
+        stop.request()
+        return False
+
+
+class Counting(Vitals):
+    """Counts what became of the messages."""
+
+    counts: Counter[str]
+
+    def committed(self, counts: Any, seconds: float) -> None:
+        self.counts.update(counts)
+
+
+class Faulty(Session):
+    """A session on which something happens at chosen exchanges, counted over all connections."""
+
+    faults: dict[int, str]
+    surroundings: Surroundings
+    outage: Callable[[str], None]
+    exchanges = 0
+
+    def _open(self) -> Connection[Any]:
+        connection = super()._open()
+        wait = connection.wait
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.exchanges += 1
+            kind = self.faults.pop(self.exchanges, "")
+            if kind == "die":
+                end(self.surroundings.control, connection)
+                raise Died
+            if kind == "cut":
+                terminate(self.surroundings.control, connection)
+            if kind in SURROUNDINGS:
+                self.surroundings.disturb(kind)
+            if kind in OUTAGES:
+                self.outage(kind)
+            result = wait(*arguments, **options)
+            if kind == "die after":
+                end(self.surroundings.control, connection)
+                raise Died
+            if kind == "cut after":
+                end(self.surroundings.control, connection)
+                raise psycopg.OperationalError("the connection was cut")
+            return result
+
+        connection.wait = counted
+        return connection
+
+
+def end(control: Connection[Any], connection: Connection[Any]) -> None:
+    """Close a connection as the end of its process does, and wait until the server noticed."""
+    pid = connection.info.backend_pid
+    connection.pgconn.finish()
+    while control.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall():
+        pass
+
+
+def terminate(control: Connection[Any], connection: Connection[Any]) -> None:
+    control.execute("SELECT pg_terminate_backend(%s, 60000)", [connection.info.backend_pid])
+
+
+def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
+    """Write messages with the client, and again, as a sender does that had no answer.
+
+    What no client of ours would write goes to the function that Message DB's clients call.
+    """
+    writes = [one.write for one in messages]
+    store, left = MessageStore(connection), list(zip(messages, writes, strict=True))
+    for sound, group in itertools.groupby(left, lambda pair: pair[1] is not None):
+        part = list(group)
+        if sound:
+            for _ in range(2):
+                store.write_batch([write for _, write in part if write])
+            continue
+        for one, _ in part:
+            id_, *rest = one.row
+            with contextlib.suppress(psycopg.errors.UniqueViolation):
+                connection.execute(
+                    "SELECT message_store.write_message(%s::varchar, %s, %s, %s::jsonb, %s::jsonb)",
+                    [str(id_), *rest],
+                )
+
+
+class World:
+    """A store that a history is played on."""
+
+    def __init__(self, address: str) -> None:
+        self.owner = address
+        self.counts: Counter[str] | None = None
+        self.sender: Connection[Any] | None = None  # where it is another than that of `control`
+        self.address = conninfo.make_conninfo(address, user=ROLE)
+        self.surroundings = Surroundings(address)
+        self.connect()
+        self.surroundings.make_role()
+        self.control.execute(
+            "CREATE TABLE IF NOT EXISTS chaos_rows (message text);"
+            f"GRANT INSERT ON chaos_rows TO {ROLE}; DELETE FROM chaos_rows"
+        )
+        empty(self.control)
+
+    def connect(self) -> None:
+        """Open the connection of whoever is no consumer."""
+        self.control = connect(self.owner, autocommit=True)
+        self.surroundings.control = self.control
+
+    def close(self) -> None:
+        """Close it, with nothing left out of order."""
+        self.surroundings.mend()
+        self.control.close()
+
+    def before(self, action: Action) -> None:
+        """Prepare for what happens next."""
+
+    def outage(self, kind: str) -> None:
+        """Have an outage of a kind, at an exchange of a consumer with the server."""
+        raise NotImplementedError
+
+    def play(self, history: History) -> None:
+        """Let happen what is said there."""
+        self.plan, self.counts = history.plan, Counter[str]()
+        self.component = build(self.plan)
+        for action in history.actions:
+            self.before(action)
+            match action:
+                case Send(messages):
+                    send(self.sender or self.control, messages)
+                case Back(messages):
+                    self.back(messages)
+                case Run():
+                    self.run(action, history.partitions)
+
+    def pending(self, category: str) -> bool:
+        (found,) = self.control.execute(
+            "SELECT EXISTS (SELECT FROM message_store.messages m"
+            " WHERE message_store.category(m.stream_name) = %(category)s AND m.global_position >"
+            "  coalesce((SELECT min(position) FROM reservation.positions"
+            "   WHERE category = %(category)s), 0))",
+            {"category": category},
+        ).fetchall()[0]
+        return bool(found)
+
+    def run(self, run: Run, partitions: int) -> None:
+        """Take the categories to their ends, in turns until nothing is left in any."""
+        categories = self.plan.categories
+        faults = {
+            category: {
+                one.at: one.kind
+                for one in run.faults
+                if categories[one.consumer % len(categories)] == category
+            }
+            for category in categories
+        }
+        while pending := [one for one in categories if self.pending(one)]:
+            self.drain(pending[0], run.batch_size, faults[pending[0]], partitions)
+            self.surroundings.mend()
+
+    def drain(self, category: str, size: int, faults: dict[int, str], partitions: int) -> None:
+        exchanges = 0
+        for _ in range(RESTARTS):
+            stop, log = Now(), Log("thing", category)
+            stop.mend = self.surroundings.mend
+            session = Faulty(self.address, "reservation chaos", log, until=stop)
+            session.faults, session.exchanges = faults, exchanges
+            session.surroundings, session.outage = self.surroundings, self.outage
+            vitals = Counting()
+            vitals.counts = self.counts
+            consumer = Draining(
+                session,
+                self.component,
+                category,
+                batch_size=size,
+                share=Share(to_begin_with=partitions),
+                vitals=vitals,
+                log=log,
+            )
+            try:
+                with session:
+                    consumer.run(stop)
+                break
+            except BaseException as error:
+                if self.surroundings.mend() and isinstance(error, StoreError):
+                    continue  # it ended, with status 2, because of what is mended now
+                cause = error.__cause__ or error
+                if not isinstance(cause, Died) and str(cause) != "as it was drawn":
+                    raise
+            finally:
+                exchanges = session.exchanges
+                stop.close()
+        else:
+            raise AssertionError(f"the consumer of {category} stands still")
+
+    def back(self, messages: int) -> None:
+        """Set positions back, as an operator does, unless messages wait behind others."""
+        waiting = "SELECT FROM reservation.dead_letters WHERE entity IS NOT NULL LIMIT 1"
+        if self.control.execute(waiting).fetchall():
+            return
+        for category in self.plan.categories:
+            group = find_resting(self.control, "thing", category)
+            read = self.control.execute(
+                "SELECT global_position FROM message_store.messages m"
+                " WHERE message_store.category(m.stream_name) = %s AND global_position <= %s"
+                " AND m.stream_name NOT LIKE %s ORDER BY 1",
+                [category, group.positions[0], LATE],
+            ).fetchall()
+            to = [0, *(position for (position,) in read)][max(len(read) - messages, 0)]
+            make(self.control, [plan_move(self.control, group, [to])])
+
+    def differences(self, history: History) -> list[str]:
+        """Return in what the store differs from what the interpreter says."""
+        found = stored(self.control)
+        ids = {stream: messages[0]["id"] for stream, messages in found["messages"].items()}
+        expected = interpret(history, ids)
+        differences = list(compare(found, told(expected), "the store"))
+        calm = not any(
+            isinstance(one, Back) or getattr(one, "faults", ()) for one in history.actions
+        )
+        if calm and self.counts is not None and +self.counts != +expected.counts:
+            differences.append(f"counts are {self.counts}, not {expected.counts}")
+        return differences
+
+
+def interpret(history: History, ids: dict[str, str]) -> Interpreter:
+    """Let the interpreter do the same."""
+    plan = history.plan
+    interpreter = Interpreter(
+        build(plan), lambda stream: ids.get(stream) or str(uuid.uuid5(uuid.NAMESPACE_URL, stream))
+    )
+    for action in history.actions:
+        match action:
+            case Send(messages):
+                for one in messages:
+                    interpreter.send(*one.row)
+            case Back(messages):
+                if not any(entity for _, entity in interpreter.letters.values()):
+                    interpreter.back(messages)
+            case Run():
+                while any(interpreter.drain(of) for of in plan.categories):
+                    pass
+    return interpreter
+
+
+def told(interpreter: Interpreter) -> dict[str, Any]:
+    """Return what the interpreter stored, by what names it rather than by global positions."""
+    rows = [
+        (m.id, m.stream_name, m.type, m.data, m.metadata_json, m.global_position, m.position)
+        for m in interpreter.log
+    ]
+    return {
+        "messages": by_stream(rows),
+        "letters": {
+            f"{of} {name} {at}": list(letter)
+            for (of, name, at), letter in interpreter.letters.items()
+        },
+        "states": {name: json.loads(text) for name, text in interpreter.states.items()},
+        "rows": sorted(interpreter.rows),
+    }
+
+
+def stored(connection: Connection[Any]) -> dict[str, Any]:
+    """Return what is in the store, in the same form."""
+    execute = connection.execute
+    rows = execute(
+        "SELECT id::text, stream_name, type, data::text, metadata::text, global_position, position"
+        " FROM message_store.messages WHERE stream_name NOT LIKE %s ORDER BY global_position",
+        [LATE],
+    ).fetchall()
+    letters = execute(
+        "SELECT d.category, d.stream_name, m.position, d.reason, d.entity, d.state"
+        " FROM reservation.dead_letters d"
+        " JOIN message_store.messages m USING (global_position)"
+    ).fetchall()
+    streams = execute("SELECT DISTINCT stream_name FROM reservation.states").fetchall()
+    return {
+        "messages": by_stream(rows),
+        "letters": {
+            f"{of} {name} {at}": [FAILED.get(reason, reason), entity]
+            for of, name, at, reason, entity, _ in letters
+        },
+        "states": {
+            name.replace(":state", "", 1): json.loads(States(connection).newest(name) or "null")
+            for (name,) in streams
+        },
+        "rows": sorted(row for (row,) in execute("SELECT message FROM chaos_rows").fetchall()),
+    }
+
+
+# A message on which the process was killed too may be given up for either.
+FAILED = {"handler": "failed", "process_died": "failed", "write": "failed"}
+
+
+def by_stream(rows: list[Any]) -> dict[str, list[Any]]:
+    """Return messages by their streams; global positions differ, so they are told by names."""
+    names = {at: f"{stream} {position}" for _, stream, _, _, _, at, position in rows}
+    streams: dict[str, list[Any]] = {}
+    for id_, stream, type_, data, metadata, _, position in rows:
+        meta = json.loads(metadata or "null") or {}
+        for holder, key in (
+            (meta, "causationMessageGlobalPosition"),
+            (meta.get("localProperties", {}), "sequence"),
+        ):
+            if key in holder:
+                holder[key] = names.get(holder[key], "nowhere")
+        streams.setdefault(stream, []).append(
+            {
+                "position": position,
+                "type": type_,
+                "id": id_,
+                "data": json.loads(data or "null"),
+                "metadata": meta,
+            }
+        )
+    return streams
+
+
+def compare(found: Any, expected: Any, where: str) -> Iterator[str]:
+    """Give each place in which two structures differ."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in [*found, *(key for key in expected if key not in found)]:
+            yield from compare(
+                found.get(key, "nothing"), expected.get(key, "nothing"), f"{where}, {key}"
+            )
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        for n, pair in enumerate(zip(found, expected, strict=True)):
+            yield from compare(*pair, f"{where} {n}")
+    elif found != expected:
+        yield f"{where}: {found}, not {expected}"
+
+
+def broken(connection: Connection[Any]) -> list[str]:
+    """Return the invariants that plain SQL finds broken."""
+    return [
+        f"{name}: {row}"
+        for name, query in _INVARIANTS.items()
+        for row in connection.execute(query).fetchall()
+    ]
+
+
+_INVARIANTS = {
+    "I2, a reservation stream with more than one message": """
+        SELECT stream_name, count(*) FROM message_store.messages m
+        WHERE metadata->>'causationMessageStreamName' LIKE 'thing:command%'
+          AND (stream_name LIKE 'thingA-%' OR stream_name LIKE 'thingB-%')
+        GROUP BY 1 HAVING count(*) > 1""",
+    "I3, an effect without a cause": """
+        SELECT m.stream_name, m.position FROM message_store.messages m
+        WHERE m.metadata ? 'causationMessageStreamName' AND NOT EXISTS (
+          SELECT FROM message_store.messages c
+          WHERE c.stream_name = m.metadata->>'causationMessageStreamName'
+            AND c.position = (m.metadata->>'causationMessagePosition')::bigint
+            AND c.global_position = (m.metadata->>'causationMessageGlobalPosition')::bigint)""",
+    "I4, positions with gaps": """
+        SELECT stream_name, count(*), max(position) FROM message_store.messages
+        GROUP BY 1 HAVING count(*) <> max(position) + 1 OR min(position) <> 0""",
+    "I7, a position before the end of its category": """
+        SELECT p.category, p.partition, p.position FROM reservation.positions p
+        WHERE EXISTS (SELECT FROM message_store.messages m
+          WHERE message_store.category(m.stream_name) = p.category
+            AND m.global_position > p.position
+            AND reservation.partition_of(m.stream_name, (
+              SELECT count(*)::integer FROM reservation.positions o
+              WHERE (o.consumer, o.category) = (p.consumer, p.category))) = p.partition)""",
+    "I8, a letter of no message": """
+        SELECT d.global_position FROM reservation.dead_letters d
+        WHERE NOT EXISTS (SELECT FROM message_store.messages m
+          WHERE m.global_position = d.global_position)""",
+}

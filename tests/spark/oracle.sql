@@ -1,0 +1,143 @@
+-- What `docs/reconcile.md` says is counted and found, as one query of PostgreSQL over the component of
+-- `tests/spark/planting.py`. Nothing here is shared with the jobs: contents are compared by jsonb.
+
+-- name: answer
+WITH read AS MATERIALIZED (
+  -- Each partition has a position of its own.
+  SELECT m.*, message_store.category(m.stream_name) AS category,
+         coalesce(m.global_position <= (
+           SELECT p.position FROM reservation.positions p JOIN reservation.groups g USING (consumer, category)
+           WHERE p.consumer = 'thing' AND p.category = message_store.category(m.stream_name)
+             AND p.partition = reservation.partition_of(m.stream_name, g.partitions)), false) AS was_read,
+         EXISTS (SELECT FROM reservation.dead_letters d
+                 WHERE d.consumer = 'thing' AND d.category = message_store.category(m.stream_name)
+                   AND d.global_position = m.global_position
+                   AND d.state <> 'handled' AND d.reason <> 'conflict') AS is_letter,
+         EXISTS (SELECT FROM reservation.dead_letters d
+                 WHERE d.consumer = 'thing' AND d.category = message_store.category(m.stream_name)
+                   AND d.global_position = m.global_position AND d.reason = 'conflict') AS is_recorded,
+         coalesce(m.global_position > (
+           SELECT g.first_position FROM reservation.groups g
+           WHERE g.consumer = 'thing' AND g.category = message_store.category(m.stream_name)), false)
+           AS is_watched,
+         CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]+$'
+              THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END AS follows
+  FROM message_store.messages m
+), commands AS (
+  SELECT r.*, CASE r.type WHEN 'Open' THEN 'thing' ELSE 'sent' END AS pair,
+         jsonb_build_array(r.type, r.data - CASE r.type WHEN 'Send' THEN 'at' ELSE '' END) AS says,
+         -- A text or a whole number, as the class declares it; only the last part may hold a plus.
+         CASE WHEN jsonb_typeof(r.data->'thingId') = 'string' AND r.data->>'thingId' <> '' THEN
+           CASE WHEN r.type = 'Open' THEN 'thing-' || (r.data->>'thingId')
+                WHEN strpos(r.data->>'thingId', '+') > 0 THEN NULL
+                WHEN r.type = 'Send' AND jsonb_typeof(r.data->'key') = 'string' AND r.data->>'key' <> ''
+                  OR r.type = 'Count' AND jsonb_typeof(r.data->'key') = 'number'
+                     AND r.data->>'key' ~ '^-?[0-9]+$'
+                THEN 'sent-' || (r.data->>'thingId') || '+' || (r.data->>'key') END END AS key
+  FROM read r WHERE r.category = 'thing:command' AND r.type IN ('Open', 'Send', 'Count')
+), reservations AS (
+  SELECT r.*, jsonb_build_array(r.type, r.data - CASE r.type WHEN 'Send' THEN 'at' ELSE '' END) AS says,
+         row_number() OVER (PARTITION BY r.stream_name ORDER BY r.position) AS nth
+  FROM read r WHERE r.category = 'sent' AND r.type IN ('Send', 'Count')
+), started AS (
+  SELECT r.* FROM read r
+  WHERE r.category = 'thing' AND r.position = 0 AND r.type <> 'PseudoEvent'
+), keyed AS (
+  SELECT c.*, (r.global_position IS NOT NULL OR s.global_position IS NOT NULL) AS is_reserved,
+         -- What the key stands for: its reservation; what the start of the stream follows; or the first.
+         CASE WHEN r.global_position IS NOT NULL THEN r.says
+              WHEN s.global_position IS NOT NULL THEN (
+                SELECT f.says FROM commands f
+                WHERE f.global_position = s.follows AND f.key = c.key AND f.pair = c.pair)
+              ELSE first_value(c.says) OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position)
+         END AS meant,
+         row_number() OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position) AS nth
+  FROM commands c
+  LEFT JOIN reservations r ON c.pair = 'sent' AND r.stream_name = c.key AND r.nth = 1
+  LEFT JOIN started s ON c.pair = 'thing' AND s.stream_name = c.key
+  WHERE c.key IS NOT NULL
+), same AS (
+  SELECT k.*, k.says IS NOT DISTINCT FROM k.meant AS is_same,
+         count(*) FILTER (WHERE k.says IS NOT DISTINCT FROM k.meant)
+           OVER (PARTITION BY k.pair, k.key ORDER BY k.global_position) AS nth_same
+  FROM keyed k
+), verdicts AS (
+  SELECT s.global_position, s.pair, s.key, s.nth, s.is_reserved, s.was_read, s.is_letter, s.is_recorded,
+         s.is_watched,
+         CASE WHEN NOT s.is_same THEN 'conflict' WHEN s.nth_same > 1 THEN 'duplicate'
+              WHEN s.is_reserved THEN 'reserved' WHEN s.is_letter THEN 'dead'
+              WHEN s.was_read THEN 'missing' ELSE 'pending' END AS verdict
+  FROM same s
+  UNION ALL
+  SELECT c.global_position, c.pair, NULL, NULL, false, c.was_read, c.is_letter, c.is_recorded, c.is_watched,
+         CASE WHEN c.is_letter THEN 'dead' WHEN c.was_read THEN 'missing' ELSE 'pending' END
+  FROM commands c WHERE c.key IS NULL
+), mismatched AS (
+  SELECT v.* FROM verdicts v
+  WHERE v.was_read AND (v.is_recorded AND v.verdict <> 'conflict'
+                        OR v.verdict = 'conflict' AND v.is_watched AND NOT v.is_recorded AND NOT v.is_letter)
+), orphans AS (
+  SELECT r.* FROM reservations r
+  WHERE r.nth = 1 AND NOT EXISTS (SELECT FROM commands c WHERE c.pair = 'sent' AND c.key = r.stream_name)
+), wrong AS (
+  SELECT r.* FROM read r WHERE r.category = 'sent' AND r.type NOT IN ('Send', 'Count')
+), pairs AS (
+  SELECT jsonb_build_object(
+    'commands', count(v.*), 'keys', count(DISTINCT v.key), 'keyless', count(v.*) - count(v.key),
+    'duplicates', count(*) FILTER (WHERE v.verdict = 'duplicate'),
+    'reserved', count(DISTINCT v.key) FILTER (WHERE v.is_reserved),
+    'missing', count(*) FILTER (WHERE v.verdict = 'missing'),
+    'pending', count(*) FILTER (WHERE v.verdict = 'pending'),
+    'dead', count(*) FILTER (WHERE v.verdict = 'dead'),
+    'conflicts', count(*) FILTER (WHERE v.verdict = 'conflict'),
+    'conflict_mismatches', (SELECT count(*) FROM mismatched x WHERE x.pair = p.pair),
+    'orphans', CASE p.pair WHEN 'sent' THEN (SELECT count(*) FROM orphans) ELSE 0 END,
+    'multiple', CASE p.pair WHEN 'sent' THEN (SELECT count(*) FROM reservations r WHERE r.nth = 2) ELSE 0 END,
+    'wrong_type', CASE p.pair WHEN 'sent' THEN (SELECT count(*) FROM wrong) ELSE 0 END
+  ) AS counts, p.pair
+  FROM (VALUES ('sent'), ('thing')) AS p(pair) LEFT JOIN verdicts v ON v.pair = p.pair
+  GROUP BY p.pair
+), causes AS (
+  SELECT r.*, r.category = 'sent' AND r.type IN ('Send', 'Count') AS is_copy,
+         EXISTS (SELECT FROM read e WHERE e.category = 'thing' AND e.follows = r.global_position) AS is_followed
+  FROM read r WHERE r.category IN ('thing:command', 'sent')
+), copies AS (
+  SELECT c.global_position,
+         CASE WHEN c.is_followed THEN 'handled' WHEN c.is_letter THEN 'dead' WHEN NOT c.was_read THEN 'pending'
+              ELSE 'unhandled' END AS verdict
+  FROM causes c WHERE c.is_copy
+), events AS (
+  SELECT e.*, e.metadata->>'made' = 'derived' AS is_derived,
+         row_number() OVER effect AS nth, first_value(e.metadata->>'made' = 'derived') OVER effect AS first_is
+  FROM read e WHERE e.category = 'thing' AND e.type <> 'PseudoEvent'
+  WINDOW effect AS (PARTITION BY e.follows, e.stream_name, e.type ORDER BY e.position)
+), twice AS (
+  -- The events with ids of the framework are one effect, any other is one of its own.
+  SELECT e.* FROM events e JOIN causes c ON c.global_position = e.follows
+  WHERE e.nth > 1 AND NOT (e.is_derived AND e.first_is)
+), lost AS (
+  SELECT e.* FROM events e WHERE NOT EXISTS (SELECT FROM causes c WHERE c.global_position = e.follows)
+), findings AS (
+  SELECT v.verdict AS finding, v.global_position FROM verdicts v WHERE v.verdict IN ('missing', 'conflict')
+  UNION ALL SELECT 'conflict-mismatch', x.global_position FROM mismatched x
+  UNION ALL SELECT 'orphan', o.global_position FROM orphans o
+  UNION ALL SELECT 'multiple', r.global_position FROM reservations r WHERE r.nth > 1
+  UNION ALL SELECT 'wrong-type', w.global_position FROM wrong w
+  UNION ALL SELECT 'unhandled', c.global_position FROM copies c WHERE c.verdict = 'unhandled'
+  UNION ALL SELECT 'effect-twice', t.global_position FROM twice t
+  UNION ALL SELECT 'without-cause', l.global_position FROM lost l
+)
+SELECT (SELECT counts FROM pairs WHERE pair = 'sent'), (SELECT counts FROM pairs WHERE pair = 'thing'),
+       jsonb_build_object(
+         'reserved', (SELECT count(*) FROM copies),
+         'handled', (SELECT count(*) FROM copies WHERE verdict = 'handled'), 'silent', 0,
+         'pending', (SELECT count(*) FROM copies WHERE verdict = 'pending'),
+         'unhandled', (SELECT count(*) FROM copies WHERE verdict = 'unhandled'),
+         'dead', (SELECT count(*) FROM copies WHERE verdict = 'dead')),
+       jsonb_build_object(
+         'events', (SELECT count(*) FROM events),
+         'causes', (SELECT count(*) FROM causes WHERE is_followed),
+         'effect_twice', (SELECT count(DISTINCT follows) FROM twice),
+         'without_cause', (SELECT count(*) FROM lost)),
+       (SELECT coalesce(jsonb_agg(jsonb_build_array(f.finding, f.global_position)
+                                  ORDER BY f.finding, f.global_position), '[]') FROM findings f)

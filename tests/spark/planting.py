@@ -1,0 +1,218 @@
+"""Stores by chance, in which anything may be missing, doubled, contradicted or misplaced."""
+
+import json
+import random
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation import Component
+from reservation.message import followed_id, further_id
+
+
+@dataclass
+class Open:
+    thing_id: str
+
+
+@dataclass
+class Send:
+    thing_id: str
+    key: str
+    at: int = 0
+
+
+@dataclass
+class Count:
+    thing_id: str
+    key: int
+
+
+component = Component("thing", id="thing_id")
+component.initiate(Open)(lambda command, context: None)
+component.reserve(Send, into="sent", entity="thing_id", key="key", volatile="at")
+component.reserve(Count, into="sent", entity="thing_id", key="key")
+for _type in (Send, Count):
+    component.handle(_type)(lambda command, entity, context: None)
+
+THINGS: list[Any] = [*["1", "2"] * 9, "3+4", "", 1]
+KEYS: dict[str, list[Any]] = {"Send": ["a", "b", "5", "x+y"], "Count": [5, 6, 70]}
+ODD_KEYS: list[Any] = ["a", "5", 5, 5.0, "", None, True, [5], {"a": 5}]
+AMOUNTS: list[Any] = [1, 1, 1.0, 2, [1, 2], [2, 1], {"a": 1, "b": 2}, {"a": 2, "b": 1}]
+
+
+class Planting:
+    """Adds to a store, by chance.
+
+    Attributes:
+        chance: the random numbers, by which it can be repeated.
+    """
+
+    def __init__(self, connection: Connection[Any], seed: int) -> None:
+        self.chance = random.Random(seed)
+        self._connection = connection
+        self._is_behind = False
+        self._free: list[int] = []
+        self._places: dict[str, int] = {}
+        self._sent: list[tuple[int, str, str, dict[str, Any]]] = []
+        self._causes: list[tuple[int, str, dict[str, Any]]] = []
+
+    def messages(self, number: int, *, behind: bool = False) -> None:
+        """Write some messages of any kind.
+
+        Args:
+            number: how many, or a few more.
+            behind: whether they have global positions between those that are there, as if their
+                writers had taken these earlier and committed late.
+        """
+        plant = [
+            *[self._command] * 6,
+            *[self._reservation] * 4,
+            *[self._events] * 4,
+            self._odd,
+            self._start,
+        ]
+        for _ in range(number):
+            self._is_behind = behind
+            if not behind and self.chance.random() < 0.5:
+                self._free.append(self._next())
+            self.chance.choice(plant)()
+
+    def _next(self) -> int:
+        """Take a global position as a writer does."""
+        (at,) = self._connection.execute(
+            "SELECT nextval('message_store.messages_global_position_seq')"
+        ).fetchall()[0]
+        return int(at)
+
+    def consumers(self, head: int, partitions: int) -> None:
+        """Have consumers be somewhere, with letters and conflicts of what they read."""
+        chance = self.chance
+        for category in ("thing:command", "sent"):
+            self._connection.execute(
+                "INSERT INTO reservation.groups (consumer, category, partitions, first_position) "
+                "VALUES ('thing', %s, %s, %s) ON CONFLICT DO NOTHING",
+                [category, partitions, chance.choice([None, 0, head // 3])],
+            )
+            for partition in range(partitions):
+                self._connection.execute(
+                    "INSERT INTO reservation.positions (consumer, category, partition, position) "
+                    "VALUES ('thing', %s, %s, %s) ON CONFLICT (consumer, category, partition) "
+                    "DO UPDATE SET position = excluded.position",
+                    [category, partition, chance.randrange(head // 2, head + 1)],
+                )
+            for at in chance.sample(range(1, head + 1), head // 5):
+                self._connection.execute(
+                    "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+                    "message_id, stream_name, type, state, reason, process) "
+                    "SELECT 'thing', %s, global_position, id, m.stream_name, m.type, %s, %s, 'p' "
+                    "FROM message_store.messages m WHERE m.global_position = %s "
+                    "AND message_store.category(m.stream_name) = %s ON CONFLICT DO NOTHING",
+                    [
+                        category,
+                        chance.choice(["dead", "parked", "retry", "handled", "discarded"]),
+                        chance.choice(["conflict", "handler", "key"]),
+                        at,
+                        category,
+                    ],
+                )
+
+    def _write(
+        self,
+        stream_name: str,
+        type_: str,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        id_: uuid.UUID | None = None,
+    ) -> tuple[int, str]:
+        position = self._places.get(stream_name, -1) + 1
+        self._places[stream_name] = position
+        at = self._free.pop(0) if self._is_behind and self._free else self._next()
+        rows = self._connection.execute(
+            "INSERT INTO message_store.messages (global_position, stream_name, position, type, "
+            "data, metadata, id) VALUES (%s, %s, %s, %s, %s, %s, %s) "
+            "ON CONFLICT DO NOTHING RETURNING global_position, id",
+            [
+                at,
+                stream_name,
+                position,
+                type_,
+                json.dumps(data),
+                None if metadata is None else json.dumps(metadata),
+                id_ or uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            ],
+        ).fetchall()
+        if not rows:  # of an id that is taken
+            self._places[stream_name] = position - 1
+            return 0, ""
+        return rows[0][0], str(rows[0][1])
+
+    def _command(self) -> None:
+        chance = self.chance
+        type_ = chance.choice(["Send", "Send", "Send", "Count", "Count", "Open", "Open", "Other"])
+        data = {"thingId": chance.choice(THINGS), "amount": chance.choice(AMOUNTS)}
+        if type_ in ("Send", "Count"):
+            data["key"] = chance.choice(KEYS[type_] if chance.random() < 0.85 else ODD_KEYS)
+        if self._sent and chance.random() < 0.4:  # sent again
+            _, _, type_, data = chance.choice(self._sent)
+        data = {**data, **({"at": chance.randrange(99)} if chance.random() < 0.5 else {})}
+        if type_ != "Send":
+            data.pop("at", None)
+        at, id_ = self._write(f"thing:command-{chance.randrange(3)}", type_, data)
+        self._sent.append((at, id_, type_, data))
+        self._causes.append((at, id_, data))
+
+    def _reservation(self) -> None:
+        if not self._sent:
+            return
+        at, _, type_, data = self.chance.choice(self._sent)
+        if type_ not in ("Send", "Count"):
+            return
+        if self.chance.random() < 0.1:
+            data = {**data, "amount": "tampered"}
+        stream_name = f"sent-{data.get('thingId')}+{data.get('key')}"
+        metadata = {"causationMessageGlobalPosition": at}
+        copy, id_ = self._write(stream_name, type_, data, metadata)
+        self._causes.append((copy, id_, data))
+
+    def _events(self) -> None:
+        chance = self.chance
+        at, cause, data = chance.choice(self._causes or [(10**6, str(uuid.UUID(int=1)), {})])
+        entity = f"thing-{data.get('thingId')}"
+        stream_name = chance.choice([entity, "thing-1", "thing-2"])
+        follows: Any = chance.choice([at, at, at, at, str(at), None, 10**6])
+        for ordinal in range(chance.choice([1, 1, 2, 3])):
+            id_, made = None, "otherwise"
+            if cause and follows in (at, str(at)) and chance.random() < 0.7:
+                made = "derived"
+                id_ = (
+                    followed_id(cause, stream_name, ordinal)
+                    if stream_name == entity or chance.random() < 0.5
+                    else further_id(cause, entity, stream_name, ordinal)
+                )
+            metadata = {"causationMessageGlobalPosition": follows, "made": made}
+            type_ = chance.choice(["Done", "Done", "Done", "Noted", "PseudoEvent"])
+            self._write(stream_name, type_, {"n": ordinal}, metadata, id_)
+
+    def _start(self) -> None:
+        """Start an entity's stream, as a command that initiates does."""
+        opened = [one for one in self._sent if one[2] == "Open"]
+        if opened:
+            at, cause, _, data = self.chance.choice(opened)
+            stream_name = f"thing-{data['thingId']}"
+            if stream_name not in self._places and data["thingId"] != "":
+                metadata = {"causationMessageGlobalPosition": at, "made": "derived"}
+                id_ = followed_id(cause, stream_name, 0)
+                self._write(stream_name, "Opened", {}, metadata, id_)
+
+    def _odd(self) -> None:
+        """Write what belongs nowhere, or take away what does."""
+        chance = self.chance
+        if chance.random() < 0.5:
+            self._write(f"sent-{chance.randrange(3)}+odd", chance.choice(["Open", "Audit"]), {})
+        elif chance.random() < 0.5:
+            self._write("sent-3+orphan", "Send", {"thingId": "3", "key": "orphan"})
+        else:
+            self._write("elsewhere-1", "Send", {"thingId": "1", "key": "a"})

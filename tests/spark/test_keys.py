@@ -1,0 +1,117 @@
+"""Keys are what the consumers take them for: by the declared type of each field."""
+
+import json
+import uuid
+from dataclasses import dataclass
+
+import pytest
+
+from consumers.batch import Batch
+from consumers.parking import Policy
+from reservation import Component
+from spark_jobs.declaration import Declaration
+from spark_jobs.run import Run, in_session
+from spark_jobs.snapshot import exported_snapshot
+from tests.bank import claim
+from tests.processes import EXAMPLES
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Named:
+    thing_id: str
+    key: str
+
+
+@dataclass
+class Counted:
+    thing_id: str
+    key: int
+
+
+def component():
+    """Return one whose keys are texts and whole numbers."""
+    made = Component("thing", id="thing_id")
+    for command, into in ((Named, "named"), (Counted, "counted")):
+        made.reserve(command, into=into, key="key")
+        made.handle(command)(lambda command, entity, context: None)
+    return made
+
+
+def send(connection, type_, *keys):
+    """Write commands with these keys, each key for an entity of its own, as any client may."""
+    texts = [json.dumps(key) for key in keys]
+    for text, key in zip(texts, keys, strict=True):
+        entity = f"{type_}{texts.index(text)}"
+        connection.execute(
+            "SELECT message_store.write_message(%s, %s, %s, %s)",
+            [
+                str(uuid.uuid4()),
+                f"thing:command-{entity}",
+                type_,
+                json.dumps({"thingId": entity, "key": key}),
+            ],
+        )
+
+
+def consume(connection):
+    """Let the consumers read all that there is, and pass what they cannot deal with."""
+    for category in ("thing:command", "named", "counted"):
+        positions = claim(connection, "thing", category)
+        Batch(connection, component(), category).run(positions, 100, policy=Policy())
+
+
+@pytest.fixture
+def reconcile(spark, spark_database_url):
+    """Give what reconciles the component and returns its counts by category."""
+
+    def run():
+        run = Run(component(), "", EXAMPLES, spark_database_url)
+        with exported_snapshot(spark_database_url) as snapshot:
+            report = in_session(run, snapshot, spark)
+        return {one.reservation_category: one for one in report.categories}, report.findings
+
+    return run
+
+
+def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
+    """It is the dead letter that the consumer made of it; where there is none, it is missing."""
+    send(spark_connection, "Named", "5", 5, True, ["5"], {"5": 5}, None, "5", "a+b")
+    send(spark_connection, "Counted", 5, "5", 5.0, 5.5, True, 5, 10**30)
+    consume(spark_connection)
+    counts, findings = reconcile()
+    named, counted = counts["named"], counts["counted"]
+    assert (named.keys, named.reserved, named.duplicates, named.conflicts) == (2, 2, 1, 0)
+    assert (named.keyless, named.dead, named.missing) == (5, 5, 0)
+    assert (counted.keys, counted.reserved, counted.duplicates, counted.conflicts) == (2, 2, 1, 0)
+    assert (counted.keyless, counted.dead, counted.missing) == (4, 4, 0)
+    assert {one.finding for one in findings} == {"unhandled"}
+    spark_connection.execute("TRUNCATE reservation.dead_letters")
+    counts, findings = reconcile()
+    assert (counts["named"].missing, counts["counted"].missing) == (5, 4)
+
+
+def test_only_what_is_stored_as_it_is_decoded_is_taken_from_the_data():
+    """Of any other type the component's own code makes the key, as it does for the consumers."""
+
+    @dataclass
+    class Odd:
+        thing_id: str
+        key: str | int
+
+    @dataclass
+    class Watched:
+        thing_id: str
+        key: str
+
+        def __post_init__(self):
+            self.key = self.key.lower()
+
+    made = component()
+    for command in (Odd, Watched):
+        made.reserve(command, into="odd", key="key")
+    keys = Declaration.of(made).keys
+    assert keys["Named"].kinds == ("string",)
+    assert keys["Counted"].kinds == ("number",)
+    assert Declaration.of(made).by_function == ["Odd", "Watched"]

@@ -1,0 +1,130 @@
+"""What becomes visible behind what a state has read, and what only comparing all of it finds."""
+
+import dataclasses
+from contextlib import closing
+
+import pytest
+
+from bank import account
+from reservation.store.connection import connect
+from spark_jobs.errors import StateError
+from spark_jobs.run import Run, in_session
+from spark_jobs.snapshot import exported_snapshot
+from tests.bank import RESERVED, drain
+from tests.controls import COMMANDS, deposit, open_
+from tests.processes import EXAMPLES, run_cli
+from tests.spark.test_follow import Following
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
+
+# As no client of ours writes: without the lock of the category.
+INSERT = """
+INSERT INTO message_store.messages (stream_name, position, type, data, metadata)
+VALUES (%s, 90, %s, '{"accountId": "123", "depositId": "d1", "amount": 99}', '{}')
+"""
+LATE = [
+    (COMMANDS, "Deposit"),
+    (f"{RESERVED}-123+late", "Deposit"),
+    ("account-123", "Deposited"),
+]
+
+
+@pytest.fixture
+def slow(spark_database_url):
+    """Give a connection on which messages are inserted, and have their positions, but no commit."""
+    with closing(connect(spark_database_url)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def reconcile(spark, spark_database_url, tmp_path):
+    """Give what reconciles the bank, with the state or without, and returns the report."""
+
+    def run(*, with_state=True, verify=False):
+        state = tmp_path / "state" if with_state else None
+        run = Run(account, "bank:account", EXAMPLES, spark_database_url, state=state, verify=verify)
+        with exported_snapshot(spark_database_url) as snapshot:
+            report = in_session(run, snapshot, spark)
+        return dataclasses.replace(report, time=None)
+
+    return run
+
+
+def test_a_run_finds_what_became_visible_behind_the_last(
+    spark_store, spark_connection, slow, reconcile
+):
+    """Of each category, as a run over everything does; and nothing twice after that."""
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    for stream_name, type_ in LATE:
+        slow.execute(INSERT, [stream_name, type_])
+    spark_store.write(deposit("d2"), COMMANDS)
+    drain(spark_connection)
+    assert reconcile() == reconcile(with_state=False)
+    slow.commit()
+    found = reconcile(verify=True)
+    assert found == reconcile(with_state=False)
+    assert {name: found.count(name) for name in ("conflict", "orphan", "without-cause")} == {
+        "conflict": 1,
+        "orphan": 1,
+        "without-cause": 1,
+    }
+    assert found.count("conflict-mismatch") == 1  # the consumer never saw it
+    assert reconcile() == found
+
+
+def test_a_follower_finds_what_became_visible_behind_what_it_read(
+    spark, spark_database_url, spark_store, spark_connection, slow, tmp_path
+):
+    """In the next round, also if nothing else has happened; each once."""
+    following = Following(spark, spark_database_url, tmp_path / "state")
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    for stream_name, type_ in LATE:
+        slow.execute(INSERT, [stream_name, type_])
+    spark_store.write(deposit("d2"), COMMANDS)
+    drain(spark_connection)
+    with following.started():
+        assert following.round(0) == []
+        slow.commit()
+        assert following.round(1) == []
+        told = following.round(100)
+        assert sorted(finding for _, finding in told) == [
+            "conflict",
+            "conflict-mismatch",
+            "orphan",
+            "unhandled",
+            "without-cause",
+        ]
+        assert following.round(200) == []
+        everything = following.everything()
+        assert following.follower.report.categories == everything.categories
+        assert following.follower.report.effects == everything.effects
+        assert following.follower.report.events == everything.events
+
+
+def test_only_a_comparison_finds_what_was_changed_in_place(
+    spark_store, spark_connection, reconcile
+):
+    """It says how many messages differ, and leaves the state as it was."""
+    spark_store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(spark_connection)
+    before = reconcile()
+    assert reconcile(verify=True) == before
+    spark_connection.execute(
+        "UPDATE message_store.messages SET data = data || '{\"amount\": 99}' "
+        "WHERE stream_name = %s AND type = 'Deposit'",
+        [COMMANDS],
+    )
+    assert reconcile() == before
+    with pytest.raises(StateError, match=r"2 messages were changed .* first is at .* position 2;"):
+        reconcile(verify=True)
+    spark_connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
+    with pytest.raises(StateError, match=r"1 messages were changed .*, 1 are gone and 0 were"):
+        reconcile(verify=True)
+    assert reconcile() == before
+
+
+def test_a_comparison_needs_a_state(database_url):
+    """That is said before anything begins."""
+    done = run_cli("reconcile", "bank:account", "--verify", "--database-url", database_url)
+    assert done.returncode == 2
+    assert "name its folder with --state" in done.stderr

@@ -1,0 +1,161 @@
+"""Stores by chance, judged on every path that a run can take, and by SQL written from the docs.
+
+``RESERVATION_TEST_SEED`` says with which seed to begin, ``RESERVATION_TEST_SEEDS`` how many to try.
+"""
+
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from reservation.queries import load_queries
+from spark_jobs import archive as archiving
+from spark_jobs import signs, size
+from spark_jobs.categories import Categories
+from spark_jobs.declaration import Declaration
+from spark_jobs.jdbc import Jdbc, jdbc_url
+from spark_jobs.run import Run, in_session, jobs
+from spark_jobs.sifting import Sifted
+from spark_jobs.snapshot import exported_snapshot
+from spark_jobs.whole import Whole
+from tests.chance import seeds
+from tests.spark.conftest import JDBC_JAR
+from tests.spark.planting import Planting, component
+from tests.spark.test_follow import Following
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # each store is judged many times
+
+SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "2")))
+APP_DIR = Path(__file__).parents[2]
+ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
+
+
+def answer(connection):
+    """Return what the oracle counts and finds."""
+    *counts, findings = connection.execute(ANSWER).fetchone()
+    return counts, [tuple(one) for one in findings]
+
+
+def of_report(report):
+    """Return the counts of a report in the form of the oracle."""
+    names = ("command_category", "reservation_category", "initiates", "category")
+    counted = [*report.categories, *report.effects, report.events]
+    return [
+        {name: count for name, count in asdict(one).items() if name not in names} for one in counted
+    ]
+
+
+class Paths:
+    """Every way to judge a store.
+
+    Attributes:
+        following: the rounds of a follower, with a state of its own.
+    """
+
+    def __init__(self, spark, database_url, folder):
+        self._spark = spark
+        self._database_url = database_url
+        self._folder = folder
+        self.following = Following(spark, database_url, folder / "followed", component)
+
+    def _report(self, **options):
+        run = Run(
+            component, "tests.spark.planting:component", APP_DIR, self._database_url, **options
+        )
+        with exported_snapshot(self._database_url) as snapshot:
+            report = in_session(run, snapshot, self._spark)
+        return of_report(report), sorted(
+            (one.finding, one.global_position) for one in report.findings
+        )
+
+    def _judged(self, make):
+        """Return what a run over everything finds that `make` gives the parts of."""
+        run = Run(component, "", APP_DIR, self._database_url)
+        with exported_snapshot(self._database_url) as snapshot:
+            progress = snapshot.progress(component)
+            read, sifted = make(snapshot, progress)
+            whole, (reconciling, following) = Whole(read, progress, sifted), jobs(run)
+            categories = reconciling.results(whole.take(reconciling))
+            effects, events = following.results(whole.take(following))
+            names = ("command_category", "reservation_category", "initiates", "category")
+            counts = [
+                {name: count for name, count in asdict(one).items() if name not in names}
+                for one in (*categories, *effects, events)
+            ]
+            rows = whole.findings().collect()
+        return counts, sorted((row.finding, row.global_position) for row in rows)
+
+    def small(self):
+        """Give what judges all messages row by row."""
+        yield "small", self._report()
+
+    def state(self):
+        """Give what goes on from a state, and compares it with the store."""
+        yield "state", self._report(state=self._folder / "state", verify=True)
+
+    def by_signs(self, monkeypatch):
+        """Give what judges most messages by their signs, whoever makes them; and JDBC."""
+        spark, declaration = self._spark, Declaration.of(component)
+
+        def made_by_spark(snapshot, progress):
+            read = Categories(spark, snapshot, declaration)
+            made = signs.of_messages(read, component, progress, "", None)
+            return read, Sifted(made, read.at)
+
+        def through_jdbc(snapshot, _):
+            return Jdbc(spark, jdbc_url(self._database_url), snapshot, declaration), None
+
+        with monkeypatch.context() as patched:
+            patched.setattr(size, "_SMALL", 0)
+            yield "signs of the server", self._report()
+        yield "signs of Spark", self._judged(made_by_spark)
+        if JDBC_JAR.exists() and "host=/" not in self._database_url:
+            yield "JDBC", self._judged(through_jdbc)
+
+    def archived(self, monkeypatch, archive):
+        """Give what reads an archive too, small or not."""
+        yield "archive", self._report(archive=archive)
+        with monkeypatch.context() as patched:
+            patched.setattr(size, "_SMALL", 0)
+            yield "archive, by signs", self._report(archive=archive)
+
+    def follow(self, seconds):
+        """Give what a follower has found after a round."""
+        with self.following.started() as follower:
+            self.following.round(seconds)
+            yield "follow", (of_report(follower.report), None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_way_counts_and_finds_what_the_docs_say(
+    spark, spark_connection, spark_database_url, tmp_path, monkeypatch, seed
+):
+    """Of a store that grows, while consumers go on, letters come up, and messages come late."""
+    planting = Planting(spark_connection, seed)
+    paths = Paths(spark, spark_database_url, tmp_path)
+    archive = tmp_path / "archive"
+    monkeypatch.setattr("spark_jobs.run.SAMPLES", 10**6)
+
+    def check(stage, *ways):
+        (head,) = spark_connection.execute(
+            "SELECT max(global_position) FROM message_store.messages"
+        ).fetchone()
+        planting.consumers(head, 1 + seed % 3)
+        counts, findings = answer(spark_connection)
+        for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *ways):
+            told = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
+            assert counted == counts, told
+            assert found in (findings, None), told
+
+    planting.messages(60)
+    check(0, paths.small())
+    planting.messages(15)
+    planting.messages(10, behind=True)
+    check(1, paths.by_signs(monkeypatch))
+    with exported_snapshot(spark_database_url) as snapshot:
+        before = datetime.now(UTC) + timedelta(days=1)
+        assert not archiving.in_session(component, archive, before, snapshot, spark).differences
+    check(2, paths.archived(monkeypatch, archive))

@@ -1,0 +1,198 @@
+"""Copies of entities: equal, of the same classes, and sharing nothing that can be changed."""
+
+import copy
+import enum
+import threading
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reservation.entity.copying import copied
+
+
+class Kind(enum.Enum):
+    ONE = "one"
+
+
+@dataclass
+class Line:
+    name: str
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    amount: Decimal
+    notes: Any = None
+
+
+@dataclass(slots=True)
+class Base:
+    first: Any
+
+
+@dataclass(slots=True)
+class Slotted(Base):
+    second: Any
+
+
+class Unset:
+    __slots__ = ("there", "unset")
+
+    def __init__(self) -> None:
+        self.there = [1]
+
+
+class Mixed(Base):
+    """Has slots and attributes besides."""
+
+
+class Own(list[Any]):
+    """Is a list, and has attributes."""
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.parts = [1]
+
+    def __deepcopy__(self, memo: Any) -> "Counted":
+        return self
+
+
+@dataclass
+class Holder:
+    value: Any
+
+
+VALUES: list[Any] = [
+    1,
+    "a",
+    None,
+    Kind.ONE,
+    int,
+    [1, "a", [2], {"a": [3]}],
+    (1, "a"),
+    (1, [2]),
+    {"a": {"b": [1]}},
+    {Kind.ONE: [1], ("a", 1): [2]},
+    {1, 2},
+    {(1, "a"), Kind.ONE},
+    frozenset([1, (2, "a")]),
+    defaultdict(list, {"a": [1]}),
+    OrderedDict(b=[1], a=2),
+    Counter(a=2),
+    deque([[1], 2], maxlen=2),
+    Line("a", ["b"]),
+    [Line("a"), Line("b", ["c"])],
+    Price(Decimal(1)),
+    Price(Decimal(1), [1]),
+    Slotted([1], {"a": [2]}),
+    bytearray(b"abc"),
+    range(3),
+]
+
+
+def mutable_parts(value: Any, seen: dict[int, Any]) -> dict[int, Any]:
+    """Return by their ids all that can be changed in a value."""
+    if isinstance(value, type | enum.Enum) or id(value) in seen:
+        return seen
+    if isinstance(value, list | dict | set | deque | bytearray) or hasattr(value, "__dict__"):
+        seen[id(value)] = value
+    if isinstance(value, dict):
+        for one in [*value, *value.values()]:
+            mutable_parts(one, seen)
+    elif isinstance(value, list | set | deque | tuple | frozenset):
+        for one in value:
+            mutable_parts(one, seen)
+    for name in [*getattr(value, "__dict__", ()), *getattr(value, "__dataclass_fields__", ())]:
+        mutable_parts(getattr(value, name), seen)
+    return seen
+
+
+def check(value: Any) -> None:
+    entity = Holder(value)
+    made = copied(entity)
+    assert made == entity
+    assert repr(made) == repr(copy.deepcopy(entity))
+    assert not mutable_parts(made, {}).keys() & mutable_parts(entity, {}).keys()
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_copy_shares_nothing_that_can_be_changed(value):
+    """It is what deepcopy makes."""
+    check(value)
+
+
+@given(
+    value=st.recursive(
+        st.integers() | st.text(max_size=3) | st.sampled_from(Kind),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+            | st.tuples(inner, inner)
+            | st.builds(Holder, inner)
+            | st.builds(Slotted, inner, inner)
+            | st.builds(Price, st.just(Decimal(1)), inner)
+        ),
+    )
+)
+def test_so_it_is_with_whatever_an_entity_holds(value):
+    """Containers and dataclasses in each other."""
+    check(value)
+
+
+def test_what_is_held_twice_is_held_twice_by_the_copy():
+    """A handler may change the one and look at the other."""
+    line = Line("a")
+    made = copied(Holder({"all": [line, line], "last": line, "pair": (line, [line])}))
+    ids = {*map(id, made.value["all"]), id(made.value["last"])}
+    ids |= {id(made.value["pair"][0]), id(made.value["pair"][1][0])}
+    assert len(ids) == 1
+    assert line is not made.value["last"]
+
+
+def test_what_leads_back_does_so_in_the_copy():
+    """Through lists, dicts, tuples and attributes."""
+    entity = Holder([])
+    entity.value.extend([entity, {"a": entity}, (entity.value,)])
+    made = copied(entity)
+    assert made.value[0] is made
+    assert made.value[1]["a"] is made
+    assert made.value[2][0] is made.value
+    assert made is not entity
+
+
+def test_attributes_of_every_kind_are_copied():
+    """Those that are no fields, those of slots, and those that have no value yet."""
+    entity: Any = Holder(1)
+    entity.other = [1]
+    assert (copied(entity).other, copied(entity).other is entity.other) == ([1], False)
+    unset = copied(Unset())
+    assert (unset.there, hasattr(unset, "unset")) == ([1], False)
+    mixed: Any = Mixed([1])
+    mixed.other = [2]
+    made = copied(mixed)
+    assert (made.first, made.other) == ([1], [2])
+    assert made.first is not mixed.first
+    own: Any = Own([1])
+    own.other = [2]
+    made = copied(Holder(own)).value
+    assert (type(made), made, made.other) == (Own, [1], [2])
+    assert made.other is not own.other
+
+
+def test_a_class_says_how_it_is_copied():
+    """As it does to deepcopy."""
+    counted = Counted()
+    assert copied(Holder(counted)).value is counted
+
+
+def test_what_cannot_be_copied_is_refused():
+    """Silently shared, it could be changed."""
+    with pytest.raises(TypeError):
+        copied(Holder(threading.Lock()))

@@ -1,0 +1,411 @@
+"""What is wrong with a declaration is said when it is made, in one line that names the way out."""
+
+import functools
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum, StrEnum
+from fractions import Fraction
+from typing import Annotated, Any, Literal, NewType, Protocol
+
+import pytest
+
+from reservation import Component, Context, Processed
+from reservation.errors import DeclarationError
+
+
+@dataclass(frozen=True)
+class Pay:
+    account_id: str
+    payment_id: str = ""
+
+
+@dataclass(frozen=True)
+class Refund:
+    account_id: str
+
+
+@dataclass(frozen=True)
+class Paid:
+    account_id: str
+
+
+@dataclass
+class Account:
+    balance: int = 0
+
+
+class Shape(Protocol):
+    balance: int
+
+
+def account(entity: type | None = Account) -> Component:
+    return Component("account", entity=entity, id="account_id")
+
+
+def refused(match: str, declare: Callable[[], object]) -> None:
+    with pytest.raises(DeclarationError, match=match) as caught:
+        declare()
+    assert "\n" not in str(caught.value)
+
+
+# Functions
+
+
+async def asynchronous(command: Any, entity: Any, context: Any) -> None: ...
+
+
+def generating(command: Any, entity: Any, context: Any) -> Iterator[Paid]:
+    yield Paid("1")
+
+
+async def generating_asynchronously(command: Any, entity: Any, context: Any) -> AsyncIterator[Paid]:
+    yield Paid("1")
+
+
+class Calling:
+    async def __call__(self, command: Any, entity: Any, context: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (asynchronous, "the handler of Pay, asynchronous, is async; declare it with def"),
+        (functools.partial(asynchronous), "is async"),
+        (Calling(), "the handler of Pay, Calling, is async"),
+        (generating, "generating, is a generator; return a list instead of using yield"),
+        (generating_asynchronously, "is a generator; return a list"),
+        (lambda command, entity: None, "cannot be called with command, entity, context: too many"),
+        (lambda a, b, c, d: None, "missing a required argument: 'd'; let it take these 3"),
+        (lambda a, b, c, *, d: None, "let it take these 3 arguments"),
+        ("handler", "is no function"),
+    ],
+)
+def test_a_handler_that_cannot_be_called_as_it_will_be_is_refused(handler, problem):
+    """With its name, and what to do."""
+    refused(problem, lambda: account().handle(Pay)(handler))
+
+
+def test_so_is_the_handler_of_an_initiation_and_a_projector():
+    """Each with its own arguments."""
+    refused(
+        r"handler of Pay, .*cannot be called with command, context: .*these 2 arguments",
+        lambda: account().initiate(Pay)(lambda command, entity, context: None),
+    )
+    refused(
+        r"projector of Paid, .*cannot be called with entity, event",
+        lambda: account().project(Paid)(lambda entity: None),
+    )
+    refused("projector of Paid, .*is async", lambda: account().project(Paid)(asynchronous))
+
+
+def test_a_handler_may_take_more_than_it_is_given():
+    """Defaults, and arguments of any number."""
+    for handler in (
+        lambda *arguments: None,
+        lambda command, entity, context, more=1: None,
+        functools.partial(lambda more, command, entity, context: None, 1),
+        Account,  # a class, which is called as any function is
+    ):
+        if handler is not Account:
+            account().handle(Pay)(handler)
+
+    @functools.wraps(generating)
+    def wrapper(*arguments: Any) -> list[Paid]:
+        return list(generating(*arguments))
+
+    account().handle(Pay)(wrapper)
+
+
+# Annotations
+
+
+def takes_other(command: Refund, entity: Account, context: Context) -> None: ...
+def takes_no_account(command: Pay, entity: Refund | None, context: Context) -> None: ...
+def takes_no_context(command: Pay, entity: Account, context: str) -> None: ...
+def returns_text(command: Pay, entity: Account, context: Context) -> str: ...
+def returns_texts(command: Pay, entity: Account, context: Context) -> list[str]: ...
+def returns_dict(command: Pay, entity: Account, context: Context) -> dict[str, Paid]: ...
+def returns_lazily(command: Pay, entity: Account, context: Context) -> Iterator[Paid]: ...
+def returns_itself(command: Pay, entity: Account, context: Context) -> Paid | Pay | None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (takes_other, "to take command: Refund, and the command is Pay; correct the annotation"),
+        (takes_no_account, "to take entity: .*Refund.*, and the entity is Account; correct"),
+        (takes_no_context, "to take context: str, and the context is Context; correct"),
+        (returns_text, "to return str; a handler returns an event, a list of events or None"),
+        (returns_texts, r"to return list\[str\]; a handler returns"),
+        (returns_dict, r"to return dict\[.*\]; a handler returns"),
+        (returns_lazily, r"to return .*Iterator\[.*Paid\]; return a list of events"),
+        (returns_itself, "to return the command Pay; return an event, and write commands with"),
+    ],
+)
+def test_annotations_that_contradict_the_declaration_are_refused(handler, problem):
+    """Either the one or the other is wrong."""
+    name = handler.__name__
+    refused(
+        f"the handler of Pay, {name}, is annotated {problem}",
+        lambda: account().handle(Pay)(handler),
+    )
+
+
+def test_an_annotation_of_another_command_of_the_component_is_refused():
+    """As what a handler returns, and as what it takes."""
+
+    def pay(command: Pay, entity: Account, context: Context) -> Refund: ...
+
+    component = account()
+    component.handle(Refund)(lambda command, entity, context: None)
+    refused("to return the command Refund", lambda: component.handle(Pay)(pay))
+
+
+def test_an_initiation_is_not_annotated_to_return_nothing():
+    """It would start no stream."""
+
+    def pay(command: Pay, context: Context) -> None: ...
+
+    refused("must return the event that starts the stream", lambda: account().initiate(Pay)(pay))
+
+
+def test_without_an_entity_a_handler_is_annotated_to_take_none():
+    """Or the component was to have one."""
+
+    def pay(command: Pay, entity: Account, context: Context) -> None: ...
+    def other(command: Pay, entity: None, context: Context) -> None: ...
+
+    refused(
+        "entity: Account, and the entity is None, because the component has no entity; correct",
+        lambda: account(None).handle(Pay)(pay),
+    )
+    account(None).handle(Pay)(other)
+
+
+def test_a_projector_is_annotated_to_take_its_event():
+    """And its entity."""
+
+    def paid(entity: Account, event: Pay) -> None: ...
+
+    refused("to take event: Pay, and the event is Paid", lambda: account().project(Paid)(paid))
+
+
+def test_what_is_not_certain_is_passed():
+    """Names that are not defined yet, bases, protocols, and what says nothing."""
+
+    def unresolved(command: "NotYet", entity: "Account", context: Context) -> "Later": ...  # type: ignore[name-defined]  # noqa: F821
+    def base(command: object, entity: Shape, context: Any) -> object: ...
+    def union(command: Pay | Refund, entity: Account | None, context: Context) -> list[Paid]: ...
+    def annotated(command: Annotated[Pay, 1], entity: Any, context: Context) -> Paid | None: ...
+    def several(command: Pay, entity: Account, context: Context) -> tuple[Paid, ...]: ...
+    def mapped(command: Pay, entity: Account, context: Context) -> "list[Paid] | None": ...
+
+    for handler in (unresolved, base, union, annotated, several, mapped):
+        account().handle(Pay)(handler)
+
+
+# Decorators
+
+
+def test_a_decorator_without_parentheses_is_refused():
+    """It was given the function."""
+
+    def pay(command: Pay, entity: Account, context: Context) -> None: ...
+
+    for decorator in ("handle", "initiate", "project"):
+        refused(
+            rf"@account\.{decorator} above pay stands without parentheses; write "
+            rf"@account\.{decorator}\(",
+            lambda name=decorator: getattr(account(), name)(pay),
+        )
+
+
+def test_a_strategy_is_given_and_not_its_class():
+    """Without the parentheses it would be none."""
+    refused(
+        r"once=Processed of Pay is a class; write once=Processed\(\)",
+        lambda: account().handle(Pay, once=Processed),  # type: ignore[arg-type]
+    )
+    refused(
+        r"once= of Pay is a str; give it a strategy, such as Processed\(\)",
+        lambda: account().handle(Pay, once="processed"),  # type: ignore[arg-type]
+    )
+
+
+def test_an_event_has_one_projector():
+    """Of two, the last one would count."""
+    component = account()
+    component.project(Paid)(lambda entity, event: None)
+    refused(
+        "Paid has two projectors; keep one",
+        lambda: component.project(Paid)(lambda entity, event: None),
+    )
+
+
+def test_a_projector_needs_an_entity():
+    """There would be nothing to change."""
+    refused(
+        r"no entity for the projector of Paid to change; declare it with Component\('account', "
+        r"entity=",
+        lambda: account(None).project(Paid),
+    )
+
+
+# Entities
+
+
+@dataclass
+class Needy:
+    owner: str
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_an_entity_can_be_made_without_arguments():
+    """For a stream without events."""
+    refused(
+        "the entity Needy cannot be made without arguments: TypeError.*; give each of its fields",
+        lambda: account(Needy),
+    )
+    refused("the entity is a class, not a Account", lambda: account(Account()))  # type: ignore[arg-type]
+
+
+def test_an_entity_can_be_copied():
+    """For its handlers."""
+    refused("the entity Locked cannot be copied for handlers: TypeError", lambda: account(Locked))
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        complex,
+        Fraction,
+        threading.Thread,
+        list[Fraction],
+        dict[str, tuple[int, Fraction]],
+        Fraction | None,
+        dict[tuple[int, int], str],
+        dict[Decimal, str],
+    ],
+)
+def test_a_field_without_a_form_in_json_is_refused(hint):
+    """When the class is declared, not when the first message is written."""
+
+    @dataclass
+    class Odd:
+        account_id: str
+        value: hint
+
+    for declare in (
+        lambda: account().handle(Odd)(lambda command, entity, context: None),
+        lambda: account().project(Odd)(lambda entity, event: None),
+    ):
+        refused("Odd can not be a message: its field value holds a ", declare)
+
+
+@dataclass
+class Nested:
+    parts: list["Nested2"] = field(default_factory=list)
+
+
+@dataclass
+class Nested2:
+    value: Fraction | None = None
+
+
+def test_a_nested_field_without_a_form_is_found():
+    """It is named by the field that leads there."""
+
+    @dataclass
+    class Odd:
+        account_id: str
+        nested: Nested
+
+    refused(
+        "its field nested holds a Fraction",
+        lambda: account().handle(Odd)(lambda command, entity, context: None),
+    )
+
+
+@pytest.mark.parametrize(
+    "hint", [Any, object, list[Any], dict[str, int], dict[uuid.UUID, date], set[int], Literal["a"]]
+)
+def test_a_field_with_a_form_is_not_refused(hint):
+    """Or with one that depends on the value."""
+
+    @dataclass
+    class Even:
+        account_id: str
+        value: hint
+
+    account().handle(Even)(lambda command, entity, context: None)
+
+
+# Keys
+
+
+class Kind(Enum):
+    ONE = 1
+
+
+class Word(StrEnum):
+    A = "a"
+
+
+Number = NewType("Number", int)
+
+
+def keyed(hint: Any) -> Any:
+    @dataclass
+    class Keyed:
+        account_id: str
+        key: hint
+
+    return Keyed
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [float, bool, datetime, bytes, list[str], dict[str, str], None, Paid, float | None],
+)
+def test_a_key_of_a_type_that_can_be_none_is_refused(hint):
+    """Whatever names a stream: a key, the entity that leads it, and the entity's id."""
+    declare = {"into": "payment", "key": "account_id"}
+    problem = r"Keyed.key is a .* cannot be part of a key; a key is a text, a whole number, a UUID"
+    refused(problem, lambda: account().reserve(keyed(hint), into="payment", key="key"))
+    refused(problem, lambda: account().reserve(keyed(hint), **declare, entity="key"))
+    component = Component("account", id="key")
+    refused(problem, lambda: component.handle(keyed(hint))(lambda command, entity, context: None))
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        str,
+        int,
+        uuid.UUID,
+        date,
+        Decimal,
+        Kind,
+        Word,
+        Number,
+        str | None,
+        Literal["a", 1],
+        Annotated[str, 1],
+        Any,
+        float | str,
+    ],
+)
+def test_a_key_of_any_other_type_is_taken(hint):
+    """Where a type leaves it open, the value decides."""
+    account().reserve(keyed(hint), into="payment", key="key", entity="key")

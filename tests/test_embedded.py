@@ -1,0 +1,99 @@
+"""The embedded server, which every user of a machine can start."""
+
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import EXAMPLES
+
+pytestmark = pytest.mark.faults
+
+OTHER = "nobody"
+
+# The interpreter may lie in the home of root, so what the command needs of it is imported before
+# the process becomes another user's; the package that is looked at is imported after that.
+_AS = """
+import os, sys
+import cli.main, cli.store, reservation.store.install, psycopg_pool
+import fasteners, json, logging, platform, platformdirs.unix, psutil, shutil, socket, tempfile, pwd
+import hashlib, subprocess, traceback, stat, typing_extensions, encodings.idna, inspect, linecache
+user, group = int(sys.argv[1]), int(sys.argv[2])
+os.setgroups([]); os.setgid(group); os.setuid(user)
+sys.argv = ["reservation", *sys.argv[3:]]
+cli.main.main()
+"""
+
+
+@pytest.fixture
+def shared(tmp_path_factory):
+    """Give a folder for temporary files that all users share."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a server as two users")
+    shared = tmp_path_factory.mktemp("shared")
+    for folder in shared.parents:
+        if folder.stat().st_uid == 0 and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    shared.chmod(0o1777)
+    return shared
+
+
+def run_as(user, shared, *arguments, **env):
+    """Run the command line without a named database, as a user with a home of their own."""
+    entry = pwd.getpwnam(user)
+    home = shared / f"home-{user}"
+    home.mkdir(exist_ok=True, mode=0o700)
+    os.chown(home, entry.pw_uid, entry.pw_gid)
+    unset = ("RESERVATION_DATABASE_URL", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment = {name: value for name, value in environment.items() if name[:2] != "PG"}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", _AS, str(entry.pw_uid), str(entry.pw_gid), *arguments],
+        env={**environment, "HOME": str(home), "TMPDIR": str(shared), **env},
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def test_two_users_of_a_machine_each_have_a_server(shared):
+    """With its data, and without a word of the other's, whatever the first one left."""
+    for user in ("root", OTHER, OTHER):
+        done = run_as(user, shared, "store", "install")
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    assert (shared / "home-nobody" / ".local/share/reservation/postgres/PG_VERSION").exists()
+    runtime = shared / f"reservation-{pwd.getpwnam(OTHER).pw_uid}"
+    assert runtime.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_runtime_folder_of_another_user_is_passed_over(shared):
+    """As it is named after a change of user without a login."""
+    other = shared / "run"
+    other.mkdir(mode=0o700)
+    done = run_as(OTHER, shared, "store", "install", XDG_RUNTIME_DIR=str(other))
+    assert done.returncode == 0, done.stderr
+    assert list(other.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_a_runtime_folder_that_somebody_else_made_is_refused(shared, kind):
+    """In one line; nothing is written to where it leads."""
+    place = shared / f"reservation-{pwd.getpwnam(OTHER).pw_uid}"
+    trap = shared / "trap"
+    trap.mkdir(mode=0o777)
+    trap.chmod(0o777)
+    if kind == "link":
+        place.symlink_to(trap)
+    else:
+        place.mkdir(mode=0o777)
+    done = run_as(OTHER, shared, "store", "install")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: The folder {place} is not this user's alone; remove")
+    assert done.stderr.count("\n") == 1
+    assert list(trap.iterdir()) == []

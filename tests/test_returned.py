@@ -1,0 +1,376 @@
+"""What is stored is what the handler returned, and nothing that it was given leads into a cache."""
+
+import enum
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from reservation import Component, Metadata, StateBased
+from reservation.errors import EncodeError, HandlerError
+from tests.bank import batch
+
+SENT = "cart:command-1"
+SIZES = [1, 1000]
+
+
+@dataclass(frozen=True)
+class Put:
+    cart_id: str
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class CheckOut:
+    cart_id: str
+
+
+@dataclass(frozen=True)
+class Added:
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class CheckedOut:
+    lines: list[str]
+
+
+@dataclass
+class Cart:
+    lines: list[str] = field(default_factory=list)
+    by_name: dict[str, list[int]] = field(default_factory=dict)
+
+
+def run(connection, component, size):
+    """Take the commands of a component to their end in batches of a size."""
+    one = batch(connection, component.command_category, component)
+    while one.run(size).read:
+        pass
+
+
+def lines(store, stream_name="cart-1"):
+    """Return the lines in the messages of a stream."""
+    return [message.decode(Added).lines for message in store.read_stream(stream_name)]
+
+
+def cart():
+    """Return a component whose events share the list that its entity keeps."""
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(CheckOut)
+    def check_out(command, entity, context):
+        return CheckedOut(entity.lines)
+
+    @component.project(Added)
+    def added(entity, event):
+        entity.lines = event.lines
+
+    @component.project(CheckedOut)
+    def checked_out(entity, event):
+        entity.lines.clear()
+
+    return component
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_projector_does_not_change_what_is_stored(connection, store, size):
+    """The entity's list is in the event, and the projector of the event clears it."""
+    component = cart()
+    component.handle(Put)(lambda command, entity, context: Added(entity.lines + command.lines))
+    store.write([Put("1", ["a"]), Put("1", ["b"]), CheckOut("1"), CheckOut("1")], SENT)
+    run(connection, component, size)
+    assert lines(store) == [["a"], ["a", "b"], ["a", "b"], []]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_later_message_does_not_change_what_is_stored(connection, store, size):
+    """The first event shares its list with the entity, and the events after it extend that."""
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put)
+    def put(command, entity, context):
+        return Added(command.lines)
+
+    @component.project(Added)
+    def added(entity, event):
+        if entity.lines:
+            entity.lines.extend(event.lines)
+        else:
+            entity.lines = event.lines
+
+    store.write([Put("1", [name]) for name in "abcd"], SENT)
+    run(connection, component, size)
+    assert lines(store) == [["a"], ["b"], ["c"], ["d"]]
+
+
+@pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_further_message_is_stored_as_it_was_when_the_handler_returned(
+    connection, store, size, once
+):
+    """The handler goes on with the list that it wrote at its next call."""
+    kept = []
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put, once=once)
+    def put(command, entity, context):
+        kept.extend(command.lines)
+        context.write(Added(kept), "audit-1")
+        context.reply(Added(kept))
+
+    metadata = Metadata(reply_stream_name="till-1")
+    store.write([Put("1", ["a"]), Put("1", ["b"])], SENT, metadata=metadata)
+    run(connection, component, size)
+    expected = [["a"], ["a", "b"]]
+    assert (lines(store, "audit-1"), lines(store, "till-1")) == (expected, expected)
+
+
+@pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
+@pytest.mark.parametrize("size", SIZES)
+def test_an_event_is_stored_as_it_was_returned(connection, store, size, once):
+    """The handler changes at its next call what it returned at the last."""
+    kept = []
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put, once=once)
+    def put(command, entity, context):
+        kept.extend(command.lines)
+        return [Added(kept), Added(kept)]
+
+    store.write([Put("1", ["a"]), Put("1", ["b"])], SENT)
+    run(connection, component, size)
+    assert lines(store) == [["a"], ["a"], ["a", "b"], ["a", "b"]]
+
+
+@pytest.mark.parametrize("returns", [True, False], ids=["an event", "nothing"])
+@pytest.mark.parametrize("size", SIZES)
+def test_what_a_handler_does_to_its_entity_leaves_no_trace(connection, store, size, returns):
+    """Only projectors change an entity; a handler works on a copy, down to the last list."""
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put)
+    def put(command, entity, context):
+        seen = Added([*entity.lines, *map(str, entity.by_name.get("a", []))])
+        entity.lines.append("mine")
+        entity.by_name.setdefault("a", []).append(1)
+        entity.extra = "mine"
+        context.write(seen, "seen-1")
+        return Added(command.lines) if returns else None
+
+    @component.project(Added)
+    def added(entity, event):
+        assert not hasattr(entity, "extra")
+        entity.lines.extend(event.lines)
+        entity.by_name.setdefault("a", []).append(2)
+
+    store.write([Put("1", ["a"]), Put("1", ["b"]), Put("1", ["c"])], SENT)
+    run(connection, component, size)
+    stored = [[], ["a", "2"], ["a", "b", "2", "2"]] if returns else [[], [], []]
+    assert lines(store, "seen-1") == stored
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_a_handler_keeps_leads_nowhere(connection, store, size):
+    """Entities and commands that it kept are changed at its next call."""
+    kept: list[Any] = []
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put)
+    def put(command, entity, context):
+        seen = Added(list(entity.lines))
+        for one in kept:
+            one.lines.append("changed")
+        kept[:] = [command, entity, returned := Added(command.lines)]
+        context.write(seen, "seen-1")
+        return returned
+
+    @component.project(Added)
+    def added(entity, event):
+        entity.lines = entity.lines or event.lines
+
+    store.write([Put("1", ["a"]), Put("1", ["b"]), Put("1", ["c"])], SENT)
+    run(connection, component, size)
+    assert lines(store, "seen-1") == [[], ["a"], ["a"]]
+    assert lines(store) == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_handler_that_raises_leaves_no_trace(connection, store, size, once):
+    """Its next attempt finds the command and the entity as they were."""
+    seen = []
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put, once=once)
+    def put(command, entity, context):
+        seen.append((list(command.lines), list(entity.lines)))
+        command.lines.append("mine")
+        entity.lines.append("mine")
+        context.write(Added(["never"]), "audit-1")
+        if len(seen) < 4:
+            raise ZeroDivisionError
+        entity.lines.clear()
+
+    store.write([Put("1", ["a"]), Put("1", ["b"])], SENT)
+    one = batch(connection, component.command_category, component)
+    for _ in range(3):
+        with pytest.raises(HandlerError):
+            one.run(size)
+    while one.run(size).read:
+        pass
+    assert seen == [(["a"], [])] * 4 + [(["b"], [])]
+    assert lines(store, "audit-1") == [["never"], ["never"]]
+
+
+def test_a_message_that_can_not_be_encoded_is_that_of_its_handler(connection, store):
+    """It is named at once, in the middle of a batch."""
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put)
+    def put(command, entity, context):
+        return Added([object()] if command.lines else [])  # type: ignore[list-item]
+
+    store.write([Put("1"), Put("1", ["a"]), Put("1")], SENT)
+    with pytest.raises(EncodeError, match=r"Put at cart:command-1, global position 2.* Added") as e:
+        run(connection, component, 1000)
+    assert "object at 0x" not in str(e.value)
+
+
+@pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
+def test_a_further_message_that_can_not_be_encoded_is_that_of_its_handler(connection, store, once):
+    """As an event is."""
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put, once=once)
+    def put(command, entity, context):
+        context.write(Added([object()] if command.lines else []), "audit-1")  # type: ignore[list-item]
+
+    store.write([Put("1"), Put("1", ["a"]), Put("1")], SENT)
+    with pytest.raises(EncodeError, match=r"Put at cart:command-1, global position 2.* Added"):
+        run(connection, component, 1000)
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(("hint", "value"), [(int, True), (str, Text("a")), (int, 1.5)])
+def test_a_field_holds_what_its_type_says(connection, store, hint, value):
+    """Whatever would come back as something else is refused."""
+    component = Component("cart", entity=Cart, id="cart_id")
+    happened = event_of(hint)
+    component.handle(Put)(lambda command, entity, context: happened(value))
+    store.write(Put("1"), SENT)
+    with pytest.raises(EncodeError, match=r"Put at cart:command-1, global position 1.* Happened"):
+        run(connection, component, 1000)
+
+
+def test_an_event_that_could_not_be_read_again_is_refused(connection, store):
+    """Stored, it would keep its entity from being projected ever after."""
+
+    @dataclass(frozen=True)
+    class Positive:
+        n: int
+
+        def __post_init__(self) -> None:
+            if self.n < 0:
+                raise ValueError
+
+    component = Component("cart", entity=Cart, id="cart_id")
+
+    @component.handle(Put)
+    def put(command, entity, context):
+        event = Positive(1)
+        object.__setattr__(event, "n", -1)
+        return event
+
+    component.project(Positive)(lambda entity, event: None)
+    store.write(Put("1"), SENT)
+    with pytest.raises(HandlerError, match=r"Positive .*cannot be read again"):
+        run(connection, component, 1000)
+
+
+# An entity is the same whether its events were read or have just been returned.
+
+
+class Size(enum.Enum):
+    SMALL = "s"
+
+
+@dataclass
+class Part:
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class Noted:
+    value: Any
+
+
+def event_of(hint: Any, default: Any = None) -> Any:
+    """Return a class of events with a field of a type."""
+
+    @dataclass
+    class Happened:
+        value: hint
+        other: str = "x"
+
+    return Happened
+
+
+VALUES = [
+    ("an int for a float", float, 1),
+    ("a member of an enum", Size, Size.SMALL),
+    ("the value of a member", Size, "s"),
+    ("a tuple for a list", list[str], ("a", "b")),
+    ("a list for a tuple", tuple[str, ...], ["a"]),
+    ("a float for a Decimal", Decimal, 1.5),
+    ("a Decimal with an exponent", Decimal, Decimal("1E+2")),
+    ("a negative zero", float, -0.0),
+    ("negative zeros", list[float], [-0.0, 1.0, -0.0]),
+    ("a negative zero as a Decimal", Decimal, Decimal("-0.00")),
+    ("a dict in another order", dict[str, int], {"bb": 1, "é": 2, "a": 3}),
+    ("a dict of dicts", dict[str, dict[str, int]], {"bb": {"dd": 1, "c": 2}, "a": {}}),
+    ("a Decimal of any type", Any, Decimal("1.50")),
+    ("a large float of any type", Any, 1e16),
+    ("a large float in a union", int | float, 1e16),
+    ("nested values of any type", Any, {"b": [1.0, {"z": (1,), "y": None}], "a": -0.0}),
+    ("a time of a zone", datetime, datetime(2026, 7, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
+    ("a time of a fold", datetime, datetime(2026, 7, 1, tzinfo=UTC, fold=1)),
+    ("a dataclass", Part, Part(["a"])),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("hint", "value"), [v[1:] for v in VALUES], ids=[v[0] for v in VALUES])
+def test_an_entity_is_what_its_events_make_of_it_when_they_are_read(
+    connection, store, hint, value, size
+):
+    """What the projector is given is what the store will return."""
+    happened = event_of(hint)
+
+    @dataclass
+    class Seen:
+        values: list[Any] = field(default_factory=list)
+
+    component = Component("cart", entity=Seen, id="cart_id")
+
+    @component.handle(Put)
+    def put(command, entity, context):
+        context.write(Noted(repr(entity.values)), "seen-1")
+        return happened(value)
+
+    @component.project(happened)
+    def projected(entity, event):
+        entity.values.append((type(event.value).__name__, event.value, vars(event)))
+
+    store.write([Put("1"), Put("1"), Put("1")], SENT)
+    run(connection, component, size)
+    run(connection, component, size)
+    (read,) = (message.decode(happened) for message in list(store.read_stream("cart-1"))[:1])
+    one = (type(read.value).__name__, read.value, vars(read))
+    seen = [message.decode(Noted).value for message in store.read_stream("seen-1")]
+    assert seen == [repr([one] * n) for n in range(3)]

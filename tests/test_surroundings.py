@@ -1,0 +1,521 @@
+"""Faults of the surroundings: they are waited for, and never become a fault of a message."""
+
+import itertools
+import json
+import os
+import threading
+import time
+
+import pytest
+from psycopg import conninfo, sql
+
+from bank import account
+from bank.invariants import progress
+from reservation import MessageStore
+from reservation.errors import LogSequenceError, MissingRightError, StoreError
+from reservation.store.connection import connect
+from reservation.store.preconditions import check_preconditions
+from reservation.store.roles import grant
+from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
+from tests.controls import COMMANDS, deposit, open_
+from tests.poison import Poison
+from tests.processes import PATIENCE, Started, run_cli
+from tests.test_metrics import Watched, until
+from tests.test_poison import letters, start, write_two_accounts
+
+pytestmark = pytest.mark.faults
+
+SEQUENCE = "message_store.messages_global_position_seq"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def consumer(connection, database_url):
+    """Give the name of a role of this test's own with the rights of a consumer, and its address."""
+    name = f"test_surroundings_{os.getpid()}_{next(_numbers)}"
+    identifier = sql.Identifier(name)
+    connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(identifier))
+    grant(connection, "consumer", name)
+    yield name, conninfo.make_conninfo(database_url, user=name, password="secret")
+    connection.execute(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE usename = %s", [name]
+    )
+    connection.execute(sql.SQL("DROP OWNED BY {}").format(identifier))
+    connection.execute(sql.SQL("DROP ROLE {}").format(identifier))
+
+
+def on(connection, statements, role=""):
+    """Execute statements in which ``{role}`` stands for the consumer's role."""
+    connection.execute(sql.SQL(statements).format(role=sql.Identifier(role)))
+
+
+def wait_until_awaited(started, *categories):
+    """Wait until consumers have met the same cause more than once; return each first line."""
+    lines = []
+    for category in categories:
+        lines.append(started.wait_for("database_unavailable", category=category))
+        started.wait_for("database_awaited", category=category)
+    return lines
+
+
+def all_handled(connection, store, *, deposits=1):
+    """Nothing is a dead letter, no attempt is counted, and everything took effect once."""
+    assert letters(connection) == []
+    assert event_types(store) == ["Opened"] + ["Deposited"] * deposits
+    assert connection.execute("SELECT sum(attempts) FROM reservation.positions").fetchone() == (0,)
+    assert broken(connection) == {}
+
+
+# What is taken away, what restores it, which consumer meets it, and what its line says.
+RIGHTS = {
+    "insert": (
+        "REVOKE INSERT ON message_store.messages FROM {role}",
+        "GRANT INSERT ON message_store.messages TO {role}",
+        "account:command",
+        "lacks INSERT on message_store.messages",
+    ),
+    "sequence": (
+        f"REVOKE ALL ON SEQUENCE {SEQUENCE} FROM {{role}}",
+        f"GRANT USAGE ON SEQUENCE {SEQUENCE} TO {{role}}",
+        "account:command",
+        f"lacks USAGE on {SEQUENCE}",
+    ),
+    "positions": (
+        "REVOKE UPDATE ON reservation.positions FROM {role}",
+        "GRANT UPDATE ON reservation.positions TO {role}",
+        "account:command",
+        "lacks UPDATE on reservation.positions",
+    ),
+    "function": (
+        "REVOKE EXECUTE ON FUNCTION reservation.lock_categories FROM {role}",
+        "GRANT EXECUTE ON FUNCTION reservation.lock_categories TO {role}",
+        "account:command",
+        "permission denied for function lock_categories",
+    ),
+    "schema": (
+        "REVOKE USAGE ON SCHEMA reservation FROM {role}",
+        "GRANT USAGE ON SCHEMA reservation TO {role}",
+        "account:command",
+        "lacks USAGE on schema reservation",
+    ),
+}
+
+
+@pytest.mark.parametrize("right", list(RIGHTS))
+def test_a_right_that_is_taken_away_is_waited_for(connection, store, consumer, right):
+    """The line names the consumer's right and role once; readiness says so meanwhile."""
+    role, address = consumer
+    revoke, give, category, words = RIGHTS[right]
+    with Watched(address) as started:
+        started.ready()
+        on(connection, revoke, role)
+        store.write([open_(), deposit()], COMMANDS)
+        (line,) = wait_until_awaited(started, category)
+        assert words in line["error"]
+        assert f"grants consumer {role}" in line["error"]
+        status, text = started.ask("/readyz")
+        assert status == 503
+        assert words.split(";")[0][:40] in text
+        assert started.ask("/livez") == (200, "ok\n")
+        on(connection, give, role)
+        started.wait_for("database_available", category=category)
+        wait_until_drained(connection, started)
+        until(lambda: started.ask("/readyz")[0] == 200)
+        assert started.stop() == 0
+        said = [one for one in started.lines if words in one and f'"{category}"' in one]
+        assert len(said) == 1
+        assert "message_dead" not in started.log
+    all_handled(connection, store)
+
+
+def test_policies_that_hide_rows_are_waited_for_and_named(connection, store, consumer):
+    """The rights of a consumer do not help; only what bypasses the policies does."""
+    role, address = consumer
+    with Watched(address) as started:
+        started.ready()
+        connection.execute("ALTER TABLE message_store.messages ENABLE ROW LEVEL SECURITY")
+        store.write([open_(), deposit()], COMMANDS)
+        (line,) = wait_until_awaited(started, "account:command")
+        assert "row-level security" in line["error"]
+        assert f"ALTER ROLE {role} BYPASSRLS" in line["error"]
+        assert "grant" not in line["error"]
+        done = run_cli("start", "bank:account", "--database-url", address)
+        assert (done.returncode, line["error"] in done.stderr) == (2, True), done.stderr
+        on(connection, "ALTER ROLE {role} BYPASSRLS", role)
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+def test_a_sender_that_is_a_consumer_too_is_told_of_the_consumers_right(
+    connection, store, consumer
+):
+    """What the server says is that it may not write as a sender; that is not what is missing."""
+    role, address = consumer
+    with Watched(address) as started:
+        started.ready()
+        on(connection, "REVOKE INSERT ON message_store.messages FROM {role}", role)
+        connection.execute(
+            "INSERT INTO reservation.sender_categories VALUES (%s::regrole, 'other')", [role]
+        )
+        store.write([open_(), deposit()], COMMANDS)
+        (line,) = wait_until_awaited(started, "account:command")
+        assert "may not write to the category" not in started.lines[-1]
+        assert "lacks INSERT on message_store.messages" in line["error"]
+        on(connection, "GRANT INSERT ON message_store.messages TO {role}", role)
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+def test_a_right_that_is_missing_from_the_start_ends_with_status_2(connection, consumer):
+    """One line names all that are missing, and the command that grants them."""
+    role, address = consumer
+    on(connection, "REVOKE INSERT, SELECT ON message_store.messages FROM {role}", role)
+    done = run_cli("start", "bank:account", "--database-url", address)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "lacks INSERT on message_store.messages, SELECT on message_store" in done.stderr
+    assert f"`reservation store grants consumer {role}`" in done.stderr
+
+
+# The sequence of global positions
+
+
+def set_back(connection, store):
+    """Write commands, and set the sequence back, so that consumers see both at once."""
+    with connection.transaction():
+        store.write([open_(), *(deposit(f"d{n}") for n in range(9))], COMMANDS)
+        connection.execute(f"SELECT setval('{SEQUENCE}', 1)")
+
+
+def test_a_sequence_behind_the_log_is_waited_for_until_it_is_repaired(
+    connection, store, database_url
+):
+    """Not one write is tried after the first, because it might take a position that is free."""
+    with Watched(database_url) as started:
+        started.ready()
+        set_back(connection, store)
+        lines = wait_until_awaited(started, "account:command")
+        assert "behind the log" in lines[0]["error"]
+        assert "`reservation store repair`" in lines[0]["error"]
+        assert started.ask("/readyz")[0] == 503
+        given = connection.execute(f"SELECT last_value FROM {SEQUENCE}").fetchone()
+        started.wait_for("database_awaited", category="account:command")
+        assert connection.execute(f"SELECT last_value FROM {SEQUENCE}").fetchone() == given
+        done = run_cli("store", "repair", "--json", "--database-url", database_url)
+        assert json.loads(done.stdout)["changed"] is True, done.stderr
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+        assert started.log.count("behind the log") == 1
+    all_handled(connection, store, deposits=9)
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_sequence_behind_the_log_is_found_at_the_start(connection, store, database_url, called):
+    """Also one that gave no value yet, as logical replication leaves it."""
+    store.write([open_(), deposit(), deposit()], COMMANDS)
+    connection.execute(f"SELECT setval('{SEQUENCE}', 1, %s)", [called])
+    done = run_cli("start", "bank:account", "--database-url", database_url)
+    assert done.returncode == 2
+    assert f"The sequence {SEQUENCE} is behind the log" in done.stderr
+    assert "up to the log's last, 3; run `reservation store repair` as the owner" in done.stderr
+    repaired = run_cli("store", "repair", "--database-url", database_url)
+    assert (repaired.returncode, "was behind" in repaired.stdout) == (0, True)
+    again = run_cli("store", "repair", "--database-url", database_url)
+    assert again.stdout == f"{SEQUENCE}: is not behind the log, left as it is\n"
+    with Started(database_url) as started:
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+def test_the_sequence_of_an_empty_or_sound_log_is_not_behind(connection, store):
+    """Nor one that was set to the next position without being called."""
+    check_preconditions(connection)
+    store.write(open_(), COMMANDS)
+    check_preconditions(connection)
+    connection.execute(f"SELECT setval('{SEQUENCE}', 2, false)")
+    check_preconditions(connection)
+    connection.execute(f"SELECT setval('{SEQUENCE}', 1, false)")
+    with pytest.raises(LogSequenceError):
+        check_preconditions(connection)
+
+
+def test_a_sender_is_told_of_a_sequence_behind_the_log(connection, store, database_url):
+    """In both forms of writing, and by whichever client."""
+    store.write([open_(), deposit()], COMMANDS)
+    for write in (deposit("d2"), [deposit("d3"), deposit("d4")]):
+        connection.execute(f"SELECT setval('{SEQUENCE}', 1, false)")
+        with pytest.raises(LogSequenceError, match=r"behind the log.*reservation store repair"):
+            store.write(write, COMMANDS)
+    connection.execute("ALTER INDEX message_store.messages_pkey RENAME TO another_name")
+    connection.execute(f"SELECT setval('{SEQUENCE}', 1, false)")
+    with pytest.raises(LogSequenceError):
+        store.write(deposit("d2"), COMMANDS)
+
+
+def test_a_repair_waits_for_writers_and_keeps_others_off(connection, store, database_url):
+    """A message that was not committed when it began is behind the sequence too."""
+    store.write([open_(), deposit()], COMMANDS)
+    connection.execute(f"SELECT setval('{SEQUENCE}', 100)")
+    with connect(database_url) as writer:
+        MessageStore(writer).write(deposit("d2"), COMMANDS)  # at 101
+        connection.execute(f"SELECT setval('{SEQUENCE}', 1)")
+        done = []
+        thread = threading.Thread(
+            target=lambda: done.append(run_cli("store", "repair", "--database-url", database_url))
+        )
+        thread.start()
+        waiting = "SELECT FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND NOT granted"
+        until(lambda: connection.execute(waiting).fetchall())
+        writer.commit()
+        thread.join(PATIENCE)
+    assert done[0].returncode == 0, done[0].stderr
+    store.write(deposit("d3"), COMMANDS)
+    assert [one.global_position for one in store.read_stream(COMMANDS)] == [1, 2, 101, 102]
+
+
+def test_a_sequence_without_values_is_waited_for(connection, store, database_url):
+    """SQLSTATE 2200H is of a class that is otherwise a message's."""
+    with Watched(database_url) as started:
+        started.ready()
+        with connection.transaction():
+            store.write([open_(), deposit()], COMMANDS)
+            connection.execute(f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 2")
+        lines = wait_until_awaited(started, "account:command")
+        assert "reached maximum value of sequence" in lines[0]["error"]
+        connection.execute(f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE")
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+# Objects of ours
+
+
+def test_a_function_that_was_dropped_is_waited_for_and_installed_again(
+    connection, store, database_url
+):
+    """The line says what to run, and that does it although the version is the same."""
+    with Watched(database_url) as started:
+        started.ready()
+        connection.execute("DROP FUNCTION reservation.reserve")
+        with connection.transaction():
+            store.write([open_(), deposit()], COMMANDS)
+        lines = wait_until_awaited(started, "account:command")
+        assert "reservation.reserve" in lines[0]["error"]
+        assert "run `reservation store install`" in lines[0]["error"]
+        done = run_cli("store", "install", "--database-url", database_url)
+        assert "1 function was missing, made again" in done.stdout
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+@pytest.mark.parametrize("table", ["dead_letters", "members", "positions"])
+def test_a_table_that_is_missing_is_waited_for(connection, store, database_url, table):
+    """Until it is restored, which may be from a backup."""
+    with Watched(database_url) as started:
+        started.ready()
+        connection.execute(f"ALTER TABLE reservation.{table} RENAME TO away")
+        store.write([open_(), deposit()], COMMANDS)
+        terminate_consumers(connection)
+        wait_until_awaited(started, "account:command")
+        assert f"reservation.{table}" in started.ask("/readyz")[1]
+        connection.execute(f"ALTER TABLE reservation.away RENAME TO {table}")
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+def terminate_consumers(connection):
+    connection.execute(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'reservation account %' AND datname = current_database()"
+    )
+
+
+def test_another_version_of_the_schema_ends_a_running_consumer(connection, store, database_url):
+    """That takes another version of the package, so waiting would not help."""
+    with Watched(database_url) as started:
+        started.ready()
+        connection.execute("INSERT INTO reservation.versions (version) VALUES (9999)")
+        terminate_consumers(connection)
+        assert started.process.wait(PATIENCE) == 2
+        assert "newer than" in started.lines[-1]
+
+
+# The server
+
+
+def test_too_many_connections_are_waited_for(connection, store, consumer):
+    """The role has none left."""
+    role, address = consumer
+    with Watched(address) as started:
+        started.ready()
+        on(connection, "ALTER ROLE {role} CONNECTION LIMIT 0", role)
+        terminate_consumers(connection)
+        for category in READS:
+            started.wait_for("database_awaited", category=category)
+        assert "too many connections" in started.ask("/readyz")[1]
+        store.write([open_(), deposit()], COMMANDS)
+        on(connection, "ALTER ROLE {role} CONNECTION LIMIT -1", role)
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+@pytest.mark.parametrize("how", ["pg_cancel_backend(pid)", "pg_terminate_backend(pid, 60000)"])
+def test_a_statement_that_is_canceled_counts_for_nothing(connection, store, database_url, how):
+    """As often as it is; the cause is logged, and the message is handled in the end."""
+    connection.execute(
+        "CREATE TABLE rounds (n int);"
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF EXISTS (SELECT FROM public.rounds) THEN PERFORM pg_sleep(3600); END IF; "
+        "RETURN NULL; END $$;"
+        "INSERT INTO rounds VALUES (1);"
+        "CREATE TRIGGER dawdle AFTER INSERT ON message_store.messages FOR EACH ROW "
+        "WHEN (NEW.type = 'Deposited') EXECUTE FUNCTION dawdle()"
+    )
+    store.write([open_(), deposit()], COMMANDS)
+    sleeping = (
+        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' "
+        "AND datname = current_database()"
+    )
+    with Watched(database_url) as started:
+        for _ in range(account.attempts + 2):
+            until(lambda: connection.execute(sleeping).fetchall())
+            connection.execute(f"SELECT {how} FROM ({sleeping}) AS s")
+        (line,) = wait_until_awaited(started, RESERVED)
+        until(lambda: connection.execute(sleeping).fetchall())
+        status, body = started.ask("/readyz")
+        assert (status, line["error"] in body) == (503, True)
+        connection.execute("DELETE FROM rounds")
+        end = time.monotonic() + PATIENCE
+        while progress(connection)[RESERVED][0]:
+            connection.execute(f"SELECT {how} FROM ({sleeping}) AS s")
+            assert time.monotonic() < end
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+        assert "lock_awaited" not in started.log
+    all_handled(connection, store)
+
+
+def test_no_attempt_is_counted_while_the_surroundings_fail_however_often_it_is_started(
+    connection, store, database_url, tmp_path
+):
+    """The one before was killed, so each message is counted before it is handled."""
+    store.write([open_(), deposit()], COMMANDS)
+    poison = Poison(tmp_path, d1="kill")
+    with start(database_url, poison) as started:
+        started.wait_for("consumer_died", category=RESERVED)
+        started.process.kill()
+    poison.set()
+    connection.execute(f"ALTER SEQUENCE {SEQUENCE} MAXVALUE 4")
+    counted = "SELECT sum(attempts) FROM reservation.positions"
+    before = connection.execute(counted).fetchone()[0]
+    for _ in range(account.attempts + 2):
+        with start(database_url, poison) as started:
+            started.wait_for("database_unavailable", category=RESERVED)
+            assert started.stop() == 0
+        assert connection.execute(counted).fetchone()[0] <= max(before, 1)
+    connection.execute(f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE")
+    with start(database_url, poison) as started:
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    all_handled(connection, store)
+
+
+# What is a message's all the same
+
+REFUSED = {
+    "23 a check": "ALTER TABLE message_store.messages ADD CHECK (NOT ({bad}))",
+    "22 a number": "CREATE INDEX ON message_store.messages "
+    "((CASE WHEN {bad} THEN (data->>'depositId')::int END))",
+    "54 a size": "CREATE INDEX ON message_store.messages "
+    "((CASE WHEN {bad} THEN public.long() END))",
+    "0A a feature": "CREATE INDEX ON message_store.messages "
+    "((CASE WHEN {bad} THEN public.unsupported(type) END))",
+}
+
+
+@pytest.mark.parametrize("how", list(REFUSED))
+def test_what_the_store_can_not_hold_is_a_fault_of_its_message_alone(
+    connection, store, database_url, tmp_path, how
+):
+    """It is found one by one, and the others go on."""
+    connection.execute(
+        "CREATE FUNCTION public.long() RETURNS text LANGUAGE sql IMMUTABLE AS "
+        "$$ SELECT string_agg(md5(n::text), '') FROM generate_series(1, 3000) AS n $$;"
+        "CREATE FUNCTION public.unsupported(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS "
+        "$$ BEGIN RAISE feature_not_supported; END $$"
+    )
+    bad = "type = 'Deposited' AND data->>'depositId' = 'bad'"
+    connection.execute(REFUSED[how].format(bad=bad))
+    write_two_accounts(store)
+    with start(database_url, Poison(tmp_path)) as started:
+        dead = started.wait_for("message_dead")
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+        assert "database_unavailable" not in started.log
+    assert (dead["reason"], dead["attempts"]) == ("write", 3)
+    assert letters(connection) == [("bad", "dead", "write", 3), ("d3", "parked", "parked", 0)]
+    assert event_types(store, "456") == ["Opened", "Deposited"]
+    assert broken(connection) == {}
+
+
+def test_what_is_refused_at_the_commit_is_a_fault_of_the_message(
+    connection, store, database_url, tmp_path
+):
+    """Such as a deferred constraint of a table that a handler writes to."""
+    connection.execute(
+        "CREATE TABLE known (id text PRIMARY KEY);"
+        "INSERT INTO known VALUES ('d1'), ('d3'), ('e1');"
+        "CREATE TABLE seen (id text REFERENCES known DEFERRABLE INITIALLY DEFERRED);"
+        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO public.seen VALUES (NEW.data->>'depositId'); RETURN NULL; END $$;"
+        "CREATE TRIGGER see AFTER INSERT ON message_store.messages FOR EACH ROW "
+        "WHEN (NEW.type = 'Deposited') EXECUTE FUNCTION see()"
+    )
+    write_two_accounts(store)
+    with start(database_url, Poison(tmp_path)) as started:
+        dead = started.wait_for("message_dead")
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    assert (dead["reason"], dead["attempts"]) == ("write", 3)
+    assert letters(connection) == [("bad", "dead", "write", 3), ("d3", "parked", "parked", 0)]
+    assert event_types(store, "456") == ["Opened", "Deposited"]
+
+
+def test_a_dead_letter_that_is_retried_obeys_the_same_table(
+    connection, store, database_url, tmp_path
+):
+    """The surroundings are waited for, and it is handled once they are mended."""
+    poison = Poison(tmp_path, bad="raise")
+    write_two_accounts(store)
+    with start(database_url, poison) as started:
+        started.wait_for("message_dead")
+        wait_until_drained(connection, started)
+        poison.set()
+        last = connection.execute("SELECT max(global_position) FROM message_store.messages")
+        connection.execute(f"ALTER SEQUENCE {SEQUENCE} MAXVALUE {last.fetchone()[0]}")
+        done = run_cli("dead-letters", "retry", "--all", "--database-url", database_url)
+        assert done.returncode == 0, done.stderr
+        wait_until_awaited(started, RESERVED)
+        assert {state for _, state, *_ in letters(connection)} <= {"retry", "parked"}
+        connection.execute(f"ALTER SEQUENCE {SEQUENCE} NO MAXVALUE")
+        started.wait_for("dead_letters_retried", dead=0)
+        until(lambda: {state for _, state, *_ in letters(connection)} == {"handled"})
+        assert started.stop() == 0
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 3
+    assert broken(connection) == {}
+
+
+def test_the_errors_of_the_surroundings_are_the_stores_own(connection, consumer):
+    """So a program that catches StoreError catches them."""
+    role, address = consumer
+    on(connection, "REVOKE SELECT ON reservation.positions FROM {role}", role)
+    with connect(address) as own, pytest.raises(MissingRightError) as caught:
+        check_preconditions(own)
+    assert isinstance(caught.value, StoreError)
