@@ -1,16 +1,38 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-# What pytest is given beside its settings, for example: make test ARGS="-k bank --database=container"
+# Further options for pytest, for example: make test ARGS="-k bank --database=container"
 ARGS ?=
+# How many processes run the tests. Many tests wait, so there is one more than there are cores.
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(4, 1 + os.cpu_count()))')
+# The cache of the tests, which hold Java's classes for Spark there.
+CACHE := $(CURDIR)/.venv/cache
+CLASSES := $(CACHE)/reservation/spark-classes.jsa
+# Every process has to collect the same tests, some of which are named for sets.
+PYTEST := PYTHONHASHSEED=0 XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m pytest \
+	--numprocesses=$(PROCESSES) --dist=worksteal
+# The schemas are part of check-jsonschema, so nothing is downloaded.
+CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
+# What is marked `check` stands for the tests of its kind that are left out.
+FAST := -m "check or not (spark or faults or slow)"
+# What is about Spark, processes, the command line and Python alone, not about the server.
+NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_signs.py, \
+	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,app_path arguments cli codec commands \
+	component context copying deploy docs equivalence eventide explorer faults group hostile_settings \
+	invariants metrics mutation order poison project properties reference returned shooting_range start status \
+	stopping stream_name)
 
-.PHONY: help setup test lint demo bench clean
+.PHONY: help setup test check servers coverage lint demo bench chaos mutation clean
 
 help:
 	@echo "make demo    set up and run the demo"
-	@echo "make test    set up and run the tests; ARGS=… goes to pytest"
-	@echo "make lint    set up and run ruff, mypy and import-linter"
+	@echo "make check   set up and run the linters and a fast selection of the tests; before each commit"
+	@echo "make test    set up and run all tests; ARGS=… goes to pytest"
+	@echo "make servers  set up and run the tests of the server in a container, RESERVATION_TEST_IMAGE=postgres:14"
+	@echo "make coverage  set up, run the fast selection of the tests and see how much of the code it reaches"
+	@echo "make lint    set up and run ruff, codespell, mypy, import-linter and the schemas of .github"
 	@echo "make bench   set up and measure; ONLY=name measures one thing"
 	@echo "make mutation  set up and see whether the tests notice changes; SAMPLE=200 runs some"
+	@echo "make chaos   set up and run drawn components under faults; SEEDS=100, SEEDS=17..40 or SECONDS=180"
 	@echo "make clean   remove what the others made"
 
 setup: .venv/ready
@@ -26,14 +48,37 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/reservation demo
 
-test: setup
-	$(BIN)/python -m pytest $(ARGS)
+# The many commands that the tests run load Java's classes from a file, which takes half the time.
+$(CLASSES): .venv/ready
+	XDG_CACHE_HOME=$(CACHE) $(BIN)/reservation spark prepare
+
+test: setup $(CLASSES)
+	$(PYTEST) $(ARGS)
+
+check: lint $(CLASSES)
+	$(PYTEST) $(FAST) $(ARGS)
+
+servers: setup $(CLASSES)
+	$(PYTEST) --database=container $(addprefix --ignore=,$(NOT_OF_SERVERS)) $(ARGS)
+
+# The floor is fail_under in pyproject.toml.
+coverage: setup $(CLASSES)
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) $(FAST) $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(CHECK_SCHEMA)workflows .github/workflows/*.yml
+	$(CHECK_SCHEMA)actions .github/actions/*/action.yml
+	$(CHECK_SCHEMA)issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(CHECK_SCHEMA)issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 
 # One benchmark alone: make bench ONLY=write_single
 bench: setup
@@ -43,6 +88,11 @@ bench: setup
 mutation: setup
 	$(BIN)/python -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ONLY),--only $(ONLY)) $(if $(WORKERS),--workers $(WORKERS))
+
+# Seeds from 0, or those named, or as many as fit: make chaos SEEDS=17..40; one kind alone: KIND=apart
+chaos: setup
+	PYTHONPATH=examples $(BIN)/python -m tests.chaos $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(SECONDS),--seconds $(SECONDS)) $(if $(KIND),--kind $(KIND))
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
