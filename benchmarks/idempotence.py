@@ -28,8 +28,8 @@ from reservation import (
     Write,
 )
 from reservation.idempotence.strategy import Strategy
-from reservation.queries import load_queries
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
 
 TURNS, ACCOUNTS = 20, 500
 

@@ -6,19 +6,19 @@ import sys
 
 import click
 
-from cli.archive import archive
+from cli.common.errors import Group, debug_option
 from cli.completion import completion
-from cli.dead_letters import dead_letters
+from cli.consumers.dead_letters import dead_letters
+from cli.consumers.partitions import partitions
+from cli.consumers.positions import positions
+from cli.consumers.start import start
+from cli.consumers.status import status
 from cli.demo import demo
-from cli.errors import Group, debug_option
-from cli.partitions import partitions
-from cli.positions import positions
-from cli.prune import prune
-from cli.reconcile import reconcile
-from cli.spark import spark
-from cli.start import start
-from cli.status import status
-from cli.store import store
+from cli.spark.archive import archive
+from cli.spark.environment import spark
+from cli.spark.reconcile import reconcile
+from cli.store.prune import prune
+from cli.store.schema import store
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

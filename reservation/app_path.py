@@ -6,11 +6,13 @@ another, on the import path.
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reservation.component import Component
-from reservation.errors import AppPathError
+from reservation.errors import AppPathError, ForeignPositionError
 
 # Our packages: names so common that a user's folder may have them too.
 COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
@@ -105,3 +107,16 @@ def _attribute(module: object, attribute: str, app: str) -> object:
                 f"holds the component"
             ) from error
     return value
+
+
+@contextmanager
+def app_in_errors(app: str) -> Iterator[None]:
+    """Add the app path to errors whose way out is a command that needs it.
+
+    Raises:
+        ForeignPositionError: what was raised within, with the app path.
+    """
+    try:
+        yield
+    except ForeignPositionError as error:
+        raise ForeignPositionError(error.consumer, error.category, error.position, app) from error

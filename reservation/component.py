@@ -11,10 +11,11 @@ from typing import Any, Literal, TypeVar
 
 from psycopg import Connection
 
-from reservation import stream_name
-from reservation.codec import camel_case
 from reservation.context import Context
-from reservation.declaring import (
+from reservation.entity.projection import Projection, Projector
+from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
+from reservation.errors import DeclarationError
+from reservation.handlers.declaration_checks import (
     Transaction,
     check_class,
     check_entity,
@@ -25,14 +26,13 @@ from reservation.declaring import (
     check_projector,
     check_transaction,
 )
-from reservation.entity.projection import Projection, Projector
-from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
-from reservation.errors import DeclarationError
 from reservation.idempotence.key import KeyFunction, fields_of, key_fields, key_part
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.state_based import StateBased, check_state
+from reservation.idempotence.state_based.strategy import StateBased, check_state
 from reservation.idempotence.strategy import Strategy
-from reservation.registry import MessageTypes
+from reservation.messages import stream_name
+from reservation.messages.registry import MessageTypes
+from reservation.serialization.codec import camel_case
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from reservation.errors import HandlerError, StoreError, StreamNameError
-from reservation.idempotence.sequence import out_of_order
-from reservation.message import StoredMessage, follow, further_id
-from reservation.metadata import Metadata
-from reservation.store.checks import check_expected, check_stream
+from reservation.idempotence.in_events.position import out_of_order
+from reservation.messages.message import StoredMessage, follow, further_id
+from reservation.messages.metadata import Metadata
+from reservation.store.argument_checks import check_expected, check_stream
 from reservation.store.writing import Write
 
 M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class HandlerInputs:
     """What a handler was given that it can not find in its message's data, kept to be given again.
 
     Attributes:
@@ -64,7 +64,7 @@ class Context:
         *,
         entity_stream: str = "",
         connection: Connection[Any] | None = None,
-        given: Given | None = None,
+        given: HandlerInputs | None = None,
         unordered: bool = False,
     ) -> None:
         """Prepare for one message.
@@ -115,11 +115,11 @@ class Context:
         return self._random
 
     @property
-    def given(self) -> Given:
+    def given(self) -> HandlerInputs:
         """What the handler was given so far, or was given at an earlier handling."""
         if self._given is None:
             seed = uuid.uuid5(uuid.UUID(self.message.id), "\n\nrandom").hex
-            self._given = Given(self._time(), seed)
+            self._given = HandlerInputs(self._time(), seed)
         return self._given
 
     @property

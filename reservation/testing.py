@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from reservation import codec
 from reservation.component import Component
 from reservation.context import Context
-from reservation.entity.copying import copied
 from reservation.errors import DeclarationError
-from reservation.idempotence.outputs import encode_state, outputs
-from reservation.message import StoredMessage
-from reservation.returned import encode_events, encode_further, events_of
+from reservation.handlers.copying import copied
+from reservation.handlers.returned import encode_events, encode_further, events_of
+from reservation.idempotence.state_based.outputs import encode_state, outputs
+from reservation.messages.message import StoredMessage
+from reservation.messages.stream_name import identifier, of
+from reservation.serialization import codec
 from reservation.store.writing import Row
-from reservation.stream_name import identifier, of
 
 # Any: components have states and messages of their own.
 

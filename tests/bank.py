@@ -8,12 +8,12 @@ from psycopg import Connection
 
 from bank import account
 from bank.invariants import check_invariants, progress
-from consumers.batch import Batch, BatchResult
-from consumers.group import Membership, Share
-from consumers.logs import Log
-from consumers.parking import ALL_OR_NOTHING, Policy
-from consumers.position import Positions
-from consumers.session import Session
+from consumers.batch.batch import Batch, BatchResult
+from consumers.group.membership import GroupShare, Membership
+from consumers.group.positions import Positions
+from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
 from reservation import Component, MessageStore
 from tests.processes import PATIENCE
 
@@ -29,7 +29,7 @@ class Claimed:
         self.positions = claim(connection, component.name, category)
 
     def run(
-        self, limit: int, *, careful: bool = False, policy: Policy = ALL_OR_NOTHING
+        self, limit: int, *, careful: bool = False, policy: FailurePolicy = ALL_OR_NOTHING
     ) -> BatchResult:
         """Run one batch."""
         return self._batch.run(self.positions, limit, careful=careful, policy=policy)
@@ -39,7 +39,7 @@ def claim(connection: Connection[Any], consumer: str, category: str) -> Position
     """Take a category over, as if whoever held it were gone."""
     connection.execute("DELETE FROM reservation.members")
     log = Log(consumer, category)
-    membership = Membership(session(connection.info.dsn), consumer, category, Share(), log)
+    membership = Membership(session(connection.info.dsn), consumer, category, GroupShare(), log)
     membership.join(connection)
     # A connection that was cut a moment ago may still move the position; a member would pass it by.
     connection.execute(

@@ -35,9 +35,9 @@ def die() -> None:
 
 
 def main(database_url: str) -> None:
-    from consumers.batch import Batch
-    from consumers.logs import configure_logs
-    from reservation.store.connection import connect
+    from consumers.batch.batch import Batch
+    from consumers.runtime.logs import configure_logs
+    from reservation.postgres.connection import connect
     from shooting_range import shooting_range
     from tests.bank import claim
 

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg import Connection
 
 from bank.messages import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn
-from consumers.batch import BatchResult
+from consumers.batch.batch import BatchResult
 from reservation import (
     Component,
     MessageIdInEvents,
@@ -16,7 +16,7 @@ from reservation import (
     Revisions,
     StateBased,
 )
-from reservation.returned import encode_events
+from reservation.handlers.returned import encode_events
 from tests.bank import drain
 
 PURSE = "purse:command-123"

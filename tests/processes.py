@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from consumers.group import Share
-from consumers.host import Assignment, run
+from consumers.group.membership import GroupShare
+from consumers.supervisor.supervisor import Assignment, run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PATIENCE = 60.0
@@ -50,10 +50,10 @@ class Forked:
         category: str,
         *,
         batch_size: int,
-        share: Share = Share(),  # noqa: B008  it is frozen
+        share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "bank", "consumers.host"])
+        context.set_forkserver_preload(["pytest", "bank", "consumers.supervisor.supervisor"])
         assignment = Assignment(
             app="bank:account",
             app_dir=str(EXAMPLES),

@@ -8,7 +8,7 @@ import pytest
 
 from reservation import NO_STREAM, Metadata, Write
 from reservation.errors import EncodeError, MessageIdConflictError, StoreError, StreamNameError
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit
 

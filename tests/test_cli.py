@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from psycopg import conninfo, sql
 
 from cli.main import main
-from reservation.store.connection import connect
-from reservation.store.install import SCHEMA_VERSION, check_installed
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import SCHEMA_VERSION, check_installed
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 
 
@@ -199,7 +199,7 @@ def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, probl
 
 def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
     """All of it at once, with the command that installs it."""
-    monkeypatch.setattr("cli.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
     done = invoke("demo")
     assert done.exit_code == 2
     assert "pip install 'reservation[spark,embedded]'" in done.output

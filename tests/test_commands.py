@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from consumers.consumer import Consumer
-from consumers.stopping import Stop
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import Component
 from reservation.errors import DecodeError, IdempotenceKeyError, MessageError, UnknownTypeError
 from tests.bank import batch, drain, session

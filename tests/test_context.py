@@ -14,8 +14,8 @@ import structlog
 from psycopg.types.json import Jsonb
 
 from bank.messages import Deposit
-from consumers.consumer import Consumer
-from consumers.stopping import Stop
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import NO_STREAM, Component, Context, MessageStore, Metadata, StoredMessage
 from reservation.errors import (
     DatabaseUnavailableError,
@@ -26,8 +26,8 @@ from reservation.errors import (
     MessageIdConflictError,
     SerializationError,
 )
-from reservation.message import followed_id
-from reservation.store.connection import connect
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
 from tests.bank import batch, drain, session
 from tests.controls import deposit
 

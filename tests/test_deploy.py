@@ -10,9 +10,9 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
+from cli.consumers.start import start
 from cli.main import main
-from cli.start import start
-from consumers.host import KILLED_AFTER
+from consumers.supervisor.supervisor import KILLED_AFTER
 from tests.test_docs import ROOT, blocks
 
 PAGE = ROOT / "docs" / "deploy.md"

@@ -18,7 +18,7 @@ OTHER = "nobody"
 # the process becomes another user's; the package that is looked at is imported after that.
 _AS = """
 import os, sys
-import cli.main, cli.store, reservation.store.install, psycopg_pool
+import cli.main, cli.store.schema, reservation.store.schema.install, psycopg_pool
 import fasteners, json, logging, platform, platformdirs.unix, psutil, shutil, socket, tempfile, pwd
 import hashlib, subprocess, traceback, stat, typing_extensions, encodings.idna, inspect, linecache
 user, group = int(sys.argv[1]), int(sys.argv[2])

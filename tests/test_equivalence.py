@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bank.messages import Open, Withdraw
-from consumers.batch import Batch
-from consumers.position import Held, Positions
+from consumers.batch.batch import Batch
+from consumers.group.positions import HeldPartition, Positions
 from reservation import (
     Component,
     MessageIdInEvents,
@@ -31,7 +31,7 @@ from reservation import (
     Write,
 )
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
-from reservation.store.errors import RUN_AGAIN
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from tests.controls import deposit, open_, withdraw
 from tests.idempotence import (
     copied,
@@ -282,11 +282,11 @@ class World:
                 [name, category],
             ).fetchall()[0][0]
             try:
-                held = [Held(0, position, 1)]
+                held = [HeldPartition(0, position, 1)]
                 result = batch.run(Positions(name, category, held=held), size, careful=careful)
             except (LockTimeoutError, PositionLostError):
                 return True
-            except RUN_AGAIN:
+            except TO_BE_RETRIED:
                 careful = True
             else:
                 assert not result.counts["differing"]

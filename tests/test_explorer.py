@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from consumers.batch import Batch
-from consumers.position import Held, Positions
+from consumers.batch.batch import Batch
+from consumers.group.positions import HeldPartition, Positions
 from reservation import (
     Component,
     MessageIdInEvents,
@@ -18,7 +18,7 @@ from reservation import (
     StateBased,
 )
 from reservation.errors import PositionLostError
-from reservation.store.errors import RUN_AGAIN
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from tests.controls import deposit, open_, withdraw
 from tests.explorer import Explorer, Violation
 from tests.idempotence import (
@@ -89,14 +89,14 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
             " WHERE (consumer, category) = (%s, %s)",
             [name, category],
         ).fetchall()
-        positions = Positions(name, category, held=[Held(0, *rows[0])])
+        positions = Positions(name, category, held=[HeldPartition(0, *rows[0])])
         batch, lost = Batch(connection, component, category), False
         while True:
             try:
                 result = batch.run(positions, size, careful=lost)
             except PositionLostError:
                 return True
-            except RUN_AGAIN as error:
+            except TO_BE_RETRIED as error:
                 connection.begin_again(error)
                 lost = True
                 continue

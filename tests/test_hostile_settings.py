@@ -9,7 +9,7 @@ from psycopg import conninfo, sql
 from bank import account
 from reservation import AsyncMessageStore, MessageStore
 from reservation.errors import StoreError
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.bank import RESERVED, broken, drain, event_types, session
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit, open_

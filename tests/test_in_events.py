@@ -20,7 +20,7 @@ from reservation import (
     Write,
 )
 from reservation.idempotence.strategy import Incoming
-from reservation.queries import load_queries
+from reservation.postgres.queries import load_queries
 from tests.bank import batch
 from tests.controls import deposit, withdraw
 from tests.idempotence import PURSE, drained, effects, purse, redeliver

@@ -11,8 +11,8 @@ from reservation.errors import (
     SchemaError,
     StoreError,
 )
-from reservation.store.connection import connect
-from reservation.store.install import (
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import (
     _QUERIES,
     SCHEMA_VERSION,
     Detached,

@@ -7,8 +7,8 @@ from psycopg import errors
 
 from reservation import MessageStore, Metadata, Write, install
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
-from reservation.store.connection import connect
-from reservation.store.errors import translated
+from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import translated
 from tests.bank import RESERVED, broken, drain, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.message_db import imitate, write

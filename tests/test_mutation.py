@@ -4,7 +4,7 @@ from tests.mutation import python, sql, targets
 from tests.mutation.__main__ import ROOT, Tree
 from tests.mutation.mutant import Mutant
 
-MODULE = "reservation/idempotence/delta.py"
+MODULE = "reservation/idempotence/state_based/delta.py"
 TEST = "tests/test_state_based.py::test_a_delta_holds_what_changed"
 
 SOURCE = b'''

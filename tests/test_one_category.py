@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from bank.messages import Deposit, Withdraw
-from consumers.batch import Batch
-from consumers.position import Held, Positions
+from consumers.batch.batch import Batch
+from consumers.group.positions import HeldPartition, Positions
 from reservation import Component, MessageIdInEvents, MessageStore, Metadata, Sequence
 from reservation.errors import (
     DeclarationError,
@@ -16,8 +16,8 @@ from reservation.errors import (
     LockTimeoutError,
     MessageIdConflictError,
 )
-from reservation.idempotence.rules import server_rules
-from reservation.store.connection import connect
+from reservation.idempotence.server_keys import server_rules
+from reservation.postgres.connection import connect
 from tests.bank import batch, drain
 from tests.controls import LATER, deposit, withdraw
 from tests.idempotence import PURSE, drained, effects, purse, redeliver
@@ -260,7 +260,7 @@ def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
     for partition in range(3):  # each alone to its end: what it reserves, it handles
         one, positions = (
             Batch(connection, component, CATEGORY),
-            Positions("purse", CATEGORY, 3, [Held(partition, 0, 1)]),
+            Positions("purse", CATEGORY, 3, [HeldPartition(partition, 0, 1)]),
         )
         counts = Counter()
         while (result := one.run(positions, 7)).moved:

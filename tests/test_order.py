@@ -5,18 +5,18 @@ from types import MappingProxyType
 import pytest
 
 from bank.messages import Deposit, Deposited
-from consumers.batch import Batch
-from consumers.consumer import Consumer
-from consumers.dead_letters import Due
-from consumers.failure import Failure, Reason
-from consumers.group import Share
-from consumers.parking import Policy
-from consumers.position import Held, Positions
-from consumers.resting import find_resting, make, plan_partitions
-from consumers.stopping import Stop
+from consumers.batch.batch import Batch
+from consumers.dead_letters.failure import Failure, Reason
+from consumers.dead_letters.letters import DueLetter
+from consumers.group.administration import find_resting, make, plan_partitions
+from consumers.group.membership import GroupShare
+from consumers.group.positions import HeldPartition, Positions
+from consumers.handling.blocking import FailurePolicy
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import Component, Metadata, Sequence, follow
 from reservation.errors import GroupError, IdempotenceKeyError
-from reservation.order import check_order
+from reservation.maintenance.entity_order import check_order
 from tests.bank import batch, claim, session
 from tests.controls import COMMANDS, TIME, deposit
 from tests.idempotence import counts, drained, effects, purse
@@ -135,7 +135,7 @@ def test_a_consumer_refuses_by_itself(database_url, connection, stored):
             "INSERT INTO reservation.groups (consumer, category, partitions)"
             " VALUES ('account', 'accountTransaction', 2)"
         )
-    share = Share() if stored else Share(2)
+    share = GroupShare() if stored else GroupShare(2)
     with session(database_url) as opened, Stop() as stop:
         consumer = Consumer(opened, reserving(), "accountTransaction", share=share)
         with pytest.raises(GroupError, match="cannot have 2 partitions"):
@@ -158,9 +158,9 @@ def in_partitions(connection, component, messages):
         " SELECT %s, %s, n, 1 FROM generate_series(0, 1) AS n",
         [component.name, category],
     )
-    held = [Held(0, 0, 1), Held(1, 0, 1)]
+    held = [HeldPartition(0, 0, 1), HeldPartition(1, 0, 1)]
     positions = Positions(component.name, category, 2, held)
-    return Batch(connection, component, category).run(positions, messages, policy=Policy())
+    return Batch(connection, component, category).run(positions, messages, policy=FailurePolicy())
 
 
 def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its_sequence(
@@ -230,7 +230,7 @@ class Carried:
         positions = claim(self.connection, "purse", RESERVED)
         one = Batch(self.connection, self.component, RESERVED)
         results = []
-        while (result := one.run(positions, limit, policy=Policy(blocked, given_up))).moved:
+        while (result := one.run(positions, limit, policy=FailurePolicy(blocked, given_up))).moved:
             results.append(result)
         return counts(results), [letter for result in results for letter in result.letters]
 
@@ -242,7 +242,7 @@ def retry(connection, component, letter):
     ((partition,),) = connection.execute(
         "SELECT reservation.partition_of(%s, %s)", [stream_name, positions.size]
     ).fetchall()
-    due = Due(letter.message.global_position, letter.entity, 0, partition, letter.message)
+    due = DueLetter(letter.message.global_position, letter.entity, 0, partition, letter.message)
     connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
     Batch(connection, component, RESERVED).settling.settle(positions, [due])
 
@@ -296,7 +296,7 @@ def test_a_letter_that_its_entity_waited_for_is_handled_again(connection, store)
     component.reserve(Deposit, into=RESERVED, key="deposit_id")
     for n in range(2):
         store.write(deposit(f"d{n}"), f"{RESERVED}-d{n}")
-    policy = Policy(given_up={1: (Failure(Reason.HANDLER, "it failed"), 3)})
+    policy = FailurePolicy(given_up={1: (Failure(Reason.HANDLER, "it failed"), 3)})
     result = batch(connection, RESERVED, component).run(10, policy=policy)
     assert result.counts == {"dead": 1, "parked": 1}
     for letter in result.letters:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.resting import find_resting, make, plan_partitions
+from consumers.group.administration import find_resting, make, plan_partitions
 from reservation.errors import StoreError
 
 _numbers = count(1)

@@ -22,9 +22,9 @@ from reservation.errors import (
     PositionLostError,
     UnknownTypeError,
 )
-from reservation.message import followed_id
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
 from reservation.store import writing
-from reservation.store.connection import connect
 from tests.bank import RESERVED, batch, broken, drain, event_types
 from tests.controls import COMMANDS, LATER, close, deposit, open_, withdraw
 

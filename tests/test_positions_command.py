@@ -8,10 +8,10 @@ import subprocess
 import pytest
 
 from bank import account
-from consumers.resting import find_resting, make, plan_move
+from consumers.group.administration import find_resting, make, plan_move
 from reservation.errors import LockTimeoutError, StoreError
-from reservation.eventide import position_stream
-from reservation.store.connection import connect
+from reservation.maintenance.eventide_positions import position_stream
+from reservation.postgres.connection import connect
 from tests.bank import broken, drain, event_types
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
@@ -246,7 +246,7 @@ def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_ur
 @pytest.mark.usefixtures("at_rest")
 def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, monkeypatch):
     """It may still move the position, which is then another than was planned with."""
-    monkeypatch.setattr("consumers.resting.PATIENCE", "100ms")
+    monkeypatch.setattr("consumers.group.administration.PATIENCE", "100ms")
     change = plan_move(connection, find_resting(connection, "account", COMMANDS), [0])
     with connect(database_url) as paused:
         paused.execute("UPDATE reservation.positions SET position = position + 1")

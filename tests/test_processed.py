@@ -20,10 +20,10 @@ from reservation.errors import (
     IdempotenceKeyError,
     SerializationError,
 )
-from reservation.idempotence.pruning import prune_processed
 from reservation.idempotence.strategy import Incoming
-from reservation.store.connection import connect
-from reservation.store.roles import grant
+from reservation.maintenance.pruning import prune_processed
+from reservation.postgres.connection import connect
+from reservation.store.schema.roles import grant
 from tests.bank import batch
 from tests.once import COMMANDS, SENT, effects, pay, prepare, redeliver, refund, run, till
 from tests.processes import EXAMPLES, Started

@@ -11,15 +11,15 @@ import pytest
 from bank import account
 from bank.messages import Deposit
 from reservation import Component, Processed
-from reservation.idempotence import pruning
-from reservation.idempotence.pruning import (
+from reservation.maintenance import pruning
+from reservation.maintenance.pruning import (
     Portion,
     Pruned,
     prune_archived,
     prune_processed,
     prune_reservations,
 )
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.bank import RESERVED, batch, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.once import SENT, effects, pay, prepare, run, till

@@ -12,13 +12,13 @@ import pytest
 from psycopg import conninfo
 
 from bank import account
-from consumers.memory import forget, remembered
-from consumers.status import read_status
+from consumers.group.memory import forget, remembered
+from consumers.group.status import read_status
 from reservation import MessageStore, Processed, Revisions, install
 from reservation.errors import ExpectedVersionError, ForeignPositionError
-from reservation.eventide import position_stream
-from reservation.idempotence.pruning import prune_reservations
-from reservation.store.connection import connect
+from reservation.maintenance.eventide_positions import position_stream
+from reservation.maintenance.pruning import prune_reservations
+from reservation.postgres.connection import connect
 from tests.bank import RESERVED, batch, broken, drain, event_types, wait_until_drained
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_

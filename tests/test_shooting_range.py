@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from reservation import MessageStore
 from reservation.errors import PositionLostError, ReservationError
-from reservation.idempotence.states import States
-from reservation.message import followed_id
-from reservation.store.connection import connect
+from reservation.idempotence.state_based.states import States
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
 from reservation.testing import check_deterministic
 from shooting_range import leader_board, shooting_range
 from shooting_range.component import ATTEMPTS, POSITIONS, ShootingRange

@@ -254,7 +254,7 @@ def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity)
 
 def test_the_role_of_a_consumer_can_keep_snapshots(connection, store):
     """With no more than it is granted."""
-    from reservation.store.roles import grant
+    from reservation.store.schema.roles import grant
 
     role = f"keeper_{connection.info.dbname}"
     grant(connection, "consumer", role)

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from consumers import cleaning, letter_states
-from consumers.consumer import Consumer
-from consumers.letter_states import Selection
-from consumers.portions import Portions
-from consumers.stopping import Stop
+from consumers.batch.batch_size import BatchSize
+from consumers.dead_letters import administration
+from consumers.dead_letters.administration import Selection
+from consumers.loop import cleaning
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import Component, MessageStore, Metadata, StateBased
 from reservation.errors import (
     DeclarationError,
@@ -29,16 +30,16 @@ from reservation.errors import (
     MessageError,
     MessageIdConflictError,
 )
-from reservation.idempotence.delta import apply, difference
-from reservation.idempotence.outputs import from_text, to_text
-from reservation.idempotence.pruning import Pruned, prune_states
-from reservation.idempotence.state_based import MOST_DELTAS
-from reservation.idempotence.state_clean_up import clean_up_states, count_removable
-from reservation.idempotence.states import States, Version
-from reservation.message import followed_id
+from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
+from reservation.idempotence.state_based.delta import apply, difference
+from reservation.idempotence.state_based.outputs import from_text, to_text
+from reservation.idempotence.state_based.states import States, Version
+from reservation.idempotence.state_based.strategy import MOST_DELTAS
+from reservation.maintenance.pruning import Pruned, prune_states
+from reservation.messages.message import followed_id
+from reservation.postgres.arrays import IntArray, TextArray
+from reservation.postgres.connection import connect
 from reservation.store import writing
-from reservation.store.arrays import IntArray, TextArray
-from reservation.store.connection import connect
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, drain, session
 from tests.controls import deposit, withdraw
@@ -552,13 +553,16 @@ def is_stateful(message):
 
 def test_batches_end_where_the_two_steps_begin_and_end():
     """As much is read next as was of use, and then twice as much each time."""
-    read, taken = take(Portions(set(), is_stateful), "bbSSSbbbbbbbS")
+    read, taken = take(BatchSize(set(), is_stateful), "bbSSSbbbbbbbS")
     assert "".join(taken) == "bbSSSbbbbbbbS"
     assert all(len(set(part)) == 1 for part in taken)
     assert read[0] == 13
-    read, taken = take(Portions({"A"}, is_stateful), "SSAAbS")
+    read, taken = take(BatchSize({"A"}, is_stateful), "SSAAbS")
     assert taken == ["SS", "A", "A", "b", "S"]
-    assert [Portions(set(), is_stateful).cut([Letter("S")] * 5), Portions(set()).cut([])] == [5, 0]
+    assert [BatchSize(set(), is_stateful).cut([Letter("S")] * 5), BatchSize(set()).cut([])] == [
+        5,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
@@ -611,7 +615,7 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     assert [one["published"] for one in versions(connection, "tally:state-2")] == [False]
     broken.clear()
     connection.execute("DELETE FROM message_store.messages WHERE id = %s", [taken])
-    letter_states.retry(connection, Selection(), [])
+    administration.retry(connection, Selection(), [])
     run(
         connection,
         database_url,

@@ -14,11 +14,11 @@ import pytest
 from psycopg import conninfo
 
 from bank import account
-from consumers import status as module
-from consumers.status import read_status
-from consumers.stored_positions import Holder
-from reservation.store.connection import connect
-from reservation.store.roles import grant
+from consumers.group import status as module
+from consumers.group.status import read_status
+from consumers.group.stored_positions import Holder
+from reservation.postgres.connection import connect
+from reservation.store.schema.roles import grant
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 
 COMMANDS = "account:command"

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from consumers.stopping import STOP_SIGNALS, Stop
+from consumers.runtime.stopping import STOP_SIGNALS, Stop
 from tests.bank import RESERVED, broken, event_types
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding

@@ -11,21 +11,21 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from cli.common.embedded import start_embedded
+from cli.common.errors import NOT_IN_ORDER, debug_option
+from cli.common.extras import require_extras
+from cli.common.termination import clear_away_on_sigterm
 from cli.demo.consumers import ConsumerProcesses
 from cli.demo.course import Course
 from cli.demo.examples import examples_folder
-from cli.embedded import start_embedded
-from cli.errors import NOT_IN_ORDER, debug_option
-from cli.extras import require_extras
-from cli.termination import clear_away_on_sigterm
 from reservation.app_path import load_component
+from reservation.postgres.connection import connect
 from reservation.store.client import MessageStore
-from reservation.store.connection import connect
-from reservation.store.install import install
-from spark_jobs.java import require_java
-from spark_jobs.result import Report
-from spark_jobs.run import Run, reconcile
-from spark_jobs.thresholds import Reached, in_order, reached
+from reservation.store.schema.install import install
+from spark_jobs.common.result import Report
+from spark_jobs.reconciliation.run import Run, reconcile
+from spark_jobs.report.thresholds import ExceededThreshold, in_order, reached
+from spark_jobs.session.java import require_java
 
 if TYPE_CHECKING:
     from bank.invariants import Invariant
@@ -105,7 +105,7 @@ def _as_json(
     well: bool,
     invariants: "list[Invariant]",
     report: Report,
-    found: Sequence[Reached],
+    found: Sequence[ExceededThreshold],
     seconds: float,
 ) -> dict[str, Any]:
     from spark_jobs.report.as_json import as_json

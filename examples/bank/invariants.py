@@ -14,7 +14,7 @@ from psycopg import Connection
 from bank.component import account
 from reservation import MessageStore
 from reservation.entity.cache import EntityCache
-from reservation.queries import load_queries
+from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("bank", "invariants.sql")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
-from reservation.idempotence.pseudo_event import PSEUDO_EVENT
+from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.client import MessageStore
 
 

@@ -18,13 +18,13 @@ import msgspec
 from psycopg import Connection, Cursor
 from psycopg.rows import tuple_row
 
-from reservation import codec
 from reservation.entity.projection import Loaded, Projection
 from reservation.errors import DeclarationError
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, JsonArray, TextArray, register_arrays
-from reservation.store.errors import translated
-from reservation.twin import names_of, twin
+from reservation.postgres.arrays import IntArray, JsonArray, TextArray, register_arrays
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+from reservation.serialization import codec
+from reservation.serialization.struct_types import names_of, twin
 
 _QUERIES = load_queries("reservation.entity")
 

@@ -14,10 +14,10 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from reservation import stream_name
 from reservation.errors import DeclarationError, IdempotenceKeyError, StreamNameError
-from reservation.stream_name import MAX_BYTES
-from reservation.twin import hints_of, shown
+from reservation.messages import stream_name
+from reservation.messages.stream_name import MAX_BYTES
+from reservation.serialization.struct_types import hints_of, shown
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
 KeyPart = str | int | UUID | date | Decimal | Enum

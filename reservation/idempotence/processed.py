@@ -26,7 +26,6 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation import stream_name
 from reservation.errors import (
     DeclarationError,
     ExpiredError,
@@ -37,10 +36,11 @@ from reservation.errors import (
 )
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
 from reservation.idempotence.strategy import Incoming
-from reservation.metadata import Metadata
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, array_cursor
-from reservation.store.errors import translated
+from reservation.messages import stream_name
+from reservation.messages.metadata import Metadata
+from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation import stream_name
 from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
-from reservation.message import StoredMessage
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, array_cursor
-from reservation.store.errors import translated
+from reservation.messages import stream_name
+from reservation.messages.message import StoredMessage
+from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
 
 # By this local property the reader finds what may be a copy in the command category.
 RESERVED = "reserved"

@@ -10,7 +10,7 @@ It covers redelivery, and a reissue under a new id that carries its first revisi
 **all that is old**: a message that comes after a newer one of its entity and source is not handled,
 also if it never was. So it is for messages that come in order, or that say how things are now.
 
-`reservation.idempotence.counters` has what numbers messages.
+`reservation.idempotence.revision_counters` has what numbers messages.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from psycopg import Connection
 from reservation.errors import IdempotenceKeyError, SerializationError
 from reservation.idempotence.key import check_fields, key_part
 from reservation.idempotence.strategy import Incoming
-from reservation.metadata import Metadata
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, array_cursor
-from reservation.store.errors import translated
+from reservation.messages.metadata import Metadata
+from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "revision.sql")
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from psycopg import Connection
 
-from reservation.message import StoredMessage
-from reservation.metadata import Metadata
+from reservation.messages.message import StoredMessage
+from reservation.messages.metadata import Metadata
 
 
 @dataclass(frozen=True, slots=True)

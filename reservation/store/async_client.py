@@ -10,22 +10,22 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
-from reservation.codec import DEFAULT_MAX_BYTES
 from reservation.errors import StoreError
-from reservation.message import StoredMessage
-from reservation.metadata import Metadata
-from reservation.store import statements
-from reservation.store.client import DEFAULT_BATCH_SIZE
-from reservation.store.connection import (
+from reservation.messages.message import StoredMessage
+from reservation.messages.metadata import Metadata
+from reservation.postgres.connection import (
     check_address,
     check_alive_async,
     check_encoding,
     connect_async,
     connection_settings,
 )
-from reservation.store.errors import commits_at_once, translated
+from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.serialization.codec import DEFAULT_MAX_BYTES
+from reservation.store import statements
+from reservation.store.client import DEFAULT_BATCH_SIZE
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Batch, Write, to_one_stream
+from reservation.store.writing import Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class AsyncMessageStore:
 
     async def write_batch(self, writes: Iterable[Write]) -> list[int]:
         """Write messages to one or many streams; see `MessageStore.write_batch`."""
-        batch = Batch(writes, self._max_bytes)
+        batch = WriteBatch(writes, self._max_bytes)
         if not batch.ids:
             return []
         return await self._run(batch.statement())

@@ -10,22 +10,22 @@ from psycopg import Connection, Cursor
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
-from reservation.codec import DEFAULT_MAX_BYTES
 from reservation.errors import StoreError
-from reservation.message import StoredMessage
-from reservation.metadata import Metadata
-from reservation.store import statements
-from reservation.store.connection import (
+from reservation.messages.message import StoredMessage
+from reservation.messages.metadata import Metadata
+from reservation.postgres.connection import (
     check_address,
     check_alive,
     check_encoding,
     connect,
     connection_settings,
 )
-from reservation.store.errors import commits_at_once, translated
-from reservation.store.part import Part
+from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.serialization.codec import DEFAULT_MAX_BYTES
+from reservation.store import statements
+from reservation.store.partition import Partition
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Batch, Row, Write, to_one_stream
+from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
@@ -173,14 +173,14 @@ class MessageStore:
                 can not, or is too long.
             StreamNameError: a name is that of a category, or no name at all.
         """
-        batch = Batch(writes, self._max_bytes)
+        batch = WriteBatch(writes, self._max_bytes)
         if not batch.ids:
             return []
         return self._run(batch.statement())
 
     def write_encoded(self, rows: Sequence[Row]) -> list[int]:
         """Write messages that are encoded already, each once; see `write_batch`."""
-        return self._run(Batch.encoded(rows).statement()) if rows else []
+        return self._run(WriteBatch.encoded(rows).statement()) if rows else []
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
@@ -226,7 +226,7 @@ class MessageStore:
             )
         )
 
-    def category_batch(self, category: str, part: Part, limit: int) -> list[StoredMessage]:
+    def category_batch(self, category: str, part: Partition, limit: int) -> list[StoredMessage]:
         """Return up to ``limit`` messages of a part of a category, in order."""
         return self._run(statements.read_part(category, part, limit))
 

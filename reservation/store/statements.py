@@ -13,16 +13,10 @@ from typing import Any, Generic, TypeVar
 from psycopg.abc import AdaptContext
 
 from reservation.errors import StoreError
-from reservation.message import StoredMessage
-from reservation.queries import load_queries
-from reservation.store.arrays import (
-    Array,
-    IntArray,
-    TextArray,
-    UuidArray,
-    register_arrays,
-)
-from reservation.store.checks import (
+from reservation.messages.message import StoredMessage
+from reservation.postgres.arrays import Array, IntArray, TextArray, UuidArray, register_arrays
+from reservation.postgres.queries import load_queries
+from reservation.store.argument_checks import (
     check_batch_size,
     check_category,
     check_id,
@@ -31,7 +25,7 @@ from reservation.store.checks import (
     check_positions,
     check_starts,
 )
-from reservation.store.part import Part
+from reservation.store.partition import Partition
 
 T = TypeVar("T")
 
@@ -122,7 +116,7 @@ def read_category(
         position = batch[-1].global_position + 1
 
 
-def read_part(category: str, part: Part, limit: int) -> Statement[list[StoredMessage]]:
+def read_part(category: str, part: Partition, limit: int) -> Statement[list[StoredMessage]]:
     """Return the statement that reads so many messages of a part of a category at most."""
     check_category(category)
     return Statement(QUERIES["read_part"], part.parameters(category, limit), _messages)

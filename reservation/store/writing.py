@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reservation import codec
 from reservation.errors import EncodeError, MessageIdConflictError, RefusedError, StoreError
-from reservation.metadata import Metadata
-from reservation.store.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
-from reservation.store.checks import (
+from reservation.messages.ids import uuid7s
+from reservation.messages.metadata import Metadata
+from reservation.postgres.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
+from reservation.serialization import codec
+from reservation.store.argument_checks import (
     check_expected,
     check_id,
     check_indexed,
@@ -18,7 +19,6 @@ from reservation.store.checks import (
     check_stream,
 )
 from reservation.store.statements import QUERIES, Statement
-from reservation.uuid7 import uuid7s
 
 # What PostgreSQL takes in one message of its protocol is a little more. It ends the connection of
 # whoever sends a longer one, which looks as if the write may have been committed.
@@ -57,7 +57,7 @@ class Write:
     expected_version: int | None = None
 
 
-class Batch:
+class WriteBatch:
     """Messages to be written together, all or none.
 
     Attributes:
@@ -95,7 +95,7 @@ class Batch:
         check_size(self.rows)
 
     @classmethod
-    def encoded(cls, rows: Sequence[Row]) -> "Batch":
+    def encoded(cls, rows: Sequence[Row]) -> "WriteBatch":
         """Return the batch of messages that are encoded already, each once."""
         batch = cls((), 0)
         batch.ids = [row[0] for row in rows]

@@ -5,12 +5,12 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from reservation.codec import camel_case
-from spark_jobs.result import Latency, Reconciled, Reissues, Report
-from spark_jobs.thresholds import Reached, in_order
+from reservation.serialization.codec import camel_case
+from spark_jobs.common.result import CommandCounts, Latency, Reissues, Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
-def as_json(report: Report, reached: Sequence[Reached]) -> dict[str, Any]:
+def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, Any]:
     """Return a report, and the thresholds that it reached, as one JSON object.
 
     Texts of the store are as they are stored: whoever writes the object escapes them, as
@@ -32,7 +32,7 @@ def as_json(report: Report, reached: Sequence[Reached]) -> dict[str, Any]:
     }
 
 
-def _threshold(reached: Reached) -> dict[str, Any]:
+def _threshold(reached: ExceededThreshold) -> dict[str, Any]:
     threshold = reached.threshold
     whole = threshold.limit == threshold.limit.to_integral_value()
     return {
@@ -45,7 +45,7 @@ def _threshold(reached: Reached) -> dict[str, Any]:
     }
 
 
-def _category(one: Reconciled) -> dict[str, Any]:
+def _category(one: CommandCounts) -> dict[str, Any]:
     values = as_object(one)
     del values["initiates"]  # the list that it is in says so
     return values
@@ -68,7 +68,9 @@ def _reissues(one: Reissues) -> dict[str, Any]:
     }
 
 
-def as_object(one: Any) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.result`
+def as_object(
+    one: Any,
+) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.common.result`
     """Return a dataclass as an object: camelCase, time spans in seconds, times as ISO 8601."""
     return {
         camel_case(name) + ("Seconds" if name == "longest_gap" else ""): _value(value)

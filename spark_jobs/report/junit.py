@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from spark_jobs.common.result import Report
+from spark_jobs.report.thresholds import NAMES, ExceededThreshold
 from spark_jobs.report.words import at, shown
-from spark_jobs.result import Report
-from spark_jobs.thresholds import NAMES, Reached
 
 
-def render_junit(report: Report, reached: Sequence[Reached]) -> str:
+def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return one suite for the component, with one case for each name that a threshold may have.
 
     A case fails where a threshold that fails the run was reached. What was counted otherwise, and

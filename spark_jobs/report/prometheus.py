@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from spark_jobs.common.result import Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 from spark_jobs.report.words import shown
-from spark_jobs.result import Report
-from spark_jobs.thresholds import Reached, in_order
 
 _CATEGORIES = {
     "commands": "Commands that are stored",
@@ -59,7 +59,7 @@ class _Gauges:
         self._gauges[name].labels(component=self._component, **printed).set(value)
 
 
-def render_prometheus(report: Report, reached: Sequence[Reached]) -> str:
+def render_prometheus(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a gauge for each count, for the latencies, the thresholds reached and the verdict."""
     gauges = _Gauges(report.component)
     gauges.set("in_order", "Whether no threshold that fails was reached", in_order(reached))

@@ -6,12 +6,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.common.result import CommandCounts, EffectCounts, Events, Latency, Reissues, Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 from spark_jobs.report.words import ALARMING, COUNTS, EFFECTS, EVENTS, STAGES, duration, shown
-from spark_jobs.result import Effects, Events, Latency, Reconciled, Reissues, Report
-from spark_jobs.thresholds import Reached, in_order
 
 
-def render(report: Report, reached: Sequence[Reached]) -> RenderableType:
+def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableType:
     """Return the counts, what else was measured, samples, the thresholds and the verdict."""
     parts: list[RenderableType] = []
     if report.categories:
@@ -35,12 +35,12 @@ def render(report: Report, reached: Sequence[Reached]) -> RenderableType:
     return Group(*parts)
 
 
-def print_report(report: Report, reached: Sequence[Reached], console: Console) -> None:
+def print_report(report: Report, reached: Sequence[ExceededThreshold], console: Console) -> None:
     """Print a report, and the thresholds that it reached, to a console."""
     console.print(render(report, reached))
 
 
-def _verdict(reached: Sequence[Reached]) -> Text:
+def _verdict(reached: Sequence[ExceededThreshold]) -> Text:
     if in_order(reached):
         return Text.assemble(
             ("In order: ", "bold green"),
@@ -52,14 +52,14 @@ def _verdict(reached: Sequence[Reached]) -> Text:
     )
 
 
-def _threshold(reached: Reached) -> Text:
+def _threshold(reached: ExceededThreshold) -> Text:
     kind = ("Too much: ", "bold red") if reached.threshold.failing else ("Warning: ", "bold yellow")
     return Text.assemble(kind, f"{reached}")
 
 
 def _counts(
     headings: Sequence[str],
-    columns: Sequence[Reconciled | Effects | Events],
+    columns: Sequence[CommandCounts | EffectCounts | Events],
     rows: Sequence[tuple[str, str]],
 ) -> Table:
     """Return a table with a column for each category and a row for each count."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from reservation.message import printable
-from spark_jobs.result import VIOLATIONS, Report
-from spark_jobs.thresholds import Reached, in_order
+from reservation.messages.message import printable
+from spark_jobs.common.result import VIOLATIONS, Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Verdict:
     explanation: str
 
 
-def verdict(report: Report, reached: Sequence[Reached]) -> Verdict:
+def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
     """Say in words what a report comes to."""
     found = {name: report.count(name) for name in VIOLATIONS}
     listed = [f"{count:,} {name}" for name, count in found.items() if count]

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from reservation import MessageIdInEvents, Processed, Revisions, Sequence, StateBased, codec
-from reservation.idempotence.pseudo_event import PseudoEvent
-from reservation.message import StoredMessage, followed_id, further_id
-from reservation.stream_name import cardinal_id
+from reservation import MessageIdInEvents, Processed, Revisions, Sequence, StateBased
+from reservation.messages.message import StoredMessage, followed_id, further_id
+from reservation.messages.pseudo_event import PseudoEvent
+from reservation.messages.stream_name import cardinal_id
+from reservation.serialization import codec
 
 
 class Given:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from reservation import Sequence, StateBased, codec
-from reservation.message import StoredMessage, followed_id
-from reservation.stream_name import category
+from reservation import Sequence, StateBased
+from reservation.messages.message import StoredMessage, followed_id
+from reservation.messages.stream_name import category
+from reservation.serialization import codec
 from tests.reference.given import Given, compare, entity_by_stream, known_by, server_key
 
 DONE = ("reserved", "handled", "duplicate", "redelivered", "ignored")

@@ -12,17 +12,17 @@ from typing import Any
 import psycopg
 from psycopg import Connection, conninfo
 
-from consumers.consumer import Consumer
-from consumers.group import Share
-from consumers.logs import Log
-from consumers.resting import find_resting, make, plan_move
-from consumers.session import Session
-from consumers.stopping import Stop
-from consumers.vitals import Vitals
+from consumers.group.administration import find_resting, make, plan_move
+from consumers.group.membership import GroupShare
+from consumers.loop.consumer import Consumer
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
+from consumers.runtime.stopping import Stop
+from consumers.runtime.telemetry import Telemetry
 from reservation import MessageStore
 from reservation.errors import StoreError
-from reservation.idempotence.states import States
-from reservation.store.connection import connect
+from reservation.idempotence.state_based.states import States
+from reservation.postgres.connection import connect
 from tests.idempotence import empty
 from tests.reference.histories import Action, Back, History, Run, Send, Sent
 from tests.reference.interpreter import Interpreter
@@ -63,7 +63,7 @@ class Draining(Consumer):
         return False
 
 
-class Counting(Vitals):
+class Counting(Telemetry):
     """Counts what became of the messages."""
 
     counts: Counter[str]
@@ -231,7 +231,7 @@ class World:
                 self.component,
                 category,
                 batch_size=size,
-                share=Share(to_begin_with=partitions),
+                share=GroupShare(to_begin_with=partitions),
                 vitals=vitals,
                 log=log,
             )

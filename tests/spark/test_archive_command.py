@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from cli.archive import Moment
+from cli.spark.archive import TimestampType
 from tests.bank import RESERVED, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
@@ -29,16 +29,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 )
 def test_a_date_is_one_of_utc(text, moment):
     """Unless it says otherwise."""
-    assert Moment().convert(text, None, None) == moment
+    assert TimestampType().convert(text, None, None) == moment
 
 
 def test_an_age_counts_from_now():
     """As it does for pruning; anything else is refused."""
-    moment = Moment().convert("36h", None, None)
+    moment = TimestampType().convert("36h", None, None)
     assert timedelta(hours=36) <= datetime.now(UTC) - moment < timedelta(hours=37)
     for text in ("yesterday", "d", "0d", "2026-02-30"):
         with pytest.raises(click.BadParameter, match="is no"):
-            Moment().convert(text, None, None)
+            TimestampType().convert(text, None, None)
 
 
 def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(

@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from bank import account
-from spark_jobs import lasting, stored_state
-from spark_jobs.progress import Consumed, Progress
-from spark_jobs.result import Finding
-from spark_jobs.rounds import Follower
-from spark_jobs.run import Run, in_session, judged_by
-from spark_jobs.snapshot import exported_snapshot
+from spark_jobs.common.result import Finding
+from spark_jobs.follow import persistence
+from spark_jobs.follow.rounds import Follower
+from spark_jobs.reconciliation import stored_state
+from spark_jobs.reconciliation.run import Run, in_session, judged_by
+from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES
@@ -203,8 +204,8 @@ def test_where_age_says_what_was_read_the_grace_is_over_with_the_verdict(spark):
         (Progress({"c": Consumed(None, START + GRACE), "r": Consumed(7)}), {"missing"}),
         (Progress({"c": Consumed(7), "r": Consumed(None, START + GRACE)}), {"unhandled"}),
     ):
-        noted = lasting.noted(findings, None, progress, now, GRACE)
-        found = list(lasting.events(noted, None, now))
+        noted = persistence.noted(findings, None, progress, now, GRACE)
+        found = list(persistence.events(noted, None, now))
         assert {event.violation.finding for event in found} == due
         assert {event.since for event in found} == {START}
         assert {event.violation.time for event in found} == {START}

@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from reservation import MessageStore, install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 from tests.servers import OwnServer

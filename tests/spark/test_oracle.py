@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from reservation.queries import load_queries
-from spark_jobs import archive as archiving
-from spark_jobs import signs, size
-from spark_jobs.categories import Categories
-from spark_jobs.declaration import Declaration
-from spark_jobs.jdbc import Jdbc, jdbc_url
-from spark_jobs.run import Run, in_session, jobs
-from spark_jobs.sifting import Sifted
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.whole import Whole
+from reservation.postgres.queries import load_queries
+from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.jobs import archive as archiving
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.run import Run, in_session, jobs
+from spark_jobs.session import size
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.chance import seeds
 from tests.spark.conftest import JDBC_JAR
 from tests.spark.planting import Planting, component
@@ -77,7 +78,7 @@ class Paths:
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
             read, sifted = make(snapshot, progress)
-            whole, (reconciling, following) = Whole(read, progress, sifted), jobs(run)
+            whole, (reconciling, following) = FullRun(read, progress, sifted), jobs(run)
             categories = reconciling.results(whole.take(reconciling))
             effects, events = following.results(whole.take(following))
             names = ("command_category", "reservation_category", "initiates", "category")
@@ -102,8 +103,8 @@ class Paths:
 
         def made_by_spark(snapshot, progress):
             read = Categories(spark, snapshot, declaration)
-            made = signs.of_messages(read, component, progress, "", None)
-            return read, Sifted(made, read.at)
+            made = fingerprints.of_messages(read, component, progress, "", None)
+            return read, PrefilterInput(made, read.at)
 
         def through_jdbc(snapshot, _):
             return Jdbc(spark, jdbc_url(self._database_url), snapshot, declaration), None
@@ -137,7 +138,7 @@ def test_every_way_counts_and_finds_what_the_docs_say(
     planting = Planting(spark_connection, seed)
     paths = Paths(spark, spark_database_url, tmp_path)
     archive = tmp_path / "archive"
-    monkeypatch.setattr("spark_jobs.run.SAMPLES", 10**6)
+    monkeypatch.setattr("spark_jobs.reconciliation.run.SAMPLES", 10**6)
 
     def check(stage, *ways):
         (head,) = spark_connection.execute(

@@ -15,14 +15,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from spark_jobs import thresholds
-from spark_jobs.errors import ThresholdError
+from spark_jobs.common.errors import ThresholdError
+from spark_jobs.common.result import VIOLATIONS
+from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
-from spark_jobs.report.html import content_policy, inspecting, render_html
 from spark_jobs.report.junit import render_junit
+from spark_jobs.report.page.html import content_policy, inspecting, render_html
 from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.terminal import print_report
-from spark_jobs.result import VIOLATIONS
 from tests.spark import reports
 
 _EMPTY_TAGS = {"meta", "br", "hr", "link", "img", "input", "col"}

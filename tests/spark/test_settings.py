@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from psycopg import conninfo
 
-from spark_jobs import settings
-from spark_jobs.address import address_for_workers
-from spark_jobs.errors import SparkJobError, SparkSettingError
-from spark_jobs.package import build
+from spark_jobs.common.address import address_for_workers
+from spark_jobs.common.errors import SparkJobError, SparkSettingError
+from spark_jobs.session import settings
+from spark_jobs.session.package import build
 from tests.clusters import HOME
 from tests.processes import run_cli
 
@@ -179,7 +179,7 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
 
 
 _IMPORTS = """
-import spark_jobs.source, reservation
+import spark_jobs.source.source, reservation
 from reservation.app_path import load_component
 from reservation.store import install
 print(spark_jobs.__file__, load_component("bank:account", None).name)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pytest
 
 from reservation import Component
-from reservation.idempotence.pseudo_event import PSEUDO_EVENT
-from spark_jobs import signs
-from spark_jobs.categories import Categories
-from spark_jobs.declaration import Declaration
-from spark_jobs.progress import Progress
-from spark_jobs.snapshot import exported_snapshot
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis import fingerprints
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import exported_snapshot
 
 pytestmark = pytest.mark.spark
 
@@ -90,17 +90,17 @@ def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spar
         read = Categories(spark, snapshot, Declaration.of(component()))
         frames = (
             read.signs(component(), Progress()),
-            signs.of_messages(read, component(), Progress(), "", None),
+            fingerprints.of_messages(read, component(), Progress(), "", None),
         )
         theirs, ours = (
             [row.asDict() for row in frame.orderBy("global_position").collect()] for frame in frames
         )
-        again = signs.of_messages(read, component(), Progress(), "", None)
+        again = fingerprints.of_messages(read, component(), Progress(), "", None)
         seeded = [row["says"] for row in again.orderBy("global_position").collect()]
     # Nobody can choose contents that collide, because the hashes are others in each run.
     assert all(one is None or one != row["says"] for one, row in zip(seeded, ours, strict=True))
     assert [list(row) for row in theirs] == [list(row) for row in ours]
-    for name in signs.TYPES:
+    for name in fingerprints.TYPES:
         made = [[row[name] for row in rows] for rows in (theirs, ours)]
         if name in HASHES:
             made = [[None if one is None else of.index(one) for one in of] for of in made]

@@ -10,13 +10,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from bank import account
 from reservation import Metadata
 from reservation.app_path import load_component
-from spark_jobs.categories import Categories
-from spark_jobs.declaration import Declaration
-from spark_jobs.errors import OptionError
-from spark_jobs.keys import with_function_keys
-from spark_jobs.ranges import divided
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.source import MessageStoreSource
+from spark_jobs.analysis.keys import with_function_keys
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.errors import OptionError
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.source.ranges import divided
+from spark_jobs.source.source import MessageStoreSource
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
 

@@ -6,10 +6,10 @@ import stat
 import msgspec
 import pytest
 
-from spark_jobs import stored_state
-from spark_jobs.errors import StateError
-from spark_jobs.progress import Progress
-from spark_jobs.stored_state import Head, Lasting
+from spark_jobs.common.errors import StateError
+from spark_jobs.reconciliation import stored_state
+from spark_jobs.reconciliation.stored_state import Head, LastingViolations
+from spark_jobs.snapshot.progress import Progress
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +37,7 @@ def run(folder, *, commit=True, lasts=False, older=()):
                 rows={job: [*older, f"{made.name}/{job}/rows"] for job in JOBS},
                 watched=[f"{made.name}/{job}/watched" for job in JOBS],
                 store=None,
-                lasting=Lasting(f"{made.name}/lasting", {}, None) if lasts else None,
+                lasting=LastingViolations(f"{made.name}/lasting", {}, None) if lasts else None,
             )
     return number
 

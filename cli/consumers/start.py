@@ -1,0 +1,230 @@
+"""``reservation start``: run a component's consumers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from psycopg import Connection
+
+from cli.common.errors import debug_option
+from cli.common.extras import require_extras
+from cli.common.options import app_options, database_option
+from consumers.group.membership import GroupShare
+from consumers.group.stored_positions import StoredPosition, read_positions
+from consumers.runtime.logs import Log, configure_logs
+from consumers.supervisor.supervisor import Address, Assignment, run
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import DeclarationError
+from reservation.maintenance.entity_order import check_order, check_waiting
+from reservation.maintenance.reservation_names import check_names
+from reservation.postgres.connection import connect
+from reservation.store.schema.preconditions import check_preconditions
+
+# How many parts a category has, unless it is said, once several processes share it: enough for some
+# processes more, and few enough to be seen at a glance.
+SHARED = 16
+
+
+@click.command()
+@app_options
+@click.option(
+    "--only",
+    type=click.Choice(["commands", "reserved"]),
+    help="Run one of the two consumers: that of the commands, or that of the reserved copies.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="How many processes share each category.",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1024),
+    help="How many parts each category has for processes to share, where it was never consumed. "
+    "[default: 1; with more workers than one, 16]",
+)
+@click.option(
+    "--member",
+    type=click.IntRange(0),
+    help="Take only this part, from 0, as a member of a group of a fixed size.",
+)
+@click.option("--size", type=click.IntRange(1, 1024), help="The size of that group.")
+@database_option
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 10_000),
+    default=1000,
+    show_default=True,
+    help="How many messages to deal with in one transaction.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long finishing the batch in hand may take when told to stop.",
+)
+@click.option(
+    "--stop-on-error",
+    is_flag=True,
+    help="Stop at a message that can not be dealt with, with the position before it.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least severe level to log.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Answer there: /metrics for Prometheus, and /livez and /readyz for probes. 0 takes any "
+    "port that is free. Needs the extra `metrics`.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address to answer at; 0.0.0.0 or :: for those who ask from outside, as in a pod.",
+)
+@debug_option
+def start(
+    app: str,
+    app_dir: str,
+    only: str | None,
+    workers: int,
+    partitions: int | None,
+    member: int | None,
+    size: int | None,
+    database_url: str,
+    batch_size: int,
+    grace: float,
+    stop_on_error: bool,
+    log_level: str,
+    metrics_port: int | None,
+    metrics_host: str,
+) -> None:
+    """Run the consumers of the component APP, until SIGTERM or SIGINT.
+
+    APP is module:attribute, as in bank:account. One consumer reads the component's commands and
+    reserves each by its idempotence key; the other handles the reserved copies. Each runs in a
+    process of its own. Logs go to standard error: readable lines on a terminal, JSON elsewhere.
+
+    Processes with the same component and database share its categories, started here with
+    --workers or elsewhere. Each takes its fair share of the parts, and hands over or takes over
+    within seconds when others come or go. One that finds no part free stands by. There are as many
+    parts as when the category was first consumed, until `reservation partitions` changes that.
+
+    Told to stop, a consumer finishes the batch in hand. If that takes longer than the grace, or
+    there is a second signal, the batch is rolled back and read again at the next start.
+
+    Where the store has reservations under other names than APP declares, it refuses, because
+    reissues of their commands would take effect again: name the former form with formerly=.
+
+    A database that goes away while they run is waited for, for as long as it takes.
+
+    A message that can not be dealt with becomes a dead letter, those of the same entity that come
+    after it are parked behind it, and the others go on: see `reservation dead-letters`. With
+    --stop-on-error it stops its consumer, with the position before it.
+
+    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with and was to stop
+    it, or a consumer died again and again; 2 it could not run.
+
+    \b
+    Examples:
+      reservation start bank:account --database-url postgresql://localhost/bank
+      reservation start bank:account --only reserved --app-dir /srv/bank
+      reservation start bank:account --workers 4
+      reservation start bank:account --member 1 --size 3
+    """
+    if metrics_port is not None:
+        require_extras("metrics")
+    configure_logs(level=log_level)
+    share = _share(workers, partitions, member, size)
+    component = load_component(app, app_dir)
+    categories = _categories(component, only)
+    with connect(database_url, autocommit=True) as connection:
+        check_preconditions(connection)
+        check_names(connection, component)
+        sizes = _sizes(connection, component, categories, share)
+    for category, size in sizes.items():
+        if workers > size:
+            Log(component.name, category).warning(
+                "workers_without_partition",
+                workers=workers,
+                partitions=size,
+                hint=f"stop the consumers and run `reservation partitions {app} {workers}`",
+            )
+    run(
+        [
+            Assignment(
+                app,
+                app_dir,
+                component.name,
+                category,
+                database_url,
+                batch_size,
+                log_level,
+                grace,
+                share,
+                stop_on_error,
+            )
+            for category in categories
+            for _ in range(workers)
+        ],
+        None if metrics_port is None else Address(metrics_host, metrics_port),
+    )
+
+
+def _share(
+    workers: int, partitions: int | None, member: int | None, size: int | None
+) -> GroupShare:
+    """Return which part of its group each consumer is to have."""
+    if member is None and size is None:
+        return GroupShare(partitions, to_begin_with=max(workers, SHARED) if workers > 1 else 1)
+    if member is None or size is None or workers > 1 or partitions is not None:
+        raise click.UsageError(
+            "--member and --size go together, and with neither --workers nor --partitions"
+        )
+    if member >= size:
+        raise click.UsageError(f"The members of a group of {size} are 0 to {size - 1}")
+    return GroupShare(size, member)
+
+
+def _sizes(
+    connection: Connection[Any], component: Component, categories: Sequence[str], share: GroupShare
+) -> dict[str, int]:
+    """Return how many partitions each category has, or will have.
+
+    Raises:
+        GroupError: a category has several in which an entity's messages would not stay in order.
+    """
+    positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
+    for one in read_positions(connection, component):
+        if one.category in positions and one.updated_at is not None:
+            positions[one.category].append(one)
+    sizes = {}
+    for category, known in positions.items():
+        size = known[0].partitions if known else share.partitions or share.to_begin_with
+        check_order(component, category, size)
+        after = min((one.position for one in known), default=0)
+        check_waiting(connection, component, category, size, after)
+        sizes[category] = size
+    return sizes
+
+
+def _categories(component: Component, only: str | None) -> list[str]:
+    commands, reserved = [component.command_category], component.reservation_categories
+    if only == "reserved" and not reserved:
+        raise DeclarationError(
+            f"The component {component.name!r} has no reservation category, so there is no "
+            f"consumer of one; leave out --only reserved"
+        )
+    return {"commands": commands, "reserved": reserved}.get(only or "", commands + reserved)

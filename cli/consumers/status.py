@@ -1,0 +1,219 @@
+"""``reservation status``: where the consumers are, how far behind, and who is at work."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from datetime import datetime
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cli.common.errors import debug_option
+from cli.common.options import database_option, json_option, optional_app_options
+from cli.common.tables import console
+from cli.common.termination import clear_away_on_sigterm
+from consumers.group.status import Lag, PartitionStatus, Status, read_status
+from consumers.group.stored_positions import Holder
+from consumers.runtime.backoff import Backoff
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import DatabaseUnavailableError, ForeignPositionError
+from reservation.messages.message import printable
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import check_installed
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+@click.command()
+@optional_app_options
+@database_option
+@json_option
+@click.option(
+    "--watch",
+    type=click.FloatRange(0.1, 86_400),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Look again every so many seconds, 2 if they are left out, until Ctrl-C.",
+)
+@debug_option
+def status(
+    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: float | None
+) -> None:
+    """Show where consumers are, how far behind, and who is at work on what.
+
+    Of every consumer in the store, or of those of the component APP, and for each partition of what
+    it reads: its position and the last one of the category, how many messages are left to deal with
+    and how old the oldest is, which process holds it, when it last committed, and its dead letters.
+    All of it is one snapshot, and needs no more rights than an auditor has.
+
+    No more than 100,000 messages are counted; 100,000+ means that there may be more. A position
+    that was taken in another log, before the store was cleared, restored or replaced, is named with
+    the command that helps.
+
+    \b
+    Examples:
+      reservation status
+      reservation status bank:account --watch 5
+      reservation status --json | jq '.partitions[] | select(.lagSeconds > 60)'
+    """
+    if watch is not None and as_json:
+        raise click.UsageError("--watch shows a table, and --json prints one object; leave out one")
+    if watch is not None and not sys.stdout.isatty():
+        raise click.UsageError("--watch needs a terminal; leave it out, and look again later")
+    component = None if app is None else load_component(app, app_dir)
+    if watch is not None:
+        _watch(database_url, component, watch, app)
+        return
+    seen = _look(database_url, component)
+    if as_json:
+        click.echo(json.dumps(_as_json(seen)))
+    else:
+        console().print(_render(seen, app=app))
+
+
+def _look(database_url: str, component: Component | None) -> Status:
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        return read_status(connection, component)
+
+
+def _watch(
+    database_url: str, component: Component | None, interval: float, app: str | None
+) -> None:
+    """Show a table that is renewed, until interrupted; that is its end, and no failure.
+
+    A database that goes away meanwhile is waited for: that is when somebody watches.
+    """
+    clear_away_on_sigterm()
+    seen = _look(database_url, component)
+    backoff = Backoff()
+    try:
+        with Live(console=Console(), auto_refresh=False, screen=False) as live:
+            problem = None
+            while True:
+                live.update(_render(seen, problem, app), refresh=True)
+                time.sleep(interval if problem is None else max(interval, backoff.next()))
+                try:
+                    seen, problem = _look(database_url, component), None
+                    backoff.reset()
+                except DatabaseUnavailableError as error:
+                    problem = str(error)
+    except KeyboardInterrupt:
+        return
+
+
+def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
+    if not seen.partitions and problem is None:
+        return Text("No consumer was ever run on this store.")
+    notices = [str(error) for error in _foreign(seen, app)]
+    if problem is not None:
+        notices.append(f"As of {_when(seen.time)}. {printable(problem)}")
+    return Group(_table(seen), *(Text(notice, style="bold red") for notice in notices))
+
+
+def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
+    """Return what is wrong with each consumer whose position was taken in another log."""
+    reached: dict[tuple[str, str], int] = {}
+    for stored in (one.stored for one in seen.partitions if one.stored.foreign):
+        reads = printable(stored.consumer), printable(stored.category)
+        reached[reads] = max(stored.position, reached.get(reads, 0))
+    return [ForeignPositionError(*reads, position, app) for reads, position in reached.items()]
+
+
+def _table(seen: Status) -> Table:
+    table = Table()
+    for heading, justify in (
+        ("consumer", "left"),
+        ("category", "left"),
+        ("partition", "right"),
+        ("position", "right"),
+        ("head", "right"),
+        ("lag", "right"),
+        ("oldest", "right"),
+        ("holder", "left"),
+        ("last commit", "left"),
+        ("dead letters", "left"),
+    ):
+        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for one in seen.partitions:
+        table.add_row(
+            Text(printable(one.stored.consumer)),
+            Text(printable(one.stored.category)),
+            Text(f"{one.stored.partition} of {one.stored.partitions}"),
+            Text(f"{one.stored.position:,}"),
+            Text(f"{one.head:,}"),
+            Text("not of this store", style="bold red") if one.stored.foreign else _lag(one.lag),
+            Text("" if one.lag.seconds is None else _age(one.lag.seconds)),
+            _holder(one.stored.holder),
+            Text("never" if one.stored.updated_at is None else _when(one.stored.updated_at)),
+            _letters(one),
+        )
+    return table
+
+
+def _lag(lag: Lag) -> Text:
+    text = f"{lag.messages:,}{'+' if lag.at_least else ''}"
+    return Text(text, style="yellow" if lag.messages or lag.at_least else "green")
+
+
+def _holder(holder: Holder | None) -> Text:
+    if holder is None:
+        return Text("nobody", style="yellow")
+    process = printable(holder.process or "its process")
+    return Text(f"{process}, gone", style="bold red") if holder.gone else Text(process)
+
+
+def _letters(one: PartitionStatus) -> Text:
+    counts = {"dead": one.dead, "parked": one.parked, "to retry": one.retry}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    return Text(text or "none", style="bold red" if text else "")
+
+
+def _age(seconds: float) -> str:
+    """Return a time in its two largest units."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def _when(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _as_json(seen: Status) -> dict[str, object]:
+    return {
+        "time": seen.time.isoformat(),
+        "storeId": str(seen.store_id),
+        "partitions": [
+            {
+                "consumer": one.stored.consumer,
+                "category": one.stored.category,
+                "partition": one.stored.partition,
+                "partitions": one.stored.partitions,
+                "position": one.stored.position,
+                "messageId": one.stored.message_id and str(one.stored.message_id),
+                "foreign": one.stored.foreign,
+                "epoch": one.stored.epoch,
+                "head": one.head,
+                "lagMessages": one.lag.messages,
+                "lagAtLeast": one.lag.at_least,
+                "lagSeconds": one.lag.seconds,
+                "holder": one.stored.holder and asdict(one.stored.holder),
+                "updatedAt": one.stored.updated_at and one.stored.updated_at.isoformat(),
+                "dead": one.dead,
+                "parked": one.parked,
+                "retry": one.retry,
+            }
+            for one in seen.partitions
+        ],
+    }

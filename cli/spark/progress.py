@@ -1,0 +1,54 @@
+"""What Spark is doing, on a terminal while it does it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.status import Status
+
+from spark_jobs.session.activity import Activity, Tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SECONDS = 0.3
+
+Watch = Callable[["SparkSession"], AbstractContextManager[None]]
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Watch]:
+    """Show a line that says what Spark is doing, where the console is a terminal.
+
+    It gives what is to be entered with the session, while the session works.
+    """
+    if not console.is_terminal:
+        yield lambda _: nullcontext()
+        return
+    with console.status("Starting Spark…") as status:
+        yield lambda session: _followed(status, Activity(session))
+
+
+@contextmanager
+def _followed(status: Status, source: Activity) -> Iterator[None]:
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(_SECONDS):
+            status.update(_said(source.now()))
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+
+
+def _said(tasks: Tasks) -> str:
+    if not tasks.known:
+        return "Spark is planning…"
+    return f"Spark is working: {tasks.done} of {tasks.known} tasks done, {tasks.running} running"

@@ -1,0 +1,228 @@
+"""``reservation prune``: remove what is not needed any more and would grow for ever."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from psycopg import Connection
+
+from cli.common.errors import CommandError, debug_option
+from cli.common.extras import require_extras
+from cli.common.options import database_option, json_option, optional_app_options
+from consumers.group.stored_positions import read_positions
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import ForeignPositionError
+from reservation.maintenance.pruning import (
+    ALWAYS,
+    Prune,
+    Pruned,
+    prune_archived,
+    prune_reservations,
+    prune_states,
+)
+from reservation.postgres.connection import connect
+from reservation.store.schema.identity import store_id
+from reservation.store.schema.install import check_installed
+
+if TYPE_CHECKING:
+    from spark_jobs.archive.archive_folder import Archive
+
+# How many messages that differ are named in the one line of the error; with --json all are.
+_NAMED = 20
+
+_TAKES_EFFECT_AGAIN = (
+    "A reissue of a command whose reservation is removed takes effect again, and `reservation "
+    "reconcile` finds the command without one."
+)
+
+
+class AgeType(click.ParamType[timedelta]):
+    """How old something is: a whole number of days or hours, as in 90d or 36h."""
+
+    name = "age"
+
+    def convert(
+        self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return it as a time."""
+        if isinstance(value, timedelta):
+            return value
+        match = re.fullmatch(r"([1-9][0-9]{0,4})([dh])", value)
+        if match is None:
+            self.fail(f"{value!r} is no age; write days or hours, as in 90d or 36h", param, ctx)
+        return timedelta(**{{"d": "days", "h": "hours"}[match[2]]: int(match[1])})
+
+
+@click.command()
+@optional_app_options
+@click.option(
+    "--reservations-older-than",
+    "reservations",
+    type=AgeType(),
+    metavar="AGE",
+    help="Remove the reservations of APP that are older, as in 90d or 36h. A reissue of their "
+    "commands takes effect again.",
+)
+@click.option(
+    "--archived",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Remove the commands of APP that are in this archive, which `reservation archive` made. "
+    "With --reservations-older-than, only reservations go that are in it too.",
+)
+@click.option("--apply", is_flag=True, help="Remove it. Without this, only say what would be.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    help="How many messages to look at in one transaction.",
+)
+@database_option
+@json_option
+@debug_option
+def prune(
+    app: str | None,
+    app_dir: str,
+    reservations: timedelta | None,
+    archived: Path | None,
+    apply: bool,
+    batch_size: int,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Remove what is not needed any more and would grow for ever.
+
+    Says what would be removed; with --apply it is removed.
+
+    Of processed messages the days go that are past what their handlers keep, and days to come are
+    made. A day goes only when its messages are dealt with.
+
+    Versions of states go for the component APP, module:attribute as in bank:account, once they are
+    older than the window that it declares.
+
+    Reservations go only if it is said how old, and for the component APP. A reservation stream goes
+    as a whole, when its copy was handled and is no dead letter. A reissue of its command takes
+    effect again.
+
+    Archived commands go only if it is said where the archive is, and never the last of a stream.
+    Nothing goes then that is not archived. Each message is compared with the archive; what differs
+    stays and is named, and the exit status is 2.
+
+    Consumers may run meanwhile. All of it happens in small transactions, and can be stopped and
+    started again at any time. Needs the owner of the store.
+
+    \b
+    Examples:
+      reservation prune
+      reservation prune --apply
+      reservation prune bank:account --reservations-older-than 90d --apply
+      reservation prune bank:account --archived /var/lib/reservation/archive --apply
+    """
+    for name, value in (("reservations-older-than", reservations), ("archived", archived)):
+        if app is None and value is not None:
+            raise click.UsageError(f"--{name} needs APP, as in bank:account")
+    things: list[Prune] = list(ALWAYS)
+    archive = None
+    if app is not None:
+        component = load_component(app, app_dir)
+        things.append(prune_states(component))
+        if archived is not None:
+            archive = _archive(archived, component)
+            things = [prune_archived(component, archive, reservations)]
+        elif reservations is not None:
+            things.append(prune_reservations(component, reservations))
+        if reservations is not None and not as_json:
+            click.echo(_TAKES_EFFECT_AGAIN, err=True)
+    totals: dict[tuple[str, str, str], int] = {}
+    notes: list[Pruned] = []
+    differing: list[int] = []
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        if archive is not None:
+            store = store_id(connection)
+            archive.require_store(None if store is None else str(store))
+        if app is not None:
+            _refuse_foreign(connection, component, app)
+        for step in (step for thing in things for step in thing(connection, apply, batch_size)):
+            key = step.kind, step.of, step.unit
+            totals[key] = totals.get(key, 0) + step.count
+            differing += step.differing
+            if step.note:
+                notes.append(step)
+            elif apply and not as_json:
+                count = _counted(totals[key], step.unit)
+                click.echo(f"{step.kind} of {step.of}: {count}", err=True)
+    if as_json:
+        told = _as_json(apply, totals, notes, reservations)
+        click.echo(json.dumps(told if archive is None else {**told, "differing": differing}))
+    else:
+        click.echo("\n".join(_sentences(apply, totals, notes)))
+    if differing:
+        raise CommandError(_differing(differing, archived))
+
+
+def _refuse_foreign(connection: Connection[Any], component: Component, app: str) -> None:
+    """Refuse to prune by positions that were taken in another log."""
+    for one in read_positions(connection, component):
+        if one.foreign:
+            raise ForeignPositionError(one.consumer, one.category, one.position, app)
+
+
+def _archive(folder: Path, component: Component) -> "Archive":
+    """Return an archive, whose files are those that were archived."""
+    require_extras("spark")
+    from spark_jobs.archive.archive_folder import there
+    from spark_jobs.common.declaration import Declaration
+
+    return there(folder, component.name, Declaration.of(component).to_json())
+
+
+def _sentences(
+    apply: bool, totals: dict[tuple[str, str, str], int], notes: list[Pruned]
+) -> Iterator[str]:
+    done = "removed" if apply else "would be removed"
+    found = {key: count for key, count in totals.items() if count}
+    for (kind, of, unit), count in found.items():
+        yield f"{kind} of {of}: {_counted(count, unit)} {done}"
+    for one in notes:
+        yield f"{one.kind} of {one.of}: {one.note}"
+    if not found:
+        yield f"Nothing {'was' if apply else 'is'} to be removed."
+    elif not apply:
+        yield "Nothing is changed; do so with --apply."
+
+
+def _differing(positions: list[int], archived: Path | None) -> str:
+    named = ", ".join(str(position) for position in positions[:_NAMED])
+    more = f" and {len(positions) - _NAMED:,} more" if len(positions) > _NAMED else ""
+    return (
+        f"Kept {_counted(len(positions), 'messages')} of the store, because the archive in "
+        f"{archived} has something else at the same global position: {named}{more}; find out which "
+        f"of the two was changed"
+    )
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count:,} {unit if count > 1 else unit.removesuffix('s')}"
+
+
+def _as_json(
+    apply: bool,
+    totals: dict[tuple[str, str, str], int],
+    notes: list[Pruned],
+    reservations: timedelta | None,
+) -> dict[str, object]:
+    pruned = [
+        {"kind": kind, "of": of, "count": count, "unit": unit}
+        for (kind, of, unit), count in totals.items()
+        if count
+    ]
+    kept = [{"kind": one.kind, "of": one.of, "why": one.note} for one in notes]
+    warning = {} if reservations is None else {"warning": _TAKES_EFFECT_AGAIN}
+    return {"applied": apply, "pruned": pruned, "kept": kept, **warning}

@@ -1,0 +1,232 @@
+"""One batch, one transaction: read, decide, write, move the position, commit.
+
+A crash at any point leaves nothing behind, and the batch is read again. Handlers run before
+anything is written, so the category locks are held for the writes alone.
+
+Messages whose handlers have a state of which every version is kept (`StateBased`) make up batches
+of their own, and these take two transactions: one that stores the states, and one that publishes
+and moves the position. After a crash between the two the batch is read again, and its messages are
+found among the versions.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.batch.batch_size import BatchSize
+from consumers.batch.blame import transaction
+from consumers.batch.effects import BatchEffects
+from consumers.batch.retry_transaction import RetryTransaction
+from consumers.dead_letters.failure import Letter
+from consumers.dead_letters.letters import DeadLetters
+from consumers.group.positions import Positions
+from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.runtime.logs import Log
+from reservation.component import Component
+from reservation.idempotence.server_keys import read_commands, server_rules
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+from reservation.store.client import MessageStore
+from reservation.store.partition import Partition
+
+_QUERIES = load_queries("consumers")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of a batch.
+
+    Attributes:
+        part: which part of the category it was for; None if nothing of it is held.
+        to: the global position that this part is dealt with up to now.
+        read: how many messages it had.
+        counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
+            redelivered, differing (redelivered, and handled otherwise), dead or parked.
+        conflicts: the commands in conflict with an earlier one, and the stream of their key.
+        letters: the messages that were passed without having been dealt with.
+        blocked: the entities whose later messages wait behind those.
+    """
+
+    part: Partition | None
+    to: int
+    read: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    conflicts: Sequence[tuple[StoredMessage, str]] = ()
+    letters: Sequence[Letter] = ()
+    blocked: Collection[str] = ()
+
+    @property
+    def moved(self) -> bool:
+        """Whether a position moved; it does not at the end of the category."""
+        return self.part is not None and self.to > self.part.after
+
+
+class Batch:
+    """How one consumer takes its category forward by a batch.
+
+    Attributes:
+        settling: how it handles letters again.
+    """
+
+    def __init__(
+        self,
+        connection: Connection[Any],
+        component: Component,
+        category: str,
+        moves: Callable[[], None] = lambda: None,
+        log: Log | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            connection: not in a transaction.
+            component: whose handlers decide.
+            category: the category to take forward.
+            moves: called before each handler is, as a sign that the process is not stuck.
+            log: where it is told what a handler did wrong; None for one of its own.
+        """
+        self._connection = connection
+        self._component = component
+        self._category = category
+        self._effects = BatchEffects(
+            connection, component, category, moves, log or Log(component.name, category)
+        )
+        self._dead_letters = DeadLetters(component.name, category)
+        self._portions = BatchSize(
+            self._effects.alone, self._effects.in_two_steps if component.state_based else None
+        )
+        self.settling = RetryTransaction(connection, self._effects, self._dead_letters)
+        self._rules = server_rules(
+            {
+                name: declared
+                for name, declared in component.reservations.items()
+                if name not in component.ignored
+            }
+        )
+
+    def run(
+        self,
+        positions: Positions,
+        limit: int,
+        *,
+        careful: bool = False,
+        policy: FailurePolicy = ALL_OR_NOTHING,
+    ) -> BatchResult:
+        """Take the category forward by up to ``limit`` messages.
+
+        Args:
+            positions: what is held of the category.
+            limit: how many messages to take at most.
+            careful: whether to hold off other writers before anything is read, rather than only
+                while writing, and to look for messages that were handled before. A batch that lost
+                a race, or met its own earlier effects, is sure to get through then.
+            policy: what becomes of messages that can not be dealt with.
+
+        Raises:
+            MessageError: a message can not be dealt with; nothing of the batch is written.
+            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
+                was handled before; run the batch again, carefully.
+            PositionLostError: another process has taken over; nothing of the batch is written.
+            ForeignPositionError: the position was taken in another log; nothing is written.
+        """
+        self._effects.order(positions)
+        try:
+            return self._run(positions, limit, careful, policy)
+        except BaseException:
+            self._effects.forget()
+            raise
+
+    @property
+    def at_hand(self) -> Sequence[StoredMessage]:
+        """The messages of the last batch, if it was not committed."""
+        return self._effects.at_hand
+
+    def first(self, positions: Positions) -> StoredMessage | None:
+        """Return the first message of the next batch; None at the end of the category."""
+        part = self._part(positions)
+        if part is None:
+            return None
+        messages, _ = self._read(MessageStore(self._connection), part, 1)
+        return messages[0] if messages else None
+
+    def _run(
+        self, positions: Positions, limit: int, careful: bool, policy: FailurePolicy
+    ) -> BatchResult:
+        connection = self._connection
+        blocked: Collection[str] = ()
+        messages: Sequence[StoredMessage] = ()
+        with transaction(connection, lambda: messages):
+            store = self._effects.store(careful)
+            part = self._part(positions)
+            if part is None:
+                return BatchResult(None, 0)
+            size = self._portions.limit(limit)
+            messages, key_streams = self._read(store, part, size)
+            to = _end(part, messages, size)
+            if to == part.after:
+                return BatchResult(part, to)
+            # One that is given up is alone, and the component's code is not to look at it.
+            if not policy.given_up and (end := self._portions.cut(messages)) < len(messages):
+                messages, key_streams = messages[:end], key_streams[:end]
+                to = messages[-1].global_position
+            last = messages[-1].id if messages and messages[-1].global_position == to else None
+            decisions = self._effects.decide(store, messages, key_streams, careful, policy)
+
+            def finish() -> Collection[str]:
+                positions.advance(connection, part, to, last)
+                store.lock_categories(decisions.categories)
+                self._effects.carry_out(store, decisions, messages, careful)
+                if decisions.letters:
+                    return self._dead_letters.record(connection, decisions.letters)
+                return ()
+
+            if decisions.to_publish is None:
+                blocked = finish()
+        if decisions.to_publish is not None:  # now that the states are committed
+            with transaction(connection, lambda: messages):
+                blocked = finish()
+        positions.moved(part, to)
+        self._effects.at_hand = ()
+        return BatchResult(
+            part,
+            to,
+            len(messages),
+            decisions.counts,
+            decisions.conflicts,
+            decisions.letters,
+            blocked,
+        )
+
+    def _part(self, positions: Positions) -> Partition | None:
+        """Return what to read, up to where the category ends if it is read in parts.
+
+        What is read after its end was looked at holds all that there is up to there, because the
+        messages of a category are committed in the order of their positions.
+        """
+        part = positions.next()
+        if part is None or part.partitions is None:
+            return part
+        with translated():
+            rows = self._connection.execute(_QUERIES["category_head"], [self._category]).fetchall()
+        return part.up_to(max(rows[0][0], part.after))
+
+    def _read(
+        self, store: MessageStore, part: Partition, limit: int
+    ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
+        """Read a batch, and for each message the stream of its key, if the server took that."""
+        category = self._category
+        if category == self._component.command_category and self._rules != "[]":
+            return read_commands(self._connection, category, part, limit, self._rules)
+        messages = store.category_batch(category, part, limit)
+        return messages, [None] * len(messages)
+
+
+def _end(part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
+    """Return the position up to which a part was read."""
+    if part.until is not None and len(messages) < limit:
+        return part.until
+    return messages[-1].global_position if messages else part.after

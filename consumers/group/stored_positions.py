@@ -1,0 +1,99 @@
+"""The positions as they are stored, one for each partition of what a consumer reads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+from psycopg.rows import kwargs_row
+
+from reservation.component import Component
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers", "stored_positions.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The member that may move a partition's position.
+
+    Attributes:
+        process: its host and process id; None if that is known no more.
+        gone: whether it ended without giving the partition back, and nobody has taken over yet.
+    """
+
+    process: str | None
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """Where one consumer is in one partition of a category.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that it reads.
+        partition: the number of the partition, from 0.
+        partitions: how many the category is in for this consumer.
+        carried: the positions by the partitions that there were before, up to which a message was
+            dealt with; None if there were never others, or all were at one position.
+        position: the global position of the last message dealt with; 0 before the first.
+        message_id: the id of the message there; None at 0, and if it is not known.
+        foreign: whether the position was taken in another log, so that it says nothing of this one.
+        epoch: how often the partition changed hands; 0 if the consumer was never run.
+        holder: who may move the position; None if nobody.
+        updated_at: when it was last written; None if the consumer was never run.
+    """
+
+    consumer: str
+    category: str
+    partition: int
+    partitions: int
+    carried: Sequence[int] | None
+    position: int
+    message_id: UUID | None
+    epoch: int
+    foreign: bool
+    holder: Holder | None
+    updated_at: datetime | None
+
+
+def categories(component: Component) -> list[str]:
+    """Return what a component's consumers read."""
+    return [component.command_category, *component.reservation_categories]
+
+
+def read_positions(
+    connection: Connection[Any], component: Component | None = None
+) -> list[StoredPosition]:
+    """Return the positions of all consumers in the store, or of those of a component.
+
+    Args:
+        connection: of a role that may read positions.
+        component: whose positions to read, also those that are not stored yet; None for all.
+
+    Returns:
+        Them by consumer, category and partition.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    named: dict[str, list[str] | None] = {"consumers": None, "categories": None}
+    if component is not None:
+        read = categories(component)
+        named = {"consumers": [component.name] * len(read), "categories": read}
+    with translated(), connection.cursor(row_factory=kwargs_row(_stored)) as cursor:
+        return cursor.execute(_QUERIES["stored"], named).fetchall()
+
+
+def _stored(
+    *,
+    held: bool,
+    process: str | None,
+    gone: bool,
+    **rest: Any,  # Any: the other columns, each under the name of its attribute
+) -> StoredPosition:
+    return StoredPosition(holder=Holder(process, gone) if held else None, **rest)

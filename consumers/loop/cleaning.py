@@ -1,0 +1,50 @@
+"""Removing what is no longer needed, a little at a time, where a consumer has nothing to do."""
+
+import contextlib
+import time
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.runtime.logs import Log
+from reservation.component import Component
+from reservation.errors import LockTimeoutError, SerializationError
+from reservation.idempotence.state_based.clean_up import clean_up_states
+from reservation.idempotence.state_based.strategy import state_category
+
+# Seconds from the end of one round through all streams to the beginning of the next.
+PAUSE = 60.0
+
+
+class Cleaning:
+    """One consumer's share in it: the versions of its component's states.
+
+    A consumer that always has messages to deal with never comes to it; `reservation prune` does the
+    same.
+    """
+
+    def __init__(self, component: Component, log: Log) -> None:
+        """Prepare; nothing is removed unless the component's states have a window."""
+        self._window = component.state_window
+        self._category = state_category(component.name)
+        self._log = log
+        self._start = ""
+        self._due = 0.0  # by the monotonic clock
+
+    def at_leisure(self, connection: Connection[Any]) -> None:
+        """Take one step, unless the last round ended a short while ago.
+
+        Raises:
+            StoreError: the database refuses, for a reason that does not pass by itself.
+        """
+        if self._window is None or time.monotonic() < self._due:
+            return
+        with contextlib.suppress(LockTimeoutError, SerializationError):
+            step = clean_up_states(
+                connection, self._window, category=self._category, start=self._start
+            )
+            if step.removed:
+                self._log.info("states_removed", versions=step.removed)
+            self._start = step.resume or ""
+            if step.resume is None:
+                self._due = time.monotonic() + PAUSE

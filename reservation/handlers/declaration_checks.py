@@ -1,0 +1,302 @@
+"""What is wrong with a declaration, said when it is made and not when the first message comes.
+
+Only what is certain is refused. An annotation that cannot be resolved yet, or that says nothing
+certain, is passed over.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
+from collections.abc import Set as AnySet
+from typing import Any, Literal
+
+from reservation.context import Context
+from reservation.errors import DeclarationError, told
+from reservation.handlers.copying import copied
+from reservation.serialization.struct_types import PLAIN, shown
+
+# What a handler shares its transaction with: the batch of its message, or nothing.
+Transaction = Literal["batch", "message"]
+
+_NoneType = type(None)
+_NEVER_EVENTS = (PLAIN | {dict, set, frozenset}) - {_NoneType}
+_LAZY = (Iterator, AsyncIterator, Awaitable)
+
+
+def check_class(component: str, decorator: str, class_: object, example: str) -> None:
+    """Make sure that a decorator was given a class, and not the function below it.
+
+    Args:
+        component: the component's name.
+        decorator: the decorator's name.
+        class_: what it was given.
+        example: the name of a class that it could have been given.
+
+    Raises:
+        DeclarationError: it was not.
+    """
+    if isinstance(class_, type):
+        return
+    name = getattr(class_, "__name__", type(class_).__name__)
+    problem = "stands without parentheses" if callable(class_) else "takes a class"
+    raise DeclarationError(
+        f"{component}: @{component}.{decorator} above {name} {problem}; write "
+        f"@{component}.{decorator}({example})"
+    )
+
+
+def check_entity(component: str, entity: object) -> None:
+    """Make sure that entities can be made, and copied for handlers.
+
+    Raises:
+        DeclarationError: they cannot.
+    """
+    if not isinstance(entity, type):
+        raise DeclarationError(
+            f"{component}: the entity is a class, not a {type(entity).__name__}; give entity= the "
+            f"class itself"
+        )
+    try:
+        made = entity()
+    except Exception as error:
+        raise DeclarationError(
+            f"{component}: the entity {entity.__name__} cannot be made without arguments: "
+            f"{told(error)}; give each of its fields a default"
+        ) from error
+    try:
+        copied(made)
+    except Exception as error:
+        raise DeclarationError(
+            f"{component}: the entity {entity.__name__} cannot be copied for handlers: "
+            f"{told(error)}; keep in it what copy.deepcopy can copy"
+        ) from error
+
+
+def check_transaction(component: str, command: type, transaction: object) -> bool:
+    """Return whether a command has a transaction of its own.
+
+    Raises:
+        DeclarationError: there is no such transaction.
+    """
+    if transaction not in typing.get_args(Transaction):
+        raise DeclarationError(
+            f"{component}: {command.__name__} can not be handled in a transaction of its "
+            f"{transaction!r}; it is that of the 'batch' or of the 'message'"
+        )
+    return transaction == "message"
+
+
+def check_handler(
+    component: str, command: type, handler: Any, entity: type | None, commands: Collection[type]
+) -> None:
+    """Make sure that a function can be the handler of a command.
+
+    Args:
+        component: the component's name.
+        command: the command.
+        handler: the function.
+        entity: the class of the component's entity; None if it has none.
+        commands: the component's commands, which are no events.
+
+    Raises:
+        DeclarationError: it cannot.
+    """
+    what = f"handler of {command.__name__}"
+    arguments = [("command", command), ("entity", entity), ("context", Context)]
+    _check_function(component, what, handler, arguments)
+    _check_returned(component, what, handler, {*commands, command}, starts=False)
+
+
+def check_initiator(
+    component: str, command: type, handler: Any, commands: Collection[type]
+) -> None:
+    """Make sure that a function can be the handler of a command that starts a stream.
+
+    Raises:
+        DeclarationError: it cannot; see `check_handler`.
+    """
+    what = f"handler of {command.__name__}"
+    _check_function(component, what, handler, [("command", command), ("context", Context)])
+    _check_returned(component, what, handler, {*commands, command}, starts=True)
+
+
+def check_projected(component: str, event: type, entity: type | None) -> None:
+    """Make sure that there is something to project an event to.
+
+    Raises:
+        DeclarationError: the component has no entity, or the event is no class.
+    """
+    check_class(component, "project", event, "Withdrawn")
+    if entity is None:
+        raise DeclarationError(
+            f"{component}: there is no entity for the projector of {event.__name__} to change; "
+            f"declare it with Component({component!r}, entity=...)"
+        )
+
+
+def check_projector(
+    component: str, event: type, entity: type | None, projector: Any, known: Collection[str]
+) -> None:
+    """Make sure that a function can be the projector of an event.
+
+    Args:
+        component: the component's name.
+        event: the event.
+        entity: the class of the component's entity.
+        projector: the function.
+        known: the types of the events that have a projector.
+
+    Raises:
+        DeclarationError: it cannot, or the event has one already.
+    """
+    arguments = [("entity", entity), ("event", event)]
+    _check_function(component, f"projector of {event.__name__}", projector, arguments)
+    if event.__name__ in known:
+        raise DeclarationError(f"{component}: {event.__name__} has two projectors; keep one")
+
+
+def _check_function(
+    component: str, what: str, function: Any, parameters: Sequence[tuple[str, type | None]]
+) -> None:
+    """Make sure that a function can be called as it will be, with arguments of these classes.
+
+    Each argument has a name and a class, None for an argument that is None.
+    """
+    where = _where(component, what, function)
+    call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004  its own is wanted
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        raise DeclarationError(f"{where} is async; declare it with def: it is called without await")
+    for each in (function, call):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise DeclarationError(f"{where} is a generator; return a list instead of using yield")
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # of what is not written in Python, if it can be called at all
+        if callable(function):
+            return
+        raise DeclarationError(f"{where} is no function") from None
+    names = ", ".join(name for name, _ in parameters)
+    try:
+        bound = signature.bind(*[None] * len(parameters))
+    except TypeError as error:
+        raise DeclarationError(
+            f"{where} cannot be called with {names}: {error}; let it take these "
+            f"{len(parameters)} arguments"
+        ) from None
+    hints = _hints(function)
+    for parameter, (name, class_) in zip(bound.arguments, parameters, strict=False):
+        hint = hints.get(parameter, Any)
+        if not _accepts(hint, class_):
+            given = (
+                "None, because the component has no entity" if class_ is None else class_.__name__
+            )
+            raise DeclarationError(
+                f"{where} is annotated to take {parameter}: {shown(hint)}, and the {name} is "
+                f"{given}; correct the annotation or the declaration"
+            )
+
+
+def _check_returned(
+    component: str, what: str, function: Any, commands: Collection[type], *, starts: bool
+) -> None:
+    """Make sure that a handler is not annotated to return what is no event."""
+    where = _where(component, what, function)
+    hint = _hints(function).get("return", Any)
+    leaves = list(_leaves(hint))
+    for leaf in leaves:
+        origin = typing.get_origin(leaf) or leaf
+        if isinstance(leaf, type) and leaf in commands:
+            raise DeclarationError(
+                f"{where} is annotated to return the command {leaf.__name__}; return an event, "
+                f"and write commands with context.write"
+            )
+        if isinstance(origin, type) and (origin in _NEVER_EVENTS or issubclass(origin, AnySet)):
+            raise DeclarationError(
+                f"{where} is annotated to return {shown(hint)}; a handler returns an event, "
+                f"a list of events or None"
+            )
+        if isinstance(origin, type) and issubclass(origin, _LAZY):
+            raise DeclarationError(
+                f"{where} is annotated to return {shown(hint)}; return a list of events"
+            )
+    if starts and leaves and all(leaf is _NoneType for leaf in leaves):
+        raise DeclarationError(
+            f"{where} is annotated to return None; a command that initiates must return the event "
+            f"that starts the stream"
+        )
+
+
+def _where(component: str, what: str, function: Any) -> str:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{component}: the {what}, {name},"
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    """Return those annotations of a function that can be resolved, and are its own."""
+    if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
+        return {}
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001  a name that is not defined yet, or anything else
+        known = inspect.get_annotations(function).items()
+        return {name: hint for name, hint in known if not isinstance(hint, str)}
+
+
+def _accepts(hint: Any, class_: type | None) -> bool:
+    """Tell whether an argument of a class may be given where a type hint is; in doubt it may."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _accepts(arguments[0], class_)
+    if origin is types.UnionType or origin is typing.Union:
+        return any(_accepts(one, class_) for one in arguments)
+    accepted = _NoneType if hint is None else origin or hint
+    if (
+        accepted is Any
+        or not isinstance(accepted, type)
+        or getattr(accepted, "_is_protocol", False)
+    ):
+        return True
+    return issubclass(_NoneType if class_ is None else class_, accepted)
+
+
+def _leaves(hint: Any) -> Any:
+    """Give the classes that a return annotation names, inside of unions, lists and tuples."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        yield from _leaves(arguments[0])
+    elif origin is types.UnionType or origin is typing.Union:
+        for one in arguments:
+            yield from _leaves(one)
+    elif isinstance(origin, type) and issubclass(origin, Sequence):
+        for one in arguments:
+            if one is not Ellipsis:
+                yield from _leaves(one)
+    else:
+        yield _NoneType if hint is None else hint
+
+
+def check_once(component: str, command: type, once: Any, strategies: Sequence[type]) -> None:
+    """Make sure that `once` is a strategy.
+
+    Args:
+        component: the component's name.
+        command: the command that it is declared for.
+        once: what was given.
+        strategies: classes that count as such besides those that have the methods.
+
+    Raises:
+        DeclarationError: it is none.
+    """
+    if once is None or isinstance(once, tuple(strategies)):
+        return
+    if isinstance(once, type):
+        raise DeclarationError(
+            f"{component}: once={once.__name__} of {command.__name__} is a class; write "
+            f"once={once.__name__}()"
+        )
+    if not all(callable(getattr(once, name, None)) for name in ("declare", "begin")):
+        raise DeclarationError(
+            f"{component}: once= of {command.__name__} is a {type(once).__name__}; give it a "
+            f"strategy, such as Processed()"
+        )

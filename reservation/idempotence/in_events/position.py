@@ -1,0 +1,106 @@
+"""The global position of a message in the events that it brought about, to know it again by.
+
+A consumer reads a category in order, so what an entity has seen of it is told by one number: the
+highest global position among the messages that brought about its events. A message that is not
+beyond it is there again. Each category that an entity's messages come from has a number of its own,
+because their consumers run side by side. (Source: the sequence of Eventide's account component, and
+its counterpart for each category in Hubbado's sequential idempotence.)
+
+It counts on the order, and on events:
+
+- A message without an event leaves no number, unless ``pseudo_events`` has it leave one. It is
+  handled again, as long as no later message of its entity left a number.
+- A message that comes after a later one of its entity counts as there again although it never was.
+  Behind a dead letter its entity waits. One whose entity could not be told is refused when it is
+  handled again, and so is one that several partitions may have left behind. It has to be sent
+  again, as another message.
+- A reissue is another message with a position of its own, under the same id or not.
+"""
+
+import collections.abc
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import IdempotenceKeyError
+from reservation.idempotence.in_events.event_causes import causes, with_local
+from reservation.idempotence.strategy import Check, Incoming
+from reservation.messages.message import StoredMessage, printable
+from reservation.messages.metadata import Metadata
+from reservation.messages.pseudo_event import PseudoEvent
+from reservation.messages.stream_name import cardinal_id
+
+
+def in_order(message: StoredMessage, entity_stream: str) -> bool:
+    """Tell whether a message is in the same partition as its entity, whatever their number."""
+    return cardinal_id(message.stream_name) == cardinal_id(entity_stream)
+
+
+def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
+    """Return the error of a message whose place in the sequence says nothing."""
+    return IdempotenceKeyError(
+        f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
+        f"may have been handled before, because its stream is not in the partition of that entity, "
+        f"and its category has several partitions, or had, or the entity has not waited for its "
+        f"dead letter; send it to a stream whose id begins with the entity's, and discard the "
+        f"letter"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PositionInEvents:
+    """Knows a message again by its global position, which the events it brought about carry.
+
+    ``@account.handle(Deposit, once=Sequence())``
+
+    Attributes:
+        pseudo_events: whether a message that brings about no event leaves a pseudo event, so that
+            it is known again too.
+    """
+
+    pseudo_events: bool = False
+
+    def declare(self, command: type) -> None:
+        """Accept every command."""
+
+    def begin(
+        self,
+        connection: Connection[Any],
+        consumer: str,
+        category: str,
+        batch: collections.abc.Sequence[Incoming],
+    ) -> Check:
+        """Find the highest position that each entity has seen of the category, in one statement."""
+        del consumer  # the entity's stream tells one component from another
+        highest: dict[str, int] = {}
+        for one in causes(connection, batch):
+            if one.source == category and one.sequence is not None:
+                highest[one.stream_name] = max(one.sequence, highest.get(one.stream_name, 0))
+        return _HighestPositions(highest, pseudo_events=self.pseudo_events)
+
+
+class _HighestPositions:
+    """The highest global position that each entity has seen of one category."""
+
+    def __init__(self, highest: dict[str, int], *, pseudo_events: bool) -> None:
+        self._highest = highest
+        self._pseudo_events = pseudo_events
+
+    def is_duplicate(self, incoming: Incoming) -> bool:
+        """Tell whether the entity has seen the message, or one behind it."""
+        return incoming.message.global_position <= self._highest.get(incoming.entity_stream, 0)
+
+    def effects(
+        self, incoming: Incoming, events: collections.abc.Sequence[object], metadata: Metadata
+    ) -> tuple[collections.abc.Sequence[object], Metadata]:
+        """Let the events carry the message's global position."""
+        if not events and self._pseudo_events:
+            events = [PseudoEvent()]
+        sequence = incoming.message.global_position
+        if events:
+            self._highest[incoming.entity_stream] = sequence
+        return events, with_local(metadata, "sequence", sequence)
+
+    def record(self) -> None:
+        """Do nothing: the events are the record."""

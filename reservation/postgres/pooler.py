@@ -1,0 +1,59 @@
+"""Recognizing a pooler between us and the server, and whether it shares out one session to many.
+
+A pooler such as pgbouncer either gives each client a session of its own (``pool_mode=session``) or
+takes any for each transaction (``pool_mode=transaction``). In the second case what one transaction
+sets for the session is met by others, and locks and notifications of a session have no owner.
+"""
+
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import SessionError
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("reservation.store", "connection.sql")
+
+# How often each of two connections is asked which session it has.
+_TIMES = 4
+
+
+def is_pooled(connection: Connection[Any]) -> bool:
+    """Tell whether something between us and the server answers for it.
+
+    A pooler gives its clients process numbers of its own making.
+
+    Args:
+        connection: not in a transaction, or it is in one afterwards.
+    """
+    return _backend(connection) != connection.info.backend_pid
+
+
+def check_session(connection: Connection[Any], other: Connection[Any]) -> None:
+    """Refuse a pooler that gives transactions of one connection to any session.
+
+    Between two transactions of one connection its session is free for the other connection, so two
+    connections that each run several transactions meet in one session, or change theirs.
+
+    Args:
+        connection: in autocommit.
+        other: a second one to the same address, in autocommit.
+
+    Raises:
+        SessionError: the sessions are not theirs alone.
+    """
+    with translated():
+        ours = {_backend(connection) for _ in range(_TIMES)}
+        theirs = {_backend(other) for _ in range(_TIMES)}
+        ours.add(_backend(connection))
+    if len(ours) > 1 or len(theirs) > 1 or ours & theirs:
+        raise SessionError(
+            "A consumer needs a session of its own, and the pooler in front of the database gives "
+            "each transaction any session, as pgbouncer does with pool_mode=transaction; give the "
+            "consumers the server's own address, or one with pool_mode=session"
+        )
+
+
+def _backend(connection: Connection[Any]) -> int:
+    return int(connection.execute(_QUERIES["backend"]).fetchall()[0][0])

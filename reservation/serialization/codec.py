@@ -1,0 +1,218 @@
+"""Between plain dataclasses and the camelCase JSON that every Message DB client expects.
+
+msgspec converts and validates, through the `twin` of each dataclass. Numbers of type `Decimal` are
+JSON numbers, digit for digit. For each class one function to encode and one to decode is put
+together once; a class whose fields are all plain values gets a shorter one. What PostgreSQL would
+not take (`reservation.serialization.json_limits`) is refused here, with the field that holds it.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from decimal import Decimal
+from types import MemberDescriptorType
+from typing import Any, TypeVar
+
+import msgspec
+
+from reservation.errors import told
+from reservation.serialization import json_limits
+from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
+from reservation.serialization.stored_text import stored_text
+from reservation.serialization.struct_types import (
+    camel_case,
+    has_dataclasses,
+    names_of,
+    twin,
+    without_form,
+)
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "camel_case",
+    "decode",
+    "decode_encoded",
+    "encode",
+    "explain",
+    "prepare",
+]
+
+T = TypeVar("T")
+
+
+def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
+    """Return a dataclass instance as JSON text with camelCase keys.
+
+    Args:
+        message: the dataclass instance.
+        max_bytes: how long the text may be, in bytes of UTF-8.
+
+    Raises:
+        msgspec.MsgspecError: a field does not hold what its type says, or something that
+            PostgreSQL's jsonb does not take: a number that is not finite or has too many digits, a
+            NUL character or half of a surrogate pair in a text, lists and objects too deep in each
+            other; or the text is too long. `explain` says which field it is.
+        TypeError: it is no dataclass instance, or holds an object that JSON has no form for.
+    """
+    class_: Any = type(message)
+    encode_one = _encoders[class_]
+    try:
+        data = encode_one(message)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # none of which names a field
+        problem = json_limits.problem(message, json_limits.ALL)
+        if problem is None:
+            raise
+        raise problem from None
+    text: str = data.decode()
+    json_limits.check_text(message, text, len(data), max_bytes)
+    return text
+
+
+def decode(type_: type[T], data: str) -> T:
+    """Return JSON text with camelCase keys as an instance of a dataclass.
+
+    Fields that the dataclass does not have are passed over.
+
+    Raises:
+        msgspec.MsgspecError: the text does not fit, a number in it is not finite, or its lists and
+            objects are too deep in each other. The error may repeat a value; `explain` leaves that
+            out.
+    """
+    class_: Any = type_
+    try:
+        message: T = _decoders[class_](data)
+    except RecursionError:
+        raise json_limits.too_deep() from None
+    return message
+
+
+def decode_encoded(type_: type[T], data: str) -> T:
+    """Return what a reader of the store gets of JSON text that `encode` returned.
+
+    Raises:
+        msgspec.MsgspecError: as for `decode`.
+    """
+    return decode(type_, stored_text(type_, data))
+
+
+def explain(error: Exception) -> str:
+    """Return what an error says of the field and the kind, without the value that it may repeat."""
+    if not isinstance(error, msgspec.MsgspecError):
+        return told(error)
+    if error.__cause__ is not None:  # a class that checks itself, and tells what it saw
+        return told(error.__cause__)
+    head, at, path = str(error).rpartition(" - at `")
+    head = head or path
+    if head.startswith(("Invalid enum value", "Invalid value")):  # which it then repeats
+        head = "Invalid value"
+    return f"{head}{at}{path}" if at else head
+
+
+def prepare(type_: type) -> None:
+    """Make the twin of a dataclass, so that a type that JSON has no form for shows at once.
+
+    msgspec has none for classes of which it knows nothing, and for keys of dictionaries that are
+    no texts.
+
+    Raises:
+        TypeError: a field's type can not be converted.
+        NameError: a field's type is not defined.
+    """
+    class_: Any = type_
+    _decoders[class_]
+    for field in msgspec.inspect.type_info(twin(class_)).fields:  # type: ignore[attr-defined]
+        problem = without_form(field.type)
+        if problem is not None:
+            raise TypeError(f"its field {field.name} holds {problem}, for which JSON has no form")
+
+
+# Any, from here on: structs that are made at run time have no static type.
+
+
+def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
+    twin_type = twin(type_)
+    encode_json, convert = json_limits.encoder.encode, msgspec.convert
+    to_check = [(name, look.checks) for name, look in json_limits.fields(type_, json_limits.HIDDEN)]
+
+    def encode_one(message: Any) -> bytes:
+        data = encode_json(convert(message, twin_type, from_attributes=True))
+        for name, kinds in to_check:
+            if value := getattr(message, name):  # what is empty or nothing can be of no trouble
+                check = kinds.get(type(value))
+                if check is None or check(value):
+                    json_limits.check(message, json_limits.HIDDEN)
+                    break
+        return data
+
+    return encode_one
+
+
+def _make_decoder(type_: Any) -> Callable[[str], Any]:
+    """Return what decodes a class.
+
+    msgspec makes a dataclass instance of its twin by setting the fields, without the class's own
+    `__init__`, and calls `__post_init__`. The values of a twin without other twins in it fit as
+    they are, so where the class has nothing special they are handed over here, much faster.
+    """
+    read, values_of = msgspec.json.Decoder(twin(type_)).decode, msgspec.structs.asdict
+    new = object.__new__
+    with_decimals = [name for name, _ in json_limits.fields(type_, json_limits.DECODED)]
+
+    def decode_any(data: str) -> Any:
+        message = msgspec.convert(read(data), type_, from_attributes=True)
+        if with_decimals:
+            json_limits.check(message, json_limits.DECODED)
+        return message
+
+    def decode_plain(data: str) -> Any:
+        values = values_of(read(data))
+        message = new(type_)
+        if setters is None:
+            set_dict(message, values)
+        else:
+            for name, set_slot in setters:
+                set_slot(message, values[name])
+        for name in with_decimals:
+            value = values[name]
+            if type(value) is not Decimal or not value.is_finite():
+                json_limits.check(message, json_limits.DECODED)
+                break
+        return message
+
+    if type_.__new__ is not new or hasattr(type_, "__post_init__") or has_dataclasses(type_):
+        return decode_any
+    if _has_init_only_fields(type_):
+        return decode_any
+    members = {name: inspect.getattr_static(type_, name, None) for name in names_of(type_)}
+    setters: list[tuple[str, Any]] | None = None
+    set_dict: Any = None
+    if all(isinstance(member, MemberDescriptorType) for member in members.values()):
+        setters = [(name, member.__set__) for name, member in members.items()]
+    elif not any(hasattr(type(member), "__set__") for member in members.values()):
+        set_dict = inspect.getattr_static(type_, "__dict__").__set__
+    else:  # descriptors of the class's own, or a base with slots
+        return decode_any
+    return decode_plain
+
+
+def _has_init_only_fields(type_: Any) -> bool:
+    """Tell whether a dataclass has an `InitVar`, for which JSON has no place."""
+    return any(
+        field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+        for field in type_.__dataclass_fields__.values()
+    )
+
+
+class _Made(dict[Any, Callable[[Any], Any]]):
+    """What was made for each class, when it was first asked for; a dict is the fastest to ask."""
+
+    def __init__(self, make: Callable[[Any], Callable[[Any], Any]]) -> None:
+        self._make = make
+
+    def __missing__(self, type_: Any) -> Callable[[Any], Any]:
+        made = self[type_] = self._make(type_)
+        return made
+
+
+_encoders = _Made(_make_encoder)
+_decoders = _Made(_make_decoder)

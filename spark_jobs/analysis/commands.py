@@ -1,0 +1,372 @@
+"""Commands held against their reservations: is every command reserved, and each key once?
+
+Every row of the categories gets one verdict. Rows of one key are put in order, its reservation
+first and then its commands as they came; the content of the first row is what the key stands for.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from reservation.component import Component
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis.fingerprints import Numbering
+from spark_jobs.analysis.judging import Counts, Read, found
+from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.result import CommandCounts
+from spark_jobs.snapshot.progress import Progress
+
+_MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
+
+# Under what name each count of a pair is kept, and the verdict that it counts.
+_VERDICTS = {
+    "duplicates": "duplicate",
+    "missing": "missing",
+    "pending": "pending",
+    "dead": "dead",
+    "orphans": "orphan",
+    "conflicts": "conflict",
+    "wrong_type": "wrong-type",
+}
+_FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
+_OPEN = ("missing", "pending", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsJob:
+    """The job, for one component.
+
+    Attributes:
+        component: whose commands they are.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
+            and its folder; None where its modules were sent to them.
+    """
+
+    component: Component
+    app: str
+    app_dir: Path | None
+
+    name = "reconcile"
+
+    @property
+    def pairs(self) -> list[str]:
+        """The categories that commands are held against, each once."""
+        component = self.component
+        pairs = list(component.reservation_categories)
+        if component.reserves_within:
+            pairs.append(component.command_category)
+        if component.initiations:
+            pairs.append(component.name)
+        return pairs
+
+    @property
+    def starts_are_first(self) -> bool:
+        """Whether what starts an entity's stream is the first of it.
+
+        Only what leaves pseudo events may let another one start it.
+        """
+        return not self.component.strategies
+
+    def rows(self, read: Read) -> DataFrame:
+        """Return commands and reservations, grouped by key.
+
+        Events stand for the reservations of commands that initiate: the first of the entity's
+        stream. Pseudo events start none, so what follows them may.
+        """
+        component, declaration = self.component, Declaration.of(self.component)
+        starts = [component.name] if component.initiations else []
+        made = ["causation", "content", "sender"]
+        needed = ["key_category", "key_stream", "is_copy"]
+        if declaration.by_function:
+            needed.append("function_data")
+        messages = with_function_keys(
+            read(
+                [component.command_category, *component.reservation_categories, *starts],
+                [*_MESSAGE, *made, *needed],
+                firsts_of=starts if self.starts_are_first else [],
+            ),
+            declaration,
+            self.app,
+            self.app_dir,
+        )
+        category, type_ = F.col("category"), F.col("type")
+        was_sent = category == component.command_category
+        is_command = was_sent & ~F.col("is_copy")
+        is_start = category == component.name
+        is_right = F.lit(False)
+        for name, key in declaration.keys.items():
+            is_right |= (category == key.category) & (type_ == name)
+        return (
+            messages.where(
+                (was_sent & F.col("key_category").isNotNull())
+                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+            )
+            .select(
+                F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
+                is_command.alias("is_command"),
+                (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
+                F.when(is_command, F.col("key_stream"))
+                .when(was_sent | is_start, F.col("stream_name"))
+                .otherwise(reserved_key(declaration))
+                .alias("key_stream"),
+                *_MESSAGE,
+                *made,
+            )
+            .withColumn("group", _group())
+        )
+
+    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+        """Return of each command and reservation what it says and what it is, in numbers."""
+        component, numbering = self.component, Numbering.of(self.component)
+        rows = progress.marked(signs, numbering.category)
+        category, type_ = F.col("category"), F.col("type")
+        was_sent = category == numbering.category(component.command_category)
+        is_event = category == numbering.category(component.name)
+        is_command = was_sent & ~F.col("is_copy")
+        is_start = F.lit(bool(component.initiations)) & is_event & F.col("kind").isNotNull()
+        if self.starts_are_first:
+            is_start &= F.col("is_first")
+        pair, is_right = F.lit(None).cast("int"), F.lit(False)
+        for name, key in Declaration.of(component).keys.items():
+            is_type, number = type_ == numbering.types.index(name), self.pairs.index(key.category)
+            pair = F.when(was_sent & is_type, number).otherwise(pair)
+            is_right |= is_type & (category == numbering.category(key.category))
+        for name in (*component.reservation_categories, component.name):
+            if name in self.pairs:
+                is_here = category == numbering.category(name)
+                pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
+        is_wrong = ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False))
+        # What has no key, and what is of a wrong type, stands alone.
+        alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
+        return rows.where(
+            (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
+        ).select(
+            F.when(is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
+            "global_position",
+            pair.alias("pair"),
+            is_command.alias("is_command"),
+            is_start.alias("is_start"),
+            # What starts a stream says what the command says that it follows.
+            "says",
+            F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
+            # Whether the consumer has taken it for a conflict.
+            (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
+            # Whether it waits for the consumer.
+            (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
+        )
+
+    def groups(self, sketch: DataFrame) -> DataFrame:
+        """Tell which keys are in order.
+
+        All commands of such a key say the same; it has one reservation, which says it too, or the
+        consumer has still to read them all.
+        """
+        is_command = F.col("is_command")
+        groups = sketch.groupBy("group").agg(
+            F.count_if(is_command).alias("commands"),
+            F.count_if(~is_command).alias("reservations"),
+            F.count_if("is_start").alias("starts"),
+            F.count_if("waits").alias("waiting"),
+            F.count_if("is_recorded").alias("recorded"),
+            F.min("pair").alias("pair"),
+            F.max("pair").alias("last_pair"),
+            F.min("says").alias("says"),
+            F.max("says").alias("last_says"),
+            F.min(F.when(is_command, F.col("global_position"))).alias("first_command"),
+            F.max("follows").alias("follows"),
+        )
+        commands, reservations = F.col("commands"), F.col("reservations")
+        is_one = (
+            (F.col("recorded") == 0)
+            & (F.col("pair") == F.col("last_pair"))
+            & F.coalesce(F.col("says") == F.col("last_says"), F.lit(True))
+        )
+        follows = F.coalesce(F.col("follows") == F.col("first_command"), F.lit(True))
+        is_reserved = is_one & (commands > 0) & (reservations == 1) & follows
+        is_pending = is_one & (commands > 0) & (F.col("waiting") == commands) & (reservations == 0)
+        # A stream that no command starts stands for nothing here.
+        is_nothing = (commands == 0) & (reservations == 1) & (F.col("starts") == 1)
+        return groups.select(
+            "group",
+            "pair",
+            "commands",
+            is_reserved.alias("is_reserved"),
+            is_pending.alias("is_pending"),
+            (is_reserved | is_pending | is_nothing).alias("in_order"),
+        )
+
+    def counts_in_order(self) -> Mapping[str, Column]:
+        """Return what is counted over keys in order."""
+        commands = F.col("commands")
+        is_key = (commands > 0).cast("int")
+        of_key = {
+            "commands": commands,
+            "keys": is_key,
+            "duplicates": commands - is_key,
+            "reserved": F.col("is_reserved").cast("int"),
+            "pending": F.col("is_pending").cast("int"),
+        }
+        return {
+            f"{n} {name}": F.when(F.col("pair") == n, count)
+            for n in range(len(self.pairs))
+            for name, count in of_key.items()
+        }
+
+    def judge(self, rows: DataFrame) -> DataFrame:
+        """Give every command and reservation its verdict."""
+        component = self.component
+        return judge(
+            rows, component.command_category, component.name if component.initiations else None
+        )
+
+    def counts(self) -> Mapping[str, Column]:
+        """Return what a row adds to those of each pair, under its number and the count's name."""
+        return {
+            f"{n} {name}": column
+            for n, pair in enumerate(self.pairs)
+            for name, column in _counts(F.col("pair") == pair).items()
+        }
+
+    def results(self, counts: Counts) -> list[CommandCounts]:
+        """Return what was counted, for each pair."""
+        component = self.component
+        return [
+            CommandCounts(
+                component.command_category,
+                pair,
+                initiates=pair == component.name,
+                **{
+                    name.removeprefix(f"{n} "): count
+                    for name, count in counts.items()
+                    if name.startswith(f"{n} ")
+                },
+            )
+            for n, pair in enumerate(self.pairs)
+        ]
+
+
+def _group() -> Column:
+    """Return what brings the rows of a key together; what has no key stands alone."""
+    alone = F.concat(F.lit("-"), F.col("global_position").cast("string"))
+    key = F.when(F.col("is_wrong"), alone).otherwise(F.coalesce("key_stream", alone))
+    # No name of a category has one.
+    return F.concat(F.col("pair"), F.lit("\n"), key)
+
+
+def judge(rows: DataFrame, command_category: str, initiating: str | None) -> DataFrame:
+    """Give every command and reservation its verdict.
+
+    Args:
+        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds.
+        command_category: where the commands were sent to.
+        initiating: the entity's category, whose rows stand for commands that initiate; None if
+            there are none.
+
+    Returns:
+        The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
+        multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
+        command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
+        for a conflict and it is none, or the other way round) and the columns of `FOUND`.
+    """
+    is_command = F.col("is_command")
+    order: list[Column | str] = [
+        is_command,
+        F.when(~is_command, F.col("position")),
+        "global_position",
+    ]
+    in_order = Window.partitionBy("group").orderBy(*order)
+    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+    def count(condition: Column) -> Column:
+        return F.sum(F.when(condition, 1).otherwise(0))
+
+    says: Column = F.struct("type", "content")
+    meant = F.first(says).over(whole)
+    starts = F.lit(False)
+    if initiating is not None:
+        # An event says what the command says that it follows, and nothing if it follows another.
+        starts = ~is_command & (F.col("pair") == initiating)
+        rows = rows.withColumn("followed", F.first("causation").over(whole))
+        is_followed = is_command & (F.col("global_position") == F.col("followed"))
+        followed = F.max(F.when(is_followed, says)).over(whole)
+        meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
+        says = F.when(starts, followed).otherwise(says)
+    # In few steps, for Spark analyses each of them by itself.
+    judged = rows.withColumns(
+        {
+            "same": says.eqNullSafe(meant),
+            "is_reserved": F.max(~is_command).over(whole),
+            "has_command": F.max(is_command).over(whole),
+            "nth_command": count(is_command).over(so_far),
+            "nth_reservation": count(~is_command).over(so_far),
+        }
+    ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
+    unreserved = (
+        F.when(F.col("is_letter"), "dead").when(F.col("was_read"), "missing").otherwise("pending")
+    )
+    verdict = (
+        F.when(F.col("is_wrong"), "wrong-type")
+        .when(is_command & ~F.col("same"), "conflict")
+        .when(is_command & (F.col("nth_same") > 1), "duplicate")
+        .when(is_command & F.col("is_reserved"), "reserved")
+        .when(is_command, unreserved)
+        # A stream without a command that initiates stands for nothing here.
+        .when(starts, F.lit(None))
+        .when(~F.col("has_command") & (F.col("nth_reservation") == 1), "orphan")
+        .when(F.col("nth_reservation") > 1, "multiple")
+    )
+    is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
+    is_conflict = F.coalesce(F.col("verdict") == "conflict", F.lit(False))
+    # The consumer says for itself why it has not dealt with a letter.
+    is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
+    is_mismatch = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
+    is_mismatch &= is_command & F.col("was_read")
+    judged = judged.withColumn("verdict", verdict).withColumn("is_mismatch", is_mismatch)
+    return judged.withColumns(
+        {
+            "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
+            "is_second": is_reservation & (F.col("nth_reservation") == 2),
+            "findings": found(
+                F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+                F.when(F.col("is_mismatch"), "conflict-mismatch"),
+            ),
+            "command_category": F.lit(command_category),
+            "reservation_category": F.col("pair"),
+            "message_id": F.col("id"),
+            # Whatever is not reserved waits for the consumer, or for somebody to mend it.
+            "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
+        }
+    )
+
+
+def _counts(here: Column) -> dict[str, Column]:
+    """Return what a judged row adds to the counts of a pair."""
+
+    def count(condition: Column) -> Column:
+        return F.when(here & condition, 1)
+
+    counts = {
+        "commands": count(F.col("is_command")),
+        "keys": count(F.col("is_key")),
+        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
+        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "multiple": count(F.col("is_second")),
+        "conflict_mismatches": count(F.col("is_mismatch")),
+    }
+    for name, verdict in _VERDICTS.items():
+        counts[name] = count(F.col("verdict") == verdict)
+    return counts
+
+
+if __name__ == "__main__":
+    # The modules beside this one are no names of the world.
+    del sys.path[0]
+    from spark_jobs.jobs.submit import main
+
+    main("reconcile")

@@ -1,0 +1,273 @@
+"""One round of following a store: look, read what is new, judge, tell what has lasted too long.
+
+A round looks at the store in one transaction: how far the consumers are, and what the last message
+of each category is. Then a query of Structured Streaming reads from where the state ends to exactly
+these messages, and what they change is judged (`spark_jobs.reconciliation.incremental`). So positions and messages
+are of one moment. With younger positions a command could be called missing whose reservation is not
+read yet. The snapshot need not be held meanwhile: whoever writes to a category under its lock has
+nothing become visible before the last message that was seen, and what another writer does is found
+by the next round that counts.
+
+A round also counts the messages up to where the state ends, because one that was written without
+the lock may have become visible there. Of a large store that takes long, so it is done only as
+often as it takes at most a tenth of the time.
+
+The query runs for one round (``availableNow``), since a round is also due without new messages:
+when a consumer has moved, or a violation has lasted for the grace. Spark calls nobody then. The
+query's checkpoint lies in the folder of the run, beside the rows that it gave and the verdicts on
+them. All of it counts from the moment at which the state names that folder. So offsets and verdicts
+go on together or not at all, wherever a round dies, and no message is left out or counted twice.
+
+A round in which nothing has changed and nothing is due asks the database only.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.common.caching import unpersisted
+from spark_jobs.common.concurrency import run_concurrently
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.result import Report
+from spark_jobs.follow import persistence
+from spark_jobs.reconciliation import incremental, late
+from spark_jobs.reconciliation import run as running
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.session.session import parallelism
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
+from spark_jobs.source import columns
+from spark_jobs.source.source import NAME
+
+# Of the time between two counts of what was read, one takes at most one part in so many.
+_COUNT_ONE_IN = 10
+
+
+class Audience(Protocol):
+    """Who is told what happens."""
+
+    def began(self, follower: "Follower") -> None:
+        """Hear that it begins."""
+
+    def happened(self, event: persistence.ViolationEvent) -> None:
+        """Hear of a violation that has lasted for the grace, or was mended."""
+
+    def looked(self, follower: "Follower") -> None:
+        """Hear that a round came to its end."""
+
+    def waits(self, why: str) -> None:
+        """Hear that a round failed and is begun again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The store at one moment.
+
+    Attributes:
+        time: when that was, in UTC.
+        heads: the last message of each category.
+        progress: how far the consumers are.
+        late: the categories that have messages that became visible behind what was read, with the
+            global position up to which that was.
+        store: the id of the store; None if it has none.
+    """
+
+    time: datetime
+    heads: dict[str, Head]
+    progress: Progress
+    late: dict[str, int]
+    store: str | None
+
+    @property
+    def until(self) -> dict[str, int]:
+        """Up to where each category is to be read."""
+        return {category: head.position for category, head in self.heads.items()}
+
+
+class Follower:
+    """Goes on with a state, round by round.
+
+    Attributes:
+        categories: what it reads.
+        report: the counts of the last round, without rows; None if there never was one.
+        told, mended: how many violations it has told, and how many it has told to be mended.
+    """
+
+    def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
+        """Begin.
+
+        Args:
+            run: what is to be done.
+            state: what it goes on with.
+            spark: the session.
+            audience: who is told.
+        """
+        self.categories = categories_of(run.component)
+        self.told = self.mended = 0
+        self._run = run
+        self._state = state
+        self._spark = spark
+        self._audience = audience
+        self._jobs = running.jobs(run)
+        self._columns = columns.looked_at(Declaration.of(run.component))
+        self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
+        self._counts_from = 0.0
+        self.report = self._counted(datetime.now(UTC))
+
+    @property
+    def standing(self) -> dict[str, int]:
+        """How many violations of each kind were told and are there still."""
+        manifest = self._state.manifest
+        return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
+
+    def _counted(self, time: datetime) -> Report | None:
+        """Return what the state has counted, without rows; None if it is new."""
+        manifest, (reconciling, effects) = self._state.manifest, self._jobs
+        if manifest is None:
+            return None
+        of_categories, events = effects.results(manifest.counts[effects.name])
+        return Report(
+            component=self._run.component.name,
+            time=time,
+            categories=reconciling.results(manifest.counts[reconciling.name]),
+            effects=of_categories,
+            events=events,
+            findings=[],
+        )
+
+    def look(self) -> StoreView:
+        """Look at the store.
+
+        Raises:
+            DatabaseUnavailableError: it can not be reached.
+            StateError: it is not the one that the state is of.
+        """
+        with exported_snapshot(self._run.database_url) as snapshot:
+            return self.look_at(snapshot)
+
+    def look_at(self, snapshot: Snapshot) -> StoreView:
+        """Look at the store as a snapshot shows it.
+
+        Raises:
+            StateError: it is not the one that the state is of.
+        """
+        component, start = self._run.component, time.monotonic()
+        counts = start >= self._counts_from
+        heads, behind = running.heads(component, self._state, snapshot, counts=counts)
+        if counts:
+            end = time.monotonic()
+            self._counts_from = end + _COUNT_ONE_IN * (end - start)
+        progress = snapshot.progress(component, self._run.grace)
+        return StoreView(snapshot.time, heads, progress, behind, snapshot.store)
+
+    def round(self, look: StoreView) -> None:
+        """Read and judge what is new, tell what has lasted too long or was mended, and note it."""
+        if not self._is_settled(look):
+            self._go_on(look)
+        self.report = self._counted(look.time)
+
+    def _is_settled(self, look: StoreView) -> bool:
+        """Tell whether nothing has changed that a verdict hangs on, and nothing is to be told."""
+        manifest = self._state.manifest
+        if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
+            return False
+        since = manifest.lasting.waits_since
+        if since is not None and since <= look.time - self._run.grace:
+            return False
+        # Where the age of messages says what was read, only what is pending grows older.
+        is_pending = any(
+            count
+            for counts in manifest.counts.values()
+            for name, count in counts.items()
+            if name.endswith(" pending")
+        )
+
+        def matters(progress: Progress) -> object:
+            return {
+                name: (
+                    one.position,
+                    tuple(one.partitions),
+                    tuple(one.carried),
+                    one.before if is_pending else None,
+                    sorted(one.letters),
+                    sorted(one.conflicts),
+                    one.first_position,
+                )
+                for name, one in progress.consumed.items()
+            }
+
+        return matters(manifest.was()) == matters(look.progress)
+
+    def _go_on(self, look: StoreView) -> None:
+        self._state.require_whole(by_size=True)
+        self._state.remove_leftovers()
+        state, nothing = self._state, self._nothing
+        step = IncrementalRun(self._spark, state, nothing, look.heads, look.progress, look.store)
+        if any(last > self._state.after.get(name, 0) for name, last in look.until.items()):
+            self._read(step, look)
+        if look.late:
+            self._read_late(step, look)
+        run_concurrently([partial(step.take, job) for job in self._jobs])
+        grace, folder = self._run.grace, f"{step.name}/lasting"
+        before = None if step.lasting is None else self._noted(step.lasting.folder)
+        noted = persistence.noted(step.findings(), before, look.progress, look.time, grace)
+        noted.write.parquet(str(self._state.folder / folder))
+        noted = self._noted(folder)
+        step.lasting = persistence.summed_up(noted, folder)
+        step.bring_together()
+        events = list(persistence.events(noted, before, look.time))
+        # Spark is not asked any more, so that what is told is also noted as told.
+        for event in events:
+            self._audience.happened(event)
+        step.commit()
+        mended = sum(event.is_mended for event in events)
+        self.told, self.mended = self.told + len(events) - mended, self.mended + mended
+
+    def _read(self, step: IncrementalRun, look: StoreView) -> None:
+        """Let a query take in what came after the state, up to what was seen."""
+
+        def take(batch: DataFrame, number: int) -> None:
+            with unpersisted([batch.persist()]):
+                for job in self._jobs:
+                    step.add(job, batch, f"batch-{number}")
+
+        query = (
+            self._spark.readStream.format(NAME)
+            .option("categories", json.dumps(self.categories))
+            .option("columns", ",".join(self._columns))
+            .option("declaration", Declaration.of(self._run.component).to_json())
+            .option("after", json.dumps(self._state.after))
+            .option("until", json.dumps(look.until))
+            .option("partitions", parallelism(self._spark))
+            .load()
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(self._state.folder / step.name / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    def _read_late(self, step: IncrementalRun, look: StoreView) -> None:
+        """Take in what became visible behind what was read already."""
+        declaration = Declaration.of(self._run.component)
+        with exported_snapshot(self._run.database_url) as snapshot:
+            read = Categories(self._spark, snapshot, declaration)
+            known = incremental.known(self._spark, self._state)
+            messages = late.messages(read, known, look.late, self._columns)
+            with unpersisted([messages.persist()]):
+                for job in self._jobs:
+                    step.add(job, messages, "late")
+
+    def _noted(self, folder: str) -> DataFrame:
+        return self._spark.read.parquet(str(self._state.folder / folder))

@@ -1,0 +1,134 @@
+"""One job alone, as ``spark-submit`` starts it.
+
+    spark-submit --py-files bank.zip spark_jobs/analysis/latency.py bank:account
+
+Each job is a module that can be submitted. It prints its part of the report as JSON; the exit
+status is that of ``reservation reconcile``. Where Spark runs, and with what, is what
+``spark-submit`` is told; the database's address comes from the environment.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from reservation.app_path import load_component
+from reservation.errors import ReservationError
+from spark_jobs.common.address import DATABASE_VARIABLE
+from spark_jobs.common.result import Events, Report
+from spark_jobs.reconciliation import run as running
+from spark_jobs.reconciliation.run import Run
+from spark_jobs.report import thresholds
+from spark_jobs.report.as_json import as_json
+from spark_jobs.snapshot.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# By job, what it tells of the report.
+PARTS = {
+    "reconcile": ("categories", "initiations", "samples"),
+    "effects": ("effects", "events", "samples"),
+    "latency": ("latency", "volume"),
+    "reissues": ("reissues",),
+}
+
+_NOT_IN_ORDER, _COULD_NOT_RUN = 1, 2
+
+
+def main(job: str) -> None:
+    """Do what a job's module is submitted for, and end the process.
+
+    Args:
+        job: one of `PARTS`; the component's app path is the process's one argument.
+    """
+    (app,) = _arguments("APP")
+    with _ending(), _submitted(app) as (run, snapshot, spark):
+        report = alone(job, run, snapshot, spark)
+        sys.stdout.write(json.dumps(part(job, report)) + "\n")
+        if thresholds.reached(report):
+            sys.exit(_NOT_IN_ORDER)
+
+
+def archive() -> None:
+    """Archive as `spark_jobs.jobs.archive` does, and end the process.
+
+    Its arguments are the component's app path, the folder of the archive, and the date.
+    """
+    from spark_jobs.jobs import archive as archiving
+
+    app, folder, date = _arguments("APP DIR DATE")
+    try:
+        before = datetime.fromisoformat(date)
+    except ValueError:
+        _refuse(f"{date!r} is no date; write 2026-01-31")
+    before = before.replace(tzinfo=before.tzinfo or UTC)
+    with _ending(), _submitted(app) as (run, snapshot, spark):
+        result = archiving.in_session(run.component, Path(folder), before, snapshot, spark)
+        told = dataclasses.asdict(result)
+        sys.stdout.write(json.dumps(told, default=datetime.isoformat) + "\n")
+        if result.differences:
+            sys.exit(_NOT_IN_ORDER)
+
+
+def _arguments(named: str) -> list[str]:
+    """Return the process's arguments."""
+    given = sys.argv[1:]
+    if len(given) != len(named.split()) or any(one.startswith("-") for one in given):
+        _refuse(f"usage: spark-submit --py-files FILE {sys.argv[0]} {named}")
+    return given
+
+
+def _refuse(why: str) -> NoReturn:
+    """Say in one line why nothing can be done, and end the process."""
+    sys.stderr.write(f"Error: {why}\n")
+    sys.exit(_COULD_NOT_RUN)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Let what could not run end the process with one line."""
+    try:
+        yield
+    except ReservationError as error:
+        _refuse(str(error))
+
+
+@contextmanager
+def _submitted(app: str) -> "Iterator[tuple[Run, Snapshot, SparkSession]]":
+    """Give what is to be done, and a snapshot and a session for it."""
+    url = os.environ.get(DATABASE_VARIABLE, "")
+    run = Run(load_component(app, "."), app, Path(), url, master=None)
+    with running.working(run) as (snapshot, spark):
+        yield run, snapshot, spark
+
+
+def alone(job: str, run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
+    """Return a report in which there is what one job tells, and nothing else."""
+    name = run.component.name
+    report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
+    reconciling, following = running.jobs(run)
+    with running.opened(run, snapshot, spark) as taking:
+        if job == "latency":
+            rows = taking.rows(reconciling)
+            return running.with_latency(report, rows, taking.rows(following))
+        if job == "reissues":
+            return running.with_reissues(report, taking.rows(reconciling))
+        if job == "reconcile":
+            categories = reconciling.results(taking.take(reconciling))
+            report = dataclasses.replace(report, categories=categories)
+        else:
+            effects, events = following.results(taking.take(following))
+            report = dataclasses.replace(report, effects=effects, events=events)
+        return dataclasses.replace(report, findings=running.samples(taking.findings()))
+
+
+def part(job: str, report: Report) -> dict[str, Any]:
+    """Return what a job tells of a report, as one JSON object."""
+    told = as_json(report, ())
+    return {name: told[name] for name in ("component", "time", *PARTS[job])}

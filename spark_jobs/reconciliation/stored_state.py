@@ -1,0 +1,370 @@
+"""The folder in which a state is: what runs have read and found, and where the next goes on.
+
+A run writes a folder of its own. It counts once the file ``CURRENT`` names it, so a run that dies
+on the way leaves the state as it was. Only folders that a manifest names, or that ``LOCK`` names as
+begun, are ever removed.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from spark_jobs.analysis.judging import Counts
+from spark_jobs.common import files as data_files
+from spark_jobs.common.errors import StateError
+from spark_jobs.common.file_lock import Lock, file_lock, require_empty
+from spark_jobs.common.files import File
+from spark_jobs.reconciliation.late import Tally
+from spark_jobs.snapshot.progress import Consumed, Progress
+
+_VERSION = 5
+_CURRENT = "CURRENT"
+_MANIFEST = "manifest.json"
+_LOCK = "LOCK"
+_RUN = re.compile(r"run-[0-9]{6,}")
+
+ANEW = "name another folder, or remove this one for a run over everything"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The last message of a category that was read; 0 and None if it had none.
+
+    Attributes:
+        position: its global position.
+        message_id: its id.
+        tally: of the messages that the store had up to it.
+    """
+
+    position: int
+    message_id: str | None
+    tally: Tally = Tally()
+
+
+class StoredConsumed(msgspec.Struct, frozen=True):
+    """How far a consumer was; see `spark_jobs.snapshot.progress.Consumed`."""
+
+    position: int | None
+    before: datetime | None
+    letters: list[int]
+    partitions: list[int]
+    carried: list[int]
+    conflicts: list[int]
+    first_position: int | None
+
+
+class LastingViolations(msgspec.Struct, frozen=True):
+    """What whoever follows the store has noted of the violations (`spark_jobs.follow.persistence`).
+
+    Attributes:
+        folder: where it is noted of each.
+        standing: how many of each finding were told and are there still.
+        waits_since: since when the first of those lasts that were not told yet; None if all were.
+    """
+
+    folder: str
+    standing: dict[str, int]
+    waits_since: datetime | None
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class StateManifest(msgspec.Struct, frozen=True):
+    """What a state says of itself.
+
+    Attributes:
+        version: of the state's form.
+        component: whose it is.
+        declaration: how its keys were made and its messages judged.
+        run: the number of the run that wrote it, from 1.
+        heads: up to where each category was read.
+        progress: how far the consumers were.
+        counts: what each job had counted.
+        rows: for each job, the folders in which its rows are.
+        files: for each folder that is needed, the files in it.
+        needless: folders of runs that are not needed any more, and may be removed.
+        store: the id of the store; None if it has none.
+        lasting: how long violations last; None if nobody has followed the store.
+    """
+
+    version: int
+    component: str
+    declaration: str
+    run: int
+    heads: dict[str, Head]
+    progress: dict[str, StoredConsumed]
+    counts: dict[str, Counts]
+    rows: dict[str, list[str]]
+    files: dict[str, dict[str, File]]
+    needless: list[str]
+    store: str | None
+    lasting: LastingViolations | None = None
+
+    def was(self) -> Progress:
+        """Return how far the consumers were."""
+        return Progress(
+            {
+                name: Consumed(
+                    one.position,
+                    one.before,
+                    one.letters,
+                    tuple(one.partitions),
+                    tuple(one.carried),
+                    one.conflicts,
+                    one.first_position,
+                )
+                for name, one in self.progress.items()
+            }
+        )
+
+
+class State:
+    """A state, while a run has it to itself."""
+
+    def __init__(self, folder: Path, component: str, declaration: str, lock: Lock) -> None:
+        self.folder = folder
+        self._component = component
+        self._declaration = declaration
+        self._lock = lock
+        self.manifest = self._current()
+        self.require_whole()
+        self.remove_leftovers()
+
+    def _current(self) -> StateManifest | None:
+        current = self.folder / _CURRENT
+        if not current.exists():
+            return None
+        name, _, digest = current.read_text().strip().partition(" ")
+        if not _RUN.fullmatch(name):
+            raise StateError(f"The state in {self.folder} names no run, but {name!r}; {ANEW}")
+        try:
+            text = (self.folder / name / _MANIFEST).read_bytes()
+            version = msgspec.json.decode(text, type=_Version).version
+            if version != _VERSION:
+                raise StateError(
+                    f"The state in {self.folder} has form {version}, this package knows "
+                    f"{_VERSION}; {ANEW}"
+                )
+            if hashlib.sha256(text).hexdigest() != digest:
+                raise StateError(
+                    f"The manifest of the state in {self.folder} is not what was written; {ANEW}"
+                )
+            manifest = msgspec.json.decode(text, type=StateManifest)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StateError(
+                f"The state in {self.folder} can not be read ({error}); {ANEW}"
+            ) from error
+        if manifest.component != self._component:
+            raise StateError(
+                f"The state in {self.folder} is of the component {manifest.component!r}, not "
+                f"{self._component!r}; name another folder"
+            )
+        if manifest.declaration != self._declaration:
+            raise StateError(
+                f"The state in {self.folder} was made when the component declared its keys or "
+                f"handlers otherwise; {ANEW}"
+            )
+        return manifest
+
+    def require_whole(self, *, by_size: bool = False) -> None:
+        """Make sure that the files are those that runs have written.
+
+        Args:
+            by_size: whether it is enough that they are there, and of the same size.
+
+        Raises:
+            StateError: one is missing, has changed, or does not belong there.
+        """
+        if self.manifest is None:
+            return
+        home, lasting = self.folder.resolve(), self.manifest.lasting
+        for name in [
+            *chain.from_iterable(self.manifest.rows.values()),
+            *([] if lasting is None else [lasting.folder]),
+        ]:
+            if name not in self.manifest.files:
+                raise StateError(
+                    f"The state in {self.folder} does not list the files of {name!r}; {ANEW}"
+                )
+        for name, files in self.manifest.files.items():
+            place = home / name
+            is_ours = data_files.is_within(name) and _RUN.fullmatch(name.partition("/")[0])
+            if not is_ours or place.resolve() != place:
+                raise StateError(
+                    f"The state in {self.folder} names {name!r}, which leads outside of it; {ANEW}"
+                )
+            found = data_files.faults(place, files, by_size=by_size)
+            for fault in found[:1]:
+                raise StateError(f"{place / fault.path} {fault.what}; {ANEW}")
+
+    def remove_leftovers(self) -> None:
+        """Remove what a run left that died, and what a later one made needless."""
+        manifest, begun = self.manifest, self._lock.noted
+        needed = set() if manifest is None else _folders(manifest)
+        needless = set() if manifest is None else {*manifest.needless}
+        for name in needless.union([] if begun is None else [begun]) - needed:
+            path = self.folder / name
+            if _RUN.fullmatch(name) and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+        self._lock.note(None)
+
+    def begin(self, run: int) -> Path:
+        """Make the folder of a run, and return it.
+
+        Raises:
+            StateError: there is such a folder, which no run of this state has left.
+        """
+        folder = self.folder / run_name(run)
+        if os.path.lexists(folder):
+            raise StateError(f"{folder} does not belong to the state there; move it away")
+        self._lock.note(folder.name)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def check(self, holds: Mapping[str, bool], store: str | None) -> None:
+        """Make sure that the store is the one that the state is of.
+
+        Args:
+            holds: for each category, whether the store holds the last message that was read of it.
+            store: the id of the store; None if it has none.
+
+        Raises:
+            StateError: it has another id, or does not hold one of the messages.
+        """
+        of = None if self.manifest is None else self.manifest.store
+        if store is not None and of not in (None, store):
+            raise StateError(
+                f"The state in {self.folder} is of the store {of}, and this store is {store}; "
+                f"{ANEW}"
+            )
+        for category, is_there in holds.items():
+            if not is_there:
+                raise StateError(
+                    f"The store does not hold the last message of {category} that the state in "
+                    f"{self.folder} has read: it is another store, or messages were deleted; "
+                    f"{ANEW}"
+                )
+
+    def put(
+        self,
+        run: int,
+        *,
+        heads: Mapping[str, Head],
+        progress: Progress,
+        counts: Mapping[str, Counts],
+        rows: Mapping[str, list[str]],
+        watched: Sequence[str],
+        store: str | None,
+        lasting: LastingViolations | None,
+    ) -> None:
+        """Let the state be what a run made of it, whose folder is written.
+
+        Args:
+            run, heads, progress, counts, rows, store, lasting: as in `StateManifest`.
+            watched: the folders with the groups that are watched.
+        """
+        before = self.manifest
+        known = {} if before is None else before.files
+        folders = [*chain.from_iterable(rows.values()), *watched]
+        folders += [] if lasting is None else [lasting.folder]
+        files = {name: known.get(name) or self._written(name) for name in folders}
+        past = set() if before is None else {*before.needless} | _folders(before)
+        manifest = StateManifest(
+            version=_VERSION,
+            component=self._component,
+            declaration=self._declaration,
+            run=run,
+            heads=dict(heads),
+            progress={
+                name: StoredConsumed(
+                    one.position,
+                    one.before,
+                    list(one.letters),
+                    list(one.partitions),
+                    list(one.carried),
+                    list(one.conflicts),
+                    one.first_position,
+                )
+                for name, one in progress.consumed.items()
+            },
+            counts=dict(counts),
+            rows=dict(rows),
+            files=files,
+            needless=[],
+            store=store,
+            lasting=lasting,
+        )
+        past = {name for name in past - _folders(manifest) if (self.folder / name).exists()}
+        manifest = msgspec.structs.replace(manifest, needless=sorted(past))
+        text = msgspec.json.encode(manifest)
+        (self.folder / run_name(run) / _MANIFEST).write_bytes(text)
+        data_files.make_private(self.folder / run_name(run))
+        beside = self.folder / f".{_CURRENT}"
+        beside.touch(mode=0o600)
+        beside.write_text(f"{run_name(run)} {hashlib.sha256(text).hexdigest()}\n")
+        beside.replace(self.folder / _CURRENT)
+        self.manifest = manifest
+
+    def _written(self, name: str) -> dict[str, File]:
+        place = self.folder / name
+        found = data_files.listed(place, data_files.data_files(place))
+        if not found:
+            raise StateError(
+                f"What was to be written to {place} is not here: Spark's workers are on other "
+                f"machines; name a place on storage that they and this machine share"
+            )
+        return found
+
+    @property
+    def after(self) -> dict[str, int]:
+        """Up to where each category was read."""
+        heads = self.manifest.heads if self.manifest is not None else {}
+        return {category: head.position for category, head in heads.items()}
+
+
+@contextmanager
+def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
+    """Open a state, or the place for one, to the exclusion of other runs.
+
+    Raises:
+        StateError: it is in use, another component's, holds something else, or can not be read or
+            made.
+    """
+    refuse_others(folder)
+    with file_lock(folder, _LOCK, "state", StateError) as lock:
+        yield State(folder, component, declaration, lock)
+
+
+def refuse_others(folder: Path) -> None:
+    """Refuse a folder that holds something, but no state, before anything in it is changed.
+
+    Raises:
+        StateError: it does.
+    """
+    try:
+        if _RUN.match((folder / _CURRENT).read_text()):
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise StateError(f"The state in {folder} can not be read ({error}); {ANEW}") from error
+    require_empty(folder, _LOCK, [f".{_CURRENT}"], "state", StateError)
+
+
+def run_name(run: int) -> str:
+    """Return the name of a run's folder."""
+    return f"run-{run:06}"
+
+
+def _folders(manifest: StateManifest) -> set[str]:
+    """Return the folders of runs that a state needs."""
+    return {run_name(manifest.run)} | {name.partition("/")[0] for name in manifest.files}
