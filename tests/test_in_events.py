@@ -236,7 +236,7 @@ def test_a_stream_is_read_no_further_back_than_the_message(connection, store, on
     store.write(deposit("d1"), PURSE)
     drained(connection, purse(once))
     (command,) = store.read_stream(PURSE)
-    queries = load_queries("reservation.idempotence", "in_events.sql")
+    queries = load_queries("reservation.idempotence.in_events")
     plan = connection.execute(
         b"EXPLAIN (ANALYZE, FORMAT JSON) " + queries["newer_events"],
         [["purse-123"], [command.global_position]],

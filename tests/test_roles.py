@@ -120,7 +120,7 @@ def refused(connection, stream_name):
 
 def rights(connection, role):
     """Return what a role may do in the two schemas, with the functions of ours that it may call."""
-    query = load_queries("reservation.store", "roles.sql")["effective"]
+    query = load_queries("reservation.store.schema", "roles.sql")["effective"]
     return {row[0] for row in connection.execute(query, {"role": role})}
 
 
@@ -478,7 +478,11 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         "SELECT FROM message_store.type_summary",
     ):
         assert connection.execute(query).fetchall() != []
-    queries = load_queries("spark_jobs")
+    queries = {
+        **load_queries("spark_jobs.source"),
+        **load_queries("spark_jobs.snapshot"),
+        **load_queries("spark_jobs.snapshot", "checksums.sql"),
+    }
     with connection.transaction():
         for name, parameters in {
             "export_snapshot": None,

@@ -33,7 +33,7 @@ from reservation.postgres.queries import load_queries
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
 
-_QUERIES = load_queries("consumers")
+_QUERIES = load_queries("consumers.batch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers", "dead_letters.sql")
+_QUERIES = load_queries("consumers.dead_letters")
 
 OPEN = ("dead", "parked", "retry")
 

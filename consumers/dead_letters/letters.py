@@ -18,7 +18,7 @@ from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers", "dead_letters.sql")
+_QUERIES = load_queries("consumers.dead_letters")
 
 
 class LettersChanged(Exception):

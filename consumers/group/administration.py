@@ -14,7 +14,7 @@ from reservation.errors import ForeignPositionError, StoreError
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers", "resting.sql")
+_QUERIES = load_queries("consumers.group", "administration.sql")
 
 # Of messages that are looked at to tell what a change does.
 MOST_COUNTED = 100_000

@@ -16,7 +16,7 @@ from reservation.postgres.queries import load_queries
 # Seconds that a batch takes before its member says that it lives, and then between two times.
 INTERVAL = 1.0
 
-_QUERIES = load_queries("consumers")
+_QUERIES = load_queries("consumers.group")
 
 
 class Heartbeat:

@@ -30,7 +30,7 @@ LEASE = 3.0
 # Seconds between two calls; with a look for messages in each, an idle consumer makes no others.
 TURN = 1.2
 
-_QUERIES = load_queries("consumers")
+_QUERIES = load_queries("consumers.group")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from reservation.messages.stream_name import ID_SEPARATOR
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers", "memory.sql")
+_QUERIES = load_queries("consumers.group", "memory.sql")
 
 
 def remembered(connection: Connection[Any], component: Component) -> Mapping[str, int]:

@@ -21,7 +21,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 
-_QUERIES = load_queries("consumers")
+_QUERIES = load_queries("consumers.group")
 
 # Between two statements of a transaction that has moved a position: a process that is paused then
 # would keep the locks of its categories from everybody who writes there.

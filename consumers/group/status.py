@@ -19,7 +19,7 @@ from reservation.component import Component
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers", "status.sql")
+_QUERIES = load_queries("consumers.group", "status.sql")
 
 # Of messages that one pass looks at, and so the most that are counted for a partition.
 MOST_COUNTED = 100_000

@@ -32,7 +32,7 @@ from reservation.postgres.pooler import check_session, is_pooled
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.preconditions import check_preconditions, explained
 
-_QUERIES = load_queries("consumers")
+_QUERIES = load_queries("consumers.runtime")
 
 # Seconds that an attempt to connect takes at most, where the address does not say otherwise.
 CONNECT_TIMEOUT = 10

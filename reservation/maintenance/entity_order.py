@@ -19,7 +19,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.serialization.codec import camel_case
 
-_QUERIES = load_queries("reservation.idempotence")
+_QUERIES = load_queries("reservation.maintenance")
 
 
 def check_order(component: Component, category: str, partitions: int) -> None:

@@ -21,7 +21,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 _PROCESSED = load_queries("reservation.idempotence", "processed.sql")
-_RESERVATIONS = load_queries("reservation.idempotence", "pruning.sql")
+_RESERVATIONS = load_queries("reservation.maintenance", "pruning.sql")
 
 
 # Milliseconds that a partition's lock is waited for, while consumers wait behind, and how often.

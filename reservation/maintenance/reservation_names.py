@@ -22,7 +22,7 @@ from reservation.messages.message import StoredMessage, printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("reservation.idempotence")
+_QUERIES = load_queries("reservation.maintenance")
 
 # So many places of a category are looked at, from its first message to its last, and so many
 # messages at each of them.

@@ -13,7 +13,7 @@ from reservation.errors import DatabaseUnavailableError, StoreError
 from reservation.postgres.pooler import is_pooled
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("reservation.store", "connection.sql")
+_QUERIES = load_queries("reservation.postgres", "connection.sql")
 
 
 def connection_settings(application_name: str = "reservation") -> dict[str, Any]:

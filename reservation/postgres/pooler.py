@@ -13,7 +13,7 @@ from reservation.errors import SessionError
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("reservation.store", "connection.sql")
+_QUERIES = load_queries("reservation.postgres", "connection.sql")
 
 # How often each of two connections is asked which session it has.
 _TIMES = 4

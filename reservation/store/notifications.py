@@ -18,7 +18,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.install import INSTALL_LOCK, check_installed
 
-_QUERIES = load_queries("reservation.store", "notice.sql")
+_QUERIES = load_queries("reservation.store", "notifications.sql")
 
 # Seconds before it is asked again whether notice is given, or tried again to connect.
 RETRY = 10.0

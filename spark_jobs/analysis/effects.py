@@ -305,8 +305,8 @@ def _is_derived(id_: str) -> Column:
     """Return whether the id of an event is one that the framework derives from its cause.
 
     That is a UUID of version 5 in the namespace of the cause, of an event of the entity itself
-    (`reservation.messages.message.followed_id`) or of what the handler wrote to the stream of another one
-    (`reservation.messages.message.further_id`).
+    (`followed_id` in `reservation.messages.message`) or of what the handler wrote to the stream of
+    another one (`further_id` there).
     """
     namespace = F.unhex(F.regexp_replace("cause_id", "-", ""))
     event, line = F.concat("stream_name", F.lit(" ")), F.lit("\n")

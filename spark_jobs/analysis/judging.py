@@ -17,7 +17,7 @@ from spark_jobs.snapshot.progress import Progress
 
 
 class Read(Protocol):
-    """Reads columns of categories; what `spark_jobs.reconciliation.categories` gives, or a part of it."""
+    """Reads columns of categories, as `spark_jobs.reconciliation.categories` does."""
 
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()

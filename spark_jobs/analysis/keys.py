@@ -1,7 +1,7 @@
 """Keys that the component's own code makes, computed by Spark's workers.
 
-A key that fields name is taken in the server's query (`spark_jobs.source.columns`); one that is a function
-of the command takes the command itself, decoded as the consumers decode it.
+A key that fields name is taken in the server's query (`spark_jobs.source.columns`); one that is a
+function of the command takes the command itself, decoded as the consumers decode it.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from spark_jobs.common.files import File
 
 
 class DayChecksums(msgspec.Struct, frozen=True):
-    """How many messages there are, and what their hashes add up to (`spark_jobs.snapshot.checksums`)."""
+    """How many messages a day has, and their checksum (`spark_jobs.snapshot.checksums`)."""
 
     count: int
     hash: str

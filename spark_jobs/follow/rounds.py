@@ -2,8 +2,8 @@
 
 A round looks at the store in one transaction: how far the consumers are, and what the last message
 of each category is. Then a query of Structured Streaming reads from where the state ends to exactly
-these messages, and what they change is judged (`spark_jobs.reconciliation.incremental`). So positions and messages
-are of one moment. With younger positions a command could be called missing whose reservation is not
+these messages, and what they change is judged (`spark_jobs.reconciliation.incremental`). So
+positions and messages are of one moment. With younger positions a command could be called missing whose reservation is not
 read yet. The snapshot need not be held meanwhile: whoever writes to a category under its lock has
 nothing become visible before the last message that was seen, and what another writer does is found
 by the next round that counts.

@@ -2,7 +2,8 @@
 
 Of each category the messages are taken with which it begins, in the order of their global
 positions, as long as they are older than a date and the consumer has read them. So an archive has
-each category up to one message, and the store is read on from there (`spark_jobs.reconciliation.union`).
+each category up to one message, and the store is read on from there
+(`spark_jobs.reconciliation.union`).
 
 What was written is read back, counted and hashed, and has to be what the server counts and hashes
 of its own rows under the same snapshot. Only then does it become a part of the archive.
@@ -118,7 +119,7 @@ def in_session(
             write(spark, snapshot, declaration, written, after=archive.after, until=until)
             files = archive_folder.files_in(written)
             expected = {
-                category: snapshot.sums(
+                category: snapshot.checksums(
                     CategoryQuery(category, ["category", *checksums.COLUMNS], declaration),
                     archive.after.get(category, 0) + 1,
                     last,

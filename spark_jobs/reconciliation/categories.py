@@ -1,8 +1,8 @@
 """The categories of a store as DataFrames, all of one snapshot.
 
 Where a read is divided is decided here, over the snapshot's own connection; each part is then read
-by a worker. The source (`spark_jobs.source.source`) does the same for everybody, but Spark starts two more
-processes of Python at each read to ask it what it would give.
+by a worker. The source (`spark_jobs.source.source`) does the same for everybody, but Spark starts
+two more processes of Python at each read to ask it what it would give.
 """
 
 import secrets

@@ -21,7 +21,7 @@ from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source.columns import queries
 
-_QUERIES = load_queries("spark_jobs")
+_SETTINGS = load_queries("spark_jobs.source")["settings"].decode()
 
 _FETCH = 10_000
 _RANGES = 2
@@ -95,7 +95,7 @@ class Jdbc:
             .option(
                 "sessionInitStatement",
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; "
-                f"SET TRANSACTION SNAPSHOT {snapshot}; {_QUERIES['settings'].decode()}",
+                f"SET TRANSACTION SNAPSHOT {snapshot}; {_SETTINGS}",
             )
             .load()
         )

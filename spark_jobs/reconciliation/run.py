@@ -55,7 +55,8 @@ class Run:
         jdbc: the jar of PostgreSQL's JDBC driver, to read through it; None to read through ADBC.
         verify: whether the state is compared with the store as a whole.
         archive: the folder of an archive that is read as well; None to read the store only.
-        master, remote, conf: where Spark runs, and its properties; see `spark_jobs.session.session`.
+        master, remote, conf: where Spark runs, and its properties; see
+            `spark_jobs.session.session`.
     """
 
     component: Component
@@ -305,7 +306,7 @@ def _sifted(run: Run, read: "Categories | Union | Jdbc", progress: Progress) -> 
     assert not isinstance(read, Jdbc)  # noqa: S101  it can not read single messages
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
-        return PrefilterInput(read.signs(component, progress), read.at)
+        return PrefilterInput(read.fingerprints(component, progress), read.at)
     return PrefilterInput(
         fingerprints.of_messages(read, component, progress, run.app, _app_dir(run)), read.at
     )

@@ -19,7 +19,11 @@ from spark_jobs.source.columns import MADE, MESSAGE, CategoryQuery
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs").items()}
+_QUERIES = {
+    name: text.decode()
+    for name, text in load_queries("spark_jobs.snapshot", "checksums.sql").items()
+}
+_SETTINGS = load_queries("spark_jobs.source")["settings"]
 
 # All that is kept of a message beside its category; the others are in the data.
 COLUMNS = [
@@ -86,7 +90,7 @@ def of_store(
         columns=sql.SQL(", ").join(_hashed(name) for name in COLUMNS),
         messages=_sql(query.text(first, last, connection)),
     )
-    connection.execute(_QUERIES["settings"].encode())
+    connection.execute(_SETTINGS)
     rows = connection.execute(text).fetchall()
     return {day: Checksums(*map(int, numbers)) for day, *numbers in rows}
 

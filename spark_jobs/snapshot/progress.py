@@ -87,8 +87,8 @@ class Consumed:
         """Return whether a message was read, of rows with ``global_position`` and ``time``.
 
         Args:
-            hashed: the hash of the cardinal id of its stream (`spark_jobs.snapshot.partitions`); looked at
-                between the lowest and the highest position only.
+            hashed: the hash of the cardinal id of its stream (`spark_jobs.snapshot.partitions`);
+                looked at between the lowest and the highest position only.
         """
         from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 

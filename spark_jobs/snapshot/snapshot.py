@@ -29,7 +29,8 @@ from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.source import ranges
 from spark_jobs.source.columns import CategoryQuery
 
-_QUERIES = load_queries("spark_jobs")
+_QUERIES = load_queries("spark_jobs.snapshot")
+_SETTINGS = load_queries("spark_jobs.source")["settings"]
 
 # How old a message is that counts as read where nobody tells how far the consumer is.
 GRACE = timedelta(minutes=5)
@@ -102,8 +103,7 @@ class Snapshot:
     def size(self) -> Size:
         """Return how large the log is."""
         with translated():
-            (pages,) = self._connection.execute(_QUERIES["pages"]).fetchall()[0]
-        return Size.of(int(pages))
+            return Size.of(ranges.pages(self._connection))
 
     def parts(
         self,
@@ -233,7 +233,7 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
         connection.read_only = True
         has_positions = is_attached(connection)
         # It stays open, and idle, for as long as the job reads.
-        connection.execute(_QUERIES["settings"])
+        connection.execute(_SETTINGS)
         with translated():
             snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
         found = store_id(connection)

@@ -7,7 +7,7 @@ import adbc_driver_postgresql.dbapi  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import spark_jobs.reading  # noqa: F401
+import spark_jobs.source.reading  # noqa: F401
 
 if __name__ == "__main__":
     manager()

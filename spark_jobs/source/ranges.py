@@ -8,7 +8,7 @@ from psycopg import Connection
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("spark_jobs")
+_QUERIES = load_queries("spark_jobs.source")
 
 # Of so many pages of the log it is told where a category's messages are.
 _SAMPLED_PAGES = 2_000
@@ -30,6 +30,11 @@ def head(connection: Connection[tuple[Any, ...]], category: str) -> int:
     still become visible, however long another category's writer takes.
     """
     return _bounds(connection, category, 0, LAST)[1]
+
+
+def pages(connection: Connection[tuple[Any, ...]]) -> int:
+    """Return the size of the log in pages of the server."""
+    return int(connection.execute(_QUERIES["pages"]).fetchall()[0][0])
 
 
 def divided(
@@ -112,11 +117,11 @@ def _where(
 
     They are all, or those on some of the log's pages.
     """
-    pages = int(connection.execute(_QUERIES["pages"]).fetchall()[0][0])
-    if pages > _SAMPLED_PAGES:
-        percent = 100 * _SAMPLED_PAGES / pages
+    log_pages = pages(connection)
+    if log_pages > _SAMPLED_PAGES:
+        percent = 100 * _SAMPLED_PAGES / log_pages
         rows = connection.execute(_QUERIES["sample"], {**values, "percent": percent}).fetchall()
         if len(rows) >= _ENOUGH:
-            return [row[0] for row in rows], len(rows) * pages // _SAMPLED_PAGES
+            return [row[0] for row in rows], len(rows) * log_pages // _SAMPLED_PAGES
     found = [row[0] for row in connection.execute(_QUERIES["every_position"], values)]
     return found, len(found)

@@ -21,7 +21,7 @@ from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import ReadError
 from spark_jobs.source.columns import PositionsQuery
 
-_QUERIES = load_queries("spark_jobs")
+_QUERIES = load_queries("spark_jobs.source")
 
 
 @dataclass

@@ -9,8 +9,8 @@ parallel. Only the columns that are asked for are read. Conditions are not left 
 else is done with it. What is read is limited by options, which do not change.
 
 All parts of a read, and several reads, see one snapshot of the store if its id is given
-(`spark_jobs.snapshot.snapshot`). Without one, a read ends at the last message that its planner saw: of a
-category nothing before that can still become visible, and messages are never changed.
+(`spark_jobs.snapshot.snapshot`). Without one, a read ends at the last message that its planner saw:
+of a category nothing before that can still become visible, and messages are never changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ class MessageStoreSource(ds.DataSource):
         rows: how many messages one batch of a stream may hold; all that there are without it. Only
             a stream has batches.
         partitions: into how many ranges to divide the read, 4 without it.
-        declaration: how keys are made, from `spark_jobs.common.declaration`, for the columns that are made
-            of it.
+        declaration: how keys are made, from `spark_jobs.common.declaration`, for the columns that
+            are made of it.
     """
 
     def __init__(self, options: dict[str, str]) -> None:

@@ -235,7 +235,7 @@ def test_whatever_differs_from_the_store_is_found(
     with exported_snapshot(spark_database_url) as snapshot:
         archiving.write(spark, snapshot, declaration, folder, after={}, until={category: 4})
         query = CategoryQuery(category, ["category", *COLUMNS], declaration)
-        expected = {category: snapshot.sums(query, 1, 4)}
+        expected = {category: snapshot.checksums(query, 1, 4)}
     assert archiving.verified(spark, folder, expected) == []
 
     def told(harm):

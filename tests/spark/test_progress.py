@@ -110,7 +110,7 @@ def test_each_command_is_judged_by_the_position_of_its_partition(
         categories = Categories(spark, snapshot, Declaration.of(component()))
         for sifted in (
             None,
-            PrefilterInput(categories.signs(component(), progress), categories.at),
+            PrefilterInput(categories.fingerprints(component(), progress), categories.at),
             PrefilterInput(
                 fingerprints.of_messages(categories, component(), progress, "", None), categories.at
             ),

@@ -89,7 +89,7 @@ def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spar
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         frames = (
-            read.signs(component(), Progress()),
+            read.fingerprints(component(), Progress()),
             fingerprints.of_messages(read, component(), Progress(), "", None),
         )
         theirs, ours = (

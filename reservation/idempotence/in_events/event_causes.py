@@ -16,7 +16,7 @@ from reservation.postgres.arrays import IntArray, TextArray, array_cursor
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("reservation.idempotence", "in_events.sql")
+_QUERIES = load_queries("reservation.idempotence.in_events")
 
 
 @dataclass(frozen=True, slots=True)

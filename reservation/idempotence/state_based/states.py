@@ -20,7 +20,7 @@ from reservation.postgres.arrays import IntArray, TextArray, UuidArray, array_cu
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-QUERIES = load_queries("reservation.idempotence", "states.sql")
+QUERIES = load_queries("reservation.idempotence.state_based")
 
 
 @dataclass(frozen=True, slots=True)

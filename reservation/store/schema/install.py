@@ -51,7 +51,7 @@ _MIGRATIONS = {
     11: "011_foreign_positions",
 }
 
-_QUERIES = load_queries("reservation.store", "install.sql")
+_QUERIES = load_queries("reservation.store.schema", "install.sql")
 
 _FUNCTION = re.compile(rb"^CREATE OR REPLACE FUNCTION reservation\.(\w+)", re.MULTILINE)
 

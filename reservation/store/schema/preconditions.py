@@ -23,7 +23,7 @@ from reservation.postgres.queries import load_queries
 from reservation.postgres.sqlstates import hides_rows
 from reservation.store.schema.install import check_installed
 
-_QUERIES = load_queries("reservation.store", "preconditions.sql")
+_QUERIES = load_queries("reservation.store.schema", "preconditions.sql")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from reservation.store.schema.install import begin_change, check_installed
 
 Kind = Literal["sender", "consumer", "auditor"]
 
-_QUERIES = load_queries("reservation.store", "roles.sql")
-_STATEMENTS = load_queries("reservation.store", "grants.sql")
+_QUERIES = load_queries("reservation.store.schema", "roles.sql")
+_STATEMENTS = load_queries("reservation.store.schema", "grants.sql")
 
 # A longer name is cut by the server, and is then that of another role.
 _LONGEST_NAME = 63
