@@ -13,14 +13,29 @@ from typing import Any, TypeVar
 
 from psycopg import Connection
 
-from reservation.errors import HandlerError, StoreError, StreamNameError
-from reservation.idempotence.in_events.position import out_of_order
-from reservation.messages.message import StoredMessage, follow, further_id
+from reservation.errors import (
+    HandlerError,
+    IdempotenceKeyError,
+    StoreError,
+    StreamNameError,
+)
+from reservation.messages.message import StoredMessage, follow, further_id, printable
 from reservation.messages.metadata import Metadata
 from reservation.store.argument_checks import check_expected, check_stream
 from reservation.store.writing import Write
 
 M = TypeVar("M")
+
+
+def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
+    """Return the error of a message whose place in the sequence says nothing."""
+    return IdempotenceKeyError(
+        f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
+        f"may have been handled before, because its stream is not in the partition of that entity, "
+        f"and its category has several partitions, or had, or the entity has not waited for its "
+        f"dead letter; send it to a stream whose id begins with the entity's, and discard the "
+        f"letter"
+    )
 
 
 @dataclass(frozen=True, slots=True)

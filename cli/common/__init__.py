@@ -1,1 +1,1 @@
-"""common."""
+"""What several commands share: errors, options, extras, tables."""

@@ -1,1 +1,1 @@
-"""consumers."""
+"""The commands that start consumers and look at or change what they left."""

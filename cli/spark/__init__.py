@@ -1,1 +1,1 @@
-"""spark."""
+"""The commands that run Spark: reconcile, archive and what Spark needs elsewhere."""

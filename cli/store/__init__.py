@@ -1,1 +1,1 @@
-"""store."""
+"""``reservation store`` and ``reservation prune``: schemas, rights, notices, repair and removal."""

@@ -1,1 +1,1 @@
-"""batch."""
+"""One batch, one transaction: read, decide, write, move the position, commit."""

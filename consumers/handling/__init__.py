@@ -1,1 +1,1 @@
-"""handling."""
+"""Deciding what each message brings about: decoding, calling handlers, blocking. Nothing here writes."""

@@ -16,6 +16,7 @@ import msgspec
 from consumers.handling.blocking import blocking
 from consumers.handling.handler_call import is_interrupt
 from reservation.component import Component
+from reservation.context import out_of_order
 from reservation.errors import (
     DecodeError,
     HandlerError,
@@ -26,7 +27,7 @@ from reservation.errors import (
     told,
 )
 from reservation.idempotence.in_events.position import PositionInEvents as BySequence
-from reservation.idempotence.in_events.position import in_order, out_of_order
+from reservation.idempotence.in_events.position import in_order
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT

@@ -4,7 +4,6 @@ Every row of the categories gets one verdict. Rows of one key are put in order, 
 first and then its commands as they came; the content of the first row is what the key stands for.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -362,11 +361,3 @@ def _counts(here: Column) -> dict[str, Column]:
     for name, verdict in _VERDICTS.items():
         counts[name] = count(F.col("verdict") == verdict)
     return counts
-
-
-if __name__ == "__main__":
-    # The modules beside this one are no names of the world.
-    del sys.path[0]
-    from spark_jobs.jobs.submit import main
-
-    main("reconcile")

@@ -6,7 +6,6 @@ id once; so an effect that was brought about twice shows as events of one type i
 follow one cause and have other ids.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -343,11 +342,3 @@ def _is_derived(id_: str) -> Column:
         return F.coalesce(same, F.lit(False))  # of what is no UUID nothing is derived
 
     return reduce(Column.__or__, map(is_one_of, (event, *further)))
-
-
-if __name__ == "__main__":
-    # The modules beside this one are no names of the world.
-    del sys.path[0]
-    from spark_jobs.jobs.submit import main
-
-    main("effects")

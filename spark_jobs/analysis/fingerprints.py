@@ -45,7 +45,10 @@ TYPES = {
     "cardinal": "bigint",
 }
 
-_SIGNS = {name: text.decode() for name, text in load_queries("spark_jobs.analysis", "fingerprints.sql").items()}
+_SIGNS = {
+    name: text.decode()
+    for name, text in load_queries("spark_jobs.analysis", "fingerprints.sql").items()
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """How long commands take from sent to reserved to handled, and how many are sent in an hour."""
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -254,11 +253,3 @@ def _by_hour(commands: DataFrame) -> DataFrame:
         )
         .select("hour", "commands", (F.col("keyed") - F.col("firsts")).alias("duplicates"))
     )
-
-
-if __name__ == "__main__":
-    # The modules beside this one are no names of the world.
-    del sys.path[0]
-    from spark_jobs.jobs.submit import main
-
-    main("latency")

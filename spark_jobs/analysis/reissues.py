@@ -4,7 +4,6 @@ The sends of a key are put in order of their time, and each is held against the 
 else is counted from there, so the commands are read once and sorted once.
 """
 
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -141,11 +140,3 @@ def _burst(row: Row) -> Burst:
     return Burst(
         row["key_stream"], row["sends"], from_micros(-row["minus_first"]), from_micros(row["last"])
     )
-
-
-if __name__ == "__main__":
-    # The modules beside this one are no names of the world.
-    del sys.path[0]
-    from spark_jobs.jobs.submit import main
-
-    main("reissues")

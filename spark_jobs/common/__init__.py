@@ -1,1 +1,1 @@
-"""common."""
+"""What all packages of Spark jobs share: results, errors, files, times."""

@@ -1,1 +1,1 @@
-"""follow."""
+"""``reconcile --follow``: round after round, and violations that persist."""

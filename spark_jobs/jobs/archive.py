@@ -9,7 +9,6 @@ What was written is read back, counted and hashed, and has to be what the server
 of its own rows under the same snapshot. Only then does it become a part of the archive.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -247,11 +246,3 @@ def _parts(
             days={day: DayChecksums(one.count, one.hash) for day, one in sorted(days.items())},
         )
     return found
-
-
-if __name__ == "__main__":
-    # The modules beside this one are no names of the world.
-    del sys.path[0]
-    from spark_jobs.jobs import submit
-
-    submit.archive()

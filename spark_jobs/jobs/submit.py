@@ -1,17 +1,17 @@
 """One job alone, as ``spark-submit`` starts it.
 
-    spark-submit --py-files bank.zip spark_jobs/analysis/latency.py bank:account
+    spark-submit --py-files bank.zip spark_jobs/jobs/submit.py latency bank:account
 
-Each job is a module that can be submitted. It prints its part of the report as JSON; the exit
-status is that of ``reservation reconcile``. Where Spark runs, and with what, is what
-``spark-submit`` is told; the database's address comes from the environment.
+It prints the job's part of the report as JSON; the exit status is that of
+``reservation reconcile``. Where Spark runs, and with what, is decided by ``spark-submit``; the
+database's address comes from the environment.
 """
 
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from spark_jobs.snapshot.snapshot import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# By job, what it tells of the report.
+# By job, the parts of the report that it prints.
 PARTS = {
     "reconcile": ("categories", "initiations", "samples"),
     "effects": ("effects", "events", "samples"),
@@ -41,13 +41,30 @@ PARTS = {
 _NOT_IN_ORDER, _COULD_NOT_RUN = 1, 2
 
 
-def main(job: str) -> None:
-    """Do what a job's module is submitted for, and end the process.
+def main(arguments: Sequence[str]) -> None:
+    """Run one job, and end the process.
 
     Args:
-        job: one of `PARTS`; the component's app path is the process's one argument.
+        arguments: the job, the component's app path, and for ``archive`` the folder of the archive
+            and a date.
     """
-    (app,) = _arguments("APP")
+    job, *rest = arguments or [""]
+    if job == "archive":
+        _archive(*_named("APP DIR DATE", rest, job))
+    elif job in PARTS:
+        _report(job, *_named("APP", rest, job))
+    else:
+        _refuse(f"the first argument names a job: {', '.join([*PARTS, 'archive'])}; got {job!r}")
+
+
+def _named(names: str, arguments: Sequence[str], job: str) -> Sequence[str]:
+    """Return the arguments of a job; end the process if they are not those that it needs."""
+    if len(arguments) != len(names.split()) or any(text.startswith("-") for text in arguments):
+        _refuse(f"usage: spark-submit --py-files FILE {sys.argv[0]} {job} {names}")
+    return arguments
+
+
+def _report(job: str, app: str) -> None:
     with _ending(), _submitted(app) as (run, snapshot, spark):
         report = alone(job, run, snapshot, spark)
         sys.stdout.write(json.dumps(part(job, report)) + "\n")
@@ -55,37 +72,24 @@ def main(job: str) -> None:
             sys.exit(_NOT_IN_ORDER)
 
 
-def archive() -> None:
-    """Archive as `spark_jobs.jobs.archive` does, and end the process.
+def _archive(app: str, folder: str, date: str) -> None:
+    from spark_jobs.jobs import archive
 
-    Its arguments are the component's app path, the folder of the archive, and the date.
-    """
-    from spark_jobs.jobs import archive as archiving
-
-    app, folder, date = _arguments("APP DIR DATE")
     try:
         before = datetime.fromisoformat(date)
     except ValueError:
         _refuse(f"{date!r} is no date; write 2026-01-31")
     before = before.replace(tzinfo=before.tzinfo or UTC)
     with _ending(), _submitted(app) as (run, snapshot, spark):
-        result = archiving.in_session(run.component, Path(folder), before, snapshot, spark)
-        told = dataclasses.asdict(result)
-        sys.stdout.write(json.dumps(told, default=datetime.isoformat) + "\n")
+        result = archive.in_session(run.component, Path(folder), before, snapshot, spark)
+        fields = dataclasses.asdict(result)
+        sys.stdout.write(json.dumps(fields, default=datetime.isoformat) + "\n")
         if result.differences:
             sys.exit(_NOT_IN_ORDER)
 
 
-def _arguments(named: str) -> list[str]:
-    """Return the process's arguments."""
-    given = sys.argv[1:]
-    if len(given) != len(named.split()) or any(one.startswith("-") for one in given):
-        _refuse(f"usage: spark-submit --py-files FILE {sys.argv[0]} {named}")
-    return given
-
-
 def _refuse(why: str) -> NoReturn:
-    """Say in one line why nothing can be done, and end the process."""
+    """Print in one line why the job cannot run, and end the process."""
     sys.stderr.write(f"Error: {why}\n")
     sys.exit(_COULD_NOT_RUN)
 
@@ -132,3 +136,9 @@ def part(job: str, report: Report) -> dict[str, Any]:
     """Return what a job tells of a report, as one JSON object."""
     told = as_json(report, ())
     return {name: told[name] for name in ("component", "time", *PARTS[job])}
+
+
+if __name__ == "__main__":
+    # The modules beside this one are not top-level modules.
+    del sys.path[0]
+    main(sys.argv[1:])

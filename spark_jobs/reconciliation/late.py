@@ -8,30 +8,10 @@ read before, and in the sum of their global positions.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_jobs.analysis.judging import Read
-
-MODULUS = 2**53
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """What a part of a category comes to.
-
-    Attributes:
-        count: how many messages there are.
-        total: the sum of their global positions, modulo `MODULUS`.
-    """
-
-    count: int = 0
-    total: int = 0
-
-    def __add__(self, other: "Tally") -> "Tally":
-        """Return what this part and another come to."""
-        return Tally(self.count + other.count, (self.total + other.total) % MODULUS)
 
 
 def messages(

@@ -22,8 +22,8 @@ from spark_jobs.common import files as data_files
 from spark_jobs.common.errors import StateError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty
 from spark_jobs.common.files import File
-from spark_jobs.reconciliation.late import Tally
 from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.snapshot.tally import Tally
 
 _VERSION = 5
 _CURRENT = "CURRENT"

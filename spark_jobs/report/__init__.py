@@ -1,1 +1,1 @@
-"""What a run found, shown to people and to programs."""
+"""A report for people and programs: terminal, JSON, JUnit, Prometheus, an HTML page; and thresholds."""

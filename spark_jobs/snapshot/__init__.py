@@ -1,1 +1,1 @@
-"""snapshot."""
+"""One snapshot of the store: the consumers' positions, heads, tallies and checksums."""

@@ -20,12 +20,11 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import is_attached
-from spark_jobs.reconciliation import late
-from spark_jobs.reconciliation.late import Tally
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.snapshot.tally import MODULUS, Tally
 from spark_jobs.source import ranges
 from spark_jobs.source.columns import CategoryQuery
 
@@ -191,7 +190,7 @@ class Snapshot:
             category: the category.
             first, last: the global positions that the part begins and ends with.
         """
-        values = {"category": category, "first": first, "last": last, "modulus": late.MODULUS}
+        values = {"category": category, "first": first, "last": last, "modulus": MODULUS}
         with translated():
             rows = self._connection.execute(_QUERIES["tally"], values).fetchall()
         return Tally(*rows[0])
@@ -205,7 +204,7 @@ class Snapshot:
         values = {
             "categories": list(until),
             "lasts": list(until.values()),
-            "modulus": late.MODULUS,
+            "modulus": MODULUS,
         }
         with translated():
             rows = self._connection.execute(_QUERIES["tallies"], values).fetchall()

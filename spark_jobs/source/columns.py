@@ -32,7 +32,9 @@ MADE = {
 }
 TYPES = MESSAGE | MADE
 
-_COLUMNS = {name: text.decode() for name, text in load_queries("spark_jobs.source", "columns.sql").items()}
+_COLUMNS = {
+    name: text.decode() for name, text in load_queries("spark_jobs.source", "columns.sql").items()
+}
 _QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs.source").items()}
 
 # The condition that leaves no more of a stream than its first message.

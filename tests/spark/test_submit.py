@@ -22,7 +22,7 @@ from tests.processes import EXAMPLES, run_cli
 
 pytestmark = pytest.mark.spark
 
-JOBS = Path(spark_jobs.__file__).parent
+SUBMIT = Path(spark_jobs.__file__).parent / "jobs" / "submit.py"
 
 
 def plant(connection, store):
@@ -69,7 +69,7 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
 
     def submitted(job, *arguments, status):
         done = submit(
-            *("--py-files", package, JOBS / f"{job}.py", "bank:account", *arguments),
+            *("--py-files", package, SUBMIT, job, "bank:account", *arguments),
             cwd=EXAMPLES,
             RESERVATION_DATABASE_URL=database_url,
         )

@@ -23,10 +23,9 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation.errors import IdempotenceKeyError
 from reservation.idempotence.in_events.event_causes import causes, with_local
 from reservation.idempotence.strategy import Check, Incoming
-from reservation.messages.message import StoredMessage, printable
+from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.stream_name import cardinal_id
@@ -37,22 +36,11 @@ def in_order(message: StoredMessage, entity_stream: str) -> bool:
     return cardinal_id(message.stream_name) == cardinal_id(entity_stream)
 
 
-def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
-    """Return the error of a message whose place in the sequence says nothing."""
-    return IdempotenceKeyError(
-        f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
-        f"may have been handled before, because its stream is not in the partition of that entity, "
-        f"and its category has several partitions, or had, or the entity has not waited for its "
-        f"dead letter; send it to a stream whose id begins with the entity's, and discard the "
-        f"letter"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class PositionInEvents:
     """Knows a message again by its global position, which the events it brought about carry.
 
-    ``@account.handle(Deposit, once=Sequence())``
+    ``@account.handle(Deposit, once=PositionInEvents())``
 
     Attributes:
         pseudo_events: whether a message that brings about no event leaves a pseudo event, so that
