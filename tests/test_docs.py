@@ -172,7 +172,7 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 def test_the_log_events_are_those_of_the_code():
     """Each that is described is logged, at its level, and each that is logged is described."""
-    programs = [*(ROOT / "consumers").glob("*.py"), ROOT / "cli" / "start.py"]
+    programs = [*(ROOT / "consumers").rglob("*.py"), ROOT / "cli" / "consumers" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
     table = (ROOT / "docs" / "running.md").read_text().partition("| event | level |")[2]

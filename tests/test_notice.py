@@ -545,7 +545,7 @@ def test_the_command_switches_and_says_which(database_url):
 
 def test_consumers_are_woken_up(given, store, database_url, monkeypatch):
     """Both handle what comes by notice alone, with nobody looking of its own accord."""
-    for name in ("consumer.POLL", "consumer.TURN", "group.TURN"):
+    for name in ("loop.consumer.POLL", "loop.consumer.TURN", "group.membership.TURN"):
         monkeypatch.setattr(f"consumers.{name}", NEVER)
     stops, threads = [], []
     try:

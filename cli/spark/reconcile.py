@@ -217,8 +217,12 @@ def reconcile(
         if output:
             run = dataclasses.replace(run, findings=staged.folder(output))
         files = [
-            (staged.file(place), f"spark_jobs.report.{name}", f"render_{name}")
-            for name, place in (("html", html), ("junit", junit), ("prometheus", prometheus))
+            (staged.file(place), f"spark_jobs.report.{module}", f"render_{name}")
+            for module, name, place in (
+                ("page.html", "html", html),
+                ("junit", "junit", junit),
+                ("prometheus", "prometheus", prometheus),
+            )
             if place
         ]
         with progress(Console(stderr=True)) as watch:

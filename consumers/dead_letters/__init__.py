@@ -1,1 +1,1 @@
-"""Dead letters: why a message could not be handled, where it is stored, and what people do with it."""
+"""Dead letters: why a message was not handled, how it is stored, and changing its state."""

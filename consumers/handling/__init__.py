@@ -1,1 +1,4 @@
-"""Deciding what each message brings about: decoding, calling handlers, blocking. Nothing here writes."""
+"""Deciding what each message brings about: decoding, handler calls, blocking.
+
+Nothing here writes.
+"""

@@ -1,1 +1,1 @@
-"""Work on a whole store beside the handling of messages: pruning, moving from Eventide, and checks."""
+"""Work on a whole store: pruning, moving from Eventide, and checks before consumers start."""

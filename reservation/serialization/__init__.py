@@ -1,1 +1,1 @@
-"""Between dataclasses and the JSON text that the store holds, and what PostgreSQL's jsonb takes of it."""
+"""Between dataclasses and the JSON text of the store, within the limits of PostgreSQL's jsonb."""

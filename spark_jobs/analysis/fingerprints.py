@@ -45,7 +45,7 @@ TYPES = {
     "cardinal": "bigint",
 }
 
-_SIGNS = {
+_FINGERPRINTS = {
     name: text.decode()
     for name, text in load_queries("spark_jobs.analysis", "fingerprints.sql").items()
 }
@@ -95,7 +95,7 @@ class FingerprintQuery(columns.CategoryQuery):
             return columns.expression(name, category, self.declaration)
 
         def sign(name: str, **values: sql.Composable) -> sql.Composable:
-            return sql.SQL(_SIGNS[name]).format(
+            return sql.SQL(_FINGERPRINTS[name]).format(
                 category=category, seed=sql.Literal(self.seed), **values
             )
 

@@ -1,12 +1,12 @@
-"""One round of following a store: look, read what is new, judge, tell what has lasted too long.
+"""One round of following a store: look, read what is new, judge, report what has persisted.
 
 A round looks at the store in one transaction: how far the consumers are, and what the last message
 of each category is. Then a query of Structured Streaming reads from where the state ends to exactly
 these messages, and what they change is judged (`spark_jobs.reconciliation.incremental`). So
-positions and messages are of one moment. With younger positions a command could be called missing whose reservation is not
-read yet. The snapshot need not be held meanwhile: whoever writes to a category under its lock has
-nothing become visible before the last message that was seen, and what another writer does is found
-by the next round that counts.
+positions and messages are of one moment. With younger positions a command could be reported as
+missing although its reservation is only not read yet. The snapshot need not be held meanwhile: a
+writer that holds the category's lock makes nothing visible before the last message that was seen,
+and what another writer does is found by the next round that counts.
 
 A round also counts the messages up to where the state ends, because one that was written without
 the lock may have become visible there. Of a large store that takes long, so it is done only as

@@ -1,1 +1,1 @@
-"""A report for people and programs: terminal, JSON, JUnit, Prometheus, an HTML page; and thresholds."""
+"""A report for people and for programs, and the thresholds that decide the exit status."""

@@ -58,7 +58,7 @@ def build(output: Path, app: str | None = None, app_dir: str | Path = ".") -> in
 
 
 def _ours() -> Iterator[tuple[str, Path]]:
-    home = Path(__file__).resolve().parent.parent
+    home = Path(__file__).resolve().parents[2]
     if not home.is_dir():
         raise SparkJobError("The packages are in a zip file already; hand that one on")
     for name in PACKAGES:

@@ -162,9 +162,11 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
     names = zipfile.ZipFile(one).namelist()
     assert names == sorted(names)
     assert done.stdout == f"{other}: {len(names)} files\n"
-    assert {"bank/component.py", "spark_jobs/queries.sql", "reservation/store/queries.sql"} <= {
-        *names
-    }
+    assert {
+        "bank/component.py",
+        "spark_jobs/source/queries.sql",
+        "reservation/store/queries.sql",
+    } <= {*names}
     assert {name.partition("/")[0] for name in names} <= {"bank", "reservation", "spark_jobs"}
     done = subprocess.run(
         [sys.executable, "-S", "-P", "-c", _IMPORTS],

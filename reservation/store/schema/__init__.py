@@ -1,1 +1,1 @@
-"""The schemas of the store in a database: installing them, what roles may do, and what has to be there."""
+"""The schemas of the store in a database: installing them, checking them, and rights of roles."""
