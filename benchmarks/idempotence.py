@@ -21,9 +21,9 @@ from reservation import (
     Context,
     MessageIdInEvents,
     MessageStore,
+    PositionInEvents,
     Processed,
     Revisions,
-    Sequence,
     StateBased,
     Write,
 )
@@ -102,8 +102,8 @@ WAYS: dict[str, Declare] = {
     "Processed()": lambda: _handled(Processed()),
     "Processed(key=…)": lambda: _handled(Processed(key="pay_id")),
     "MessageIdInEvents()": lambda: _handled(MessageIdInEvents()),
-    "Sequence()": lambda: _handled(Sequence()),
-    "Sequence(pseudo_events=True)": lambda: _handled(Sequence(pseudo_events=True)),
+    "PositionInEvents()": lambda: _handled(PositionInEvents()),
+    "PositionInEvents(pseudo_events=True)": lambda: _handled(PositionInEvents(pseudo_events=True)),
     "Revisions(source=None)": lambda: _handled(Revisions(source=None)),
     'StateBased("whole")': lambda: _handled(StateBased("whole")),
     'StateBased("delta")': lambda: _handled(StateBased("delta")),
@@ -112,7 +112,7 @@ WAYS: dict[str, Declare] = {
 }
 
 # Those that look at the events which came after a message.
-BY_EVENTS = ("MessageIdInEvents()", "Sequence()")
+BY_EVENTS = ("MessageIdInEvents()", "PositionInEvents()")
 
 
 @benchmark

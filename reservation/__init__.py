@@ -20,6 +20,9 @@ from reservation.store.schema.install import install
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
 
+# The former name of `PositionInEvents`.
+Sequence = PositionInEvents
+
 __all__ = [
     "NO_STREAM",
     "AsyncMessageStore",
@@ -36,6 +39,7 @@ __all__ = [
     "PseudoEvent",
     "ReservationError",
     "Revisions",
+    "Sequence",
     "StateBased",
     "StoredMessage",
     "Write",

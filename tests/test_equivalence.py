@@ -25,8 +25,8 @@ from reservation import (
     Component,
     MessageIdInEvents,
     MessageStore,
+    PositionInEvents,
     Processed,
-    Sequence,
     StateBased,
     Write,
 )
@@ -144,10 +144,10 @@ WAYS = {
     "states, deltas": Way(lambda: purse(StateBased("delta"))),
     "states, shared": Way(lambda: purse(StateBased("whole")), twice=False),
     "initiate": OPENING,
-    "sequence": Way(lambda: purse(Sequence(pseudo_events=True))),
+    "sequence": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
     "reservation": Way(copied, by_key, twice=False),
     "reservation, message id": Way(lambda: copied(MessageIdInEvents()), by_key),
-    "reservation, sequence": Way(lambda: copied(Sequence(pseudo_events=True)), by_key),
+    "reservation, sequence": Way(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
     "one category": Way(within, by_key, twice=False),
     "one category, message id": Way(lambda: within(MessageIdInEvents()), by_key),
 }

@@ -12,9 +12,9 @@ from reservation import (
     Component,
     MessageIdInEvents,
     MessageStore,
+    PositionInEvents,
     Processed,
     Revisions,
-    Sequence,
     StateBased,
 )
 from reservation.errors import PositionLostError
@@ -68,11 +68,11 @@ WAYS = {
     "states": Way(lambda: purse(StateBased("whole"))),
     "states, deltas": Way(lambda: purse(StateBased("delta"))),
     "states, shared": Way(lambda: purse(StateBased("whole")), shared=True),
-    "sequence": Way(lambda: purse(Sequence())),
-    "sequence, pseudo events": Way(lambda: purse(Sequence(pseudo_events=True))),
+    "sequence": Way(lambda: purse(PositionInEvents())),
+    "sequence, pseudo events": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
     "initiate": Way(opened, (open_(), B, open_()), ("Opened", "Deposited")),
     "reservation": Way(copied, **REISSUED, shared=True),
-    "reservation, sequence": Way(lambda: copied(Sequence()), **REISSUED),
+    "reservation, sequence": Way(lambda: copied(PositionInEvents()), **REISSUED),
     "reservation, message id": Way(lambda: copied(MessageIdInEvents()), **REISSUED),
     "one category": Way(within, **REISSUED, shared=True),
     "one category, message id": Way(lambda: within(MessageIdInEvents()), **REISSUED),
@@ -196,8 +196,8 @@ BLIND = {
     "processed": Way(lambda: purse(Blind(Processed()))),
     "message id": Way(lambda: purse(Blind(MessageIdInEvents()))),
     "revisions": Way(lambda: revised(Blind(Revisions())), LATE, ("Deposited",)),
-    "sequence": Way(lambda: purse(Blind(Sequence()))),
-    "sequence, pseudo events": Way(lambda: purse(Blind(Sequence(pseudo_events=True)))),
+    "sequence": Way(lambda: purse(Blind(PositionInEvents()))),
+    "sequence, pseudo events": Way(lambda: purse(Blind(PositionInEvents(pseudo_events=True)))),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from bank.messages import Deposit, Withdraw
 from consumers.batch.batch import Batch
 from consumers.group.positions import HeldPartition, Positions
-from reservation import Component, MessageIdInEvents, MessageStore, Metadata, Sequence
+from reservation import Component, MessageIdInEvents, MessageStore, Metadata, PositionInEvents
 from reservation.errors import (
     DeclarationError,
     IdempotenceKeyError,
@@ -301,7 +301,7 @@ def test_a_transaction_for_each_message(connection, store):
 @KINDS
 def test_with_a_sequence_in_the_events(connection, store, make):
     """Copies and commands share the category, and so its order."""
-    component = make(Sequence(pseudo_events=True))
+    component = make(PositionInEvents(pseudo_events=True))
     store.write([deposit("d1"), withdraw("w1", "999"), deposit("d2")], PURSE)
     drained(connection, component)
     redeliver(connection)

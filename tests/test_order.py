@@ -14,7 +14,7 @@ from consumers.group.positions import HeldPartition, Positions
 from consumers.handling.blocking import FailurePolicy
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
-from reservation import Component, Metadata, Sequence, follow
+from reservation import Component, Metadata, PositionInEvents, follow
 from reservation.errors import GroupError, IdempotenceKeyError
 from reservation.maintenance.entity_order import check_order
 from tests.bank import batch, claim, session
@@ -169,7 +169,7 @@ def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its
     """It is a dead letter that says so; one in that partition is handled."""
     store.write(deposit("d1"), "purse:command-random")
     store.write(deposit("d2", account="9"), "purse:command-9+anything")
-    result = in_partitions(connection, purse(Sequence()), 2)
+    result = in_partitions(connection, purse(PositionInEvents()), 2)
     assert result.counts == {"dead": 1, "handled": 1}
     (letter,) = result.letters
     assert letter.failure.reason == "key"
@@ -185,7 +185,7 @@ def test_nor_is_it_by_a_handler_that_asks_for_the_sequence(connection, store):
     assert effects(store) == []
 
 
-@pytest.mark.parametrize("once", [None, Sequence()])
+@pytest.mark.parametrize("once", [None, PositionInEvents()])
 def test_with_one_partition_the_order_is_that_of_the_category(connection, store, once):
     """Wherever the senders write."""
     for n in range(3):
@@ -252,7 +252,7 @@ def test_what_was_left_behind_by_several_partitions_is_not_lost_by_its_sequence(
     connection, store, limit
 ):
     """The entity has seen a later message; what comes after those is in order again."""
-    carried = Carried(connection, store, Sequence())
+    carried = Carried(connection, store, PositionInEvents())
     handled, letters = carried.run(limit)
     assert handled == {"dead": 1, "handled": 1}
     assert [str(one.message.stream_name) for one in letters] == ["purseTransaction-d0"]
@@ -267,7 +267,7 @@ def test_nor_by_a_handler_that_asks_for_the_sequence_then(connection, store):
         carried.run(1)
 
 
-@pytest.mark.parametrize("once", [None, Sequence()])
+@pytest.mark.parametrize("once", [None, PositionInEvents()])
 def test_nor_is_it_when_its_letter_is_handled_again(connection, store, once):
     """However many partitions there were since; nothing of its entity has waited for it."""
     key_error = {1: (Failure(Reason.KEY, "it asked for the sequence"), 1)}
@@ -292,7 +292,7 @@ def test_nor_if_it_was_parked_before_it_was_handled(connection, store):
 
 def test_a_letter_that_its_entity_waited_for_is_handled_again(connection, store):
     """Its stream says nothing of the entity, but one partition has kept the order."""
-    component = purse(Sequence())
+    component = purse(PositionInEvents())
     component.reserve(Deposit, into=RESERVED, key="deposit_id")
     for n in range(2):
         store.write(deposit(f"d{n}"), f"{RESERVED}-d{n}")

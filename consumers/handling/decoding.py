@@ -26,8 +26,7 @@ from reservation.errors import (
     UnknownTypeError,
     told,
 )
-from reservation.idempotence.in_events.position import PositionInEvents as BySequence
-from reservation.idempotence.in_events.position import in_order
+from reservation.idempotence.in_events.position import PositionInEvents, in_order
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT
@@ -120,7 +119,7 @@ class Decoding:
         unordered = (
             message.global_position <= self._unordered_until or self._letters is not None
         ) and self._is_unordered(message, entity_stream)
-        if unordered and isinstance(component.strategies.get(message.type), BySequence):
+        if unordered and isinstance(component.strategies.get(message.type), PositionInEvents):
             raise out_of_order(message, entity_stream)
         return Decoded(message, command, entity_stream, unordered=unordered)
 

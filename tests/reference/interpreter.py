@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from reservation import Sequence, StateBased
+from reservation import PositionInEvents, StateBased
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.stream_name import category
 from reservation.serialization import codec
@@ -145,6 +145,8 @@ class Interpreter:
         self.rows += given.rows
         if isinstance(once, StateBased):
             self.states[stream] = codec.encode(entity)
-        if line and (not isinstance(once, Sequence) or stream in [name for _, name, *_ in writes]):
+        if line and (
+            not isinstance(once, PositionInEvents) or stream in [name for _, name, *_ in writes]
+        ):
             self.memory[line] = value
         return "handled"
