@@ -4,6 +4,8 @@
 130 it was interrupted from the keyboard.
 """
 
+import signal
+import sys
 import traceback
 from typing import Any
 
@@ -76,3 +78,8 @@ debug_option = click.option(
     callback=_set_debug,
     help="Show the traceback of an error.",
 )
+
+
+def exit_on_sigterm() -> None:
+    """Let SIGTERM end the process as an exception does, so that everything opened is closed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

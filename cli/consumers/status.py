@@ -12,10 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.common.errors import debug_option
+from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
-from cli.common.termination import clear_away_on_sigterm
 from consumers.group.status import Lag, PartitionStatus, Status, read_status
 from consumers.group.stored_positions import Holder
 from consumers.runtime.backoff import Backoff
@@ -90,7 +89,7 @@ def _watch(
 
     A database that goes away meanwhile is waited for: that is when somebody watches.
     """
-    clear_away_on_sigterm()
+    exit_on_sigterm()
     seen = _look(database_url, component)
     backoff = Backoff()
     try:

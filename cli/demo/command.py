@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.common.embedded import start_embedded
-from cli.common.errors import NOT_IN_ORDER, debug_option
+from cli.common.errors import NOT_IN_ORDER, debug_option, exit_on_sigterm
 from cli.common.extras import require_extras
-from cli.common.termination import clear_away_on_sigterm
 from cli.demo.consumers import ConsumerProcesses
 from cli.demo.course import Course
 from cli.demo.examples import examples_folder
@@ -55,7 +54,7 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
     started = time.monotonic()
     require_extras("spark", "embedded")
     require_java()
-    clear_away_on_sigterm()
+    exit_on_sigterm()
     console = Console(stderr=as_json_)
     app_dir = examples_folder()
     component = load_component(APP, app_dir)

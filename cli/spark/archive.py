@@ -10,10 +10,9 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from cli.common.errors import NOT_IN_ORDER, debug_option
+from cli.common.errors import NOT_IN_ORDER, debug_option, exit_on_sigterm
 from cli.common.extras import require_extras
 from cli.common.options import app_options, database_option, json_option, spark_options
-from cli.common.termination import clear_away_on_sigterm
 from cli.spark.progress import progress
 from cli.store.prune import AgeType
 from reservation.app_path import load_component
@@ -106,7 +105,7 @@ def archive(
       reservation reconcile bank:account --archive /var/lib/reservation/archive
     """
     require_extras("spark", *(["connect"] if remote else []))
-    clear_away_on_sigterm()
+    exit_on_sigterm()
     run = Run(
         load_component(app, app_dir),
         app,

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from cli.common.errors import NOT_IN_ORDER, debug_option
+from cli.common.errors import NOT_IN_ORDER, debug_option, exit_on_sigterm
 from cli.common.extras import require_extras
 from cli.common.options import app_options, database_option, json_option, spark_options
-from cli.common.termination import clear_away_on_sigterm
 from cli.spark.progress import progress
 from reservation.app_path import load_component
 from spark_jobs.common.result import VIOLATIONS
@@ -187,7 +186,7 @@ def reconcile(
     if verify and state is None:
         raise click.UsageError("--verify compares what --state keeps; name its folder with --state")
     require_extras("spark", *(["connect"] if remote else []))
-    clear_away_on_sigterm()
+    exit_on_sigterm()
     checked = thresholds.parse(fail_on)
     if warn:
         checked += thresholds.parse(warn, failing=False)
