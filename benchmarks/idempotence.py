@@ -65,7 +65,7 @@ class Balance:
 Declare = Callable[[], Component]
 
 
-def _handled(once: Strategy | StateBased | None = None) -> Component:
+def _handled(once: Strategy | None = None) -> Component:
     """Declare a component whose handler is idempotent in one way, or in none."""
     account = Component("account", entity=Balance, id="account_id")
 

@@ -28,8 +28,7 @@ from reservation.handlers.declaration_checks import (
 )
 from reservation.idempotence.key import KeyFunction, fields_of, key_fields, key_part
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.state_based.strategy import StateBased, check_state
-from reservation.idempotence.strategy import Strategy
+from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages import stream_name
 from reservation.messages.registry import MessageTypes
 from reservation.serialization.codec import camel_case
@@ -111,9 +110,8 @@ class Component:
         self.initiations: dict[str, Initiation] = {}
         self.reservations: dict[str, Reservation] = {}
         self.handlers: dict[str, Handler] = {}
-        self.alone: set[str] = set()
+        self.own_transaction: set[str] = set()
         self.strategies: dict[str, Strategy] = {}
-        self.state_based: dict[str, StateBased] = {}
         self.ignored: set[str] = set()
 
     def initiate(
@@ -139,7 +137,7 @@ class Component:
                 that there is, or the function cannot be its handler.
         """
         check_class(self.name, "initiate", command, "Open")
-        alone = check_transaction(self.name, command, transaction)
+        own_transaction = check_transaction(self.name, command, transaction)
 
         def declare(handler: F) -> F:
             name = self._command(command)
@@ -148,8 +146,8 @@ class Component:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = fields_of(command, volatile)
             self.initiations[name] = Initiation(command, handler, fields)
-            if alone:
-                self.alone.add(name)
+            if own_transaction:
+                self.own_transaction.add(name)
             return handler
 
         return declare
@@ -220,7 +218,7 @@ class Component:
         command: type,
         *,
         transaction: Transaction = "batch",
-        once: Strategy | StateBased | None = None,
+        once: Strategy | None = None,
     ) -> Callable[[F], F]:
         """Declare the decorated function as the handler of a command.
 
@@ -233,8 +231,8 @@ class Component:
             transaction: "batch" lets what the handler brings about commit with that of the other
                 messages of its batch; "message" gives it a transaction of its own, which takes a
                 commit for each message.
-            once: how it is told that a message is there again; None leaves that to the handler, or
-                to `reserve`.
+            once: how a repeated message is recognized; None leaves that to the handler, or to
+                `reserve`.
 
         Raises:
             DeclarationError: the command is declared twice, lacks a field, or the transaction is
@@ -242,12 +240,10 @@ class Component:
                 the component's entity can not be kept as it asks for.
         """
         check_class(self.name, "handle", command, "Withdraw")
-        check_once(self.name, command, once, [StateBased])
-        alone = check_transaction(self.name, command, transaction)
-        if isinstance(once, StateBased):
-            check_state(self.name, self.entity)
-        elif once is not None:
-            once.declare(command)
+        check_once(self.name, command, once)
+        own_transaction = check_transaction(self.name, command, transaction)
+        if once is not None:
+            once.declare(self.name, command, self.entity)
 
         def declare(handler: F) -> F:
             name = self.types.add(command)
@@ -256,11 +252,9 @@ class Component:
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             self.handlers[name] = handler
-            if alone:
-                self.alone.add(name)
-            if isinstance(once, StateBased):
-                self.state_based[name] = once
-            elif once is not None:
+            if own_transaction:
+                self.own_transaction.add(name)
+            if once is not None:
                 self.strategies[name] = once
             return handler
 
@@ -310,9 +304,14 @@ class Component:
         return frozenset(name for name, one in self.reservations.items() if one.into is None)
 
     @property
+    def two_phase(self) -> dict[str, TwoPhaseStrategy]:
+        """The two-phase strategies, by the types of the commands they are declared for."""
+        return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
+
+    @property
     def state_window(self) -> timedelta | None:
         """How long versions of states are kept: the longest window of any; None for ever."""
-        windows = [one.window for one in self.state_based.values()]
+        windows = [strategy.window for strategy in self.two_phase.values()]
         known = [window for window in windows if window is not None]
         return max(known) if known and len(known) == len(windows) else None
 

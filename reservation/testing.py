@@ -80,7 +80,7 @@ def check_deterministic(
         state = component.entity()
     message = message or _stored(component, command)
     (first, one), (second, other) = (_handle(component, command, state, message) for _ in range(2))
-    if name in component.state_based:
+    if name in component.two_phase:
         _compare_states(name, first.state, second.state)
     if len(one) != len(other):
         raise NotDeterministicError(
@@ -125,7 +125,7 @@ def _handle(
     else:
         returned = component.handlers[name](command, state, context)
     events = events_of(returned, message, component.commands, starts=initiation is not None)
-    if name in component.state_based:
+    if name in component.two_phase:
         rows = outputs(message, entity_stream, events, context.writes)
         encode_state(state, message)
     else:

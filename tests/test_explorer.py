@@ -18,6 +18,7 @@ from reservation import (
     StateBased,
 )
 from reservation.errors import PositionLostError
+from reservation.idempotence.strategy import Strategy
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from tests.controls import deposit, open_, withdraw
 from tests.explorer import Explorer, Violation
@@ -178,13 +179,13 @@ def test_what_had_no_effect_and_has_one_later_is_found(database_url, name):
 
 
 @dataclass(frozen=True)
-class Blind:
+class Blind(Strategy):
     """A strategy that keeps what it always keeps, and lets everything through."""
 
     strategy: Any
 
-    def declare(self, command: type) -> None:
-        self.strategy.declare(command)
+    def declare(self, component: str, command: type, entity: type | None) -> None:
+        self.strategy.declare(component, command, entity)
 
     def begin(self, *given: Any) -> Any:
         check = self.strategy.begin(*given)

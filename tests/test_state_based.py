@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
+from consumers.batch import effects
 from consumers.batch.batch_size import BatchSize
 from consumers.dead_letters import administration
 from consumers.dead_letters.administration import Selection
@@ -30,11 +31,11 @@ from reservation.errors import (
     MessageError,
     MessageIdConflictError,
 )
+from reservation.idempotence.state_based.check import MOST_DELTAS
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
 from reservation.idempotence.state_based.delta import apply, difference
 from reservation.idempotence.state_based.outputs import from_text, to_text
 from reservation.idempotence.state_based.states import States, Version
-from reservation.idempotence.state_based.strategy import MOST_DELTAS
 from reservation.maintenance.pruning import Pruned, prune_states
 from reservation.messages.message import followed_id
 from reservation.postgres.arrays import IntArray, TextArray
@@ -127,14 +128,15 @@ def redeliver(connection, position=0):
 
 def crash_between(connection, component):
     """Handle what there is up to where the states are stored and nothing is published."""
-    one = batch(connection, COMMANDS, component)
+    claimed = batch(connection, COMMANDS, component)
 
     def crash(*_, **__):
         raise Crash
 
-    one._batch._effects._handling.states.publish = crash
-    with pytest.raises(Crash):
-        one.run(100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(effects, "_publish", crash)
+        with pytest.raises(Crash):
+            claimed.run(100)
 
 
 def age(connection, days=30):
@@ -501,7 +503,7 @@ class Wave:
     [
         (None, "the entity is None;"),
         (Counter, "the entity is Counter"),
-        (Wave, "Wave can not be kept as a state"),
+        (Wave, "Wave cannot be kept as a state"),
     ],
 )
 def test_a_state_is_a_dataclass_with_a_form_in_json(entity, told):
@@ -708,7 +710,7 @@ def test_what_was_removed_is_refused_as_expired(connection, store):
     clean_up_states(connection, DAY)
     for position in (0, 3):
         redeliver(connection, position)
-        with pytest.raises(ExpiredError, match="can not be known: versions of tally:state-1 up to"):
+        with pytest.raises(ExpiredError, match="cannot be known: versions of tally:state-1 up to"):
             batch(connection, COMMANDS, component).run(1)
     # The newest is there, and the state before it is not.
     redeliver(connection, 4)

@@ -97,7 +97,7 @@ class Batch:
         )
         self._dead_letters = DeadLetters(component.name, category)
         self._portions = BatchSize(
-            self._effects.alone, self._effects.in_two_steps if component.state_based else None
+            self._effects.alone, self._effects.is_two_phase if component.two_phase else None
         )
         self.settling = RetryTransaction(connection, self._effects, self._dead_letters)
         self._rules = server_rules(
@@ -184,9 +184,9 @@ class Batch:
                     return self._dead_letters.record(connection, decisions.letters)
                 return ()
 
-            if decisions.to_publish is None:
+            if decisions.pending is None:
                 blocked = finish()
-        if decisions.to_publish is not None:  # now that the states are committed
+        if decisions.pending is not None:  # now that the states are committed
             with transaction(connection, lambda: messages):
                 blocked = finish()
         positions.moved(part, to)

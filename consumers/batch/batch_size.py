@@ -18,17 +18,17 @@ class BatchSize:
     def __init__(
         self,
         alone: Collection[str],
-        in_two_steps: Callable[[StoredMessage], bool] | None = None,
+        is_two_phase: Callable[[StoredMessage], bool] | None = None,
     ) -> None:
         """Begin with as much as may be read.
 
         Args:
             alone: the types of messages that need a transaction of their own.
-            in_two_steps: tells messages that share theirs with each other only; None if there are
+            is_two_phase: tells messages that share theirs with each other only; None if there are
                 none.
         """
         self._alone = alone
-        self._in_two_steps = in_two_steps
+        self._is_two_phase = is_two_phase
         self._most: int | None = None
 
     def limit(self, limit: int) -> int:
@@ -37,7 +37,7 @@ class BatchSize:
 
     def cut(self, messages: Sequence[StoredMessage]) -> int:
         """Return how many of the messages read, from the first on, make up a batch."""
-        two_steps = self._in_two_steps
+        two_steps = self._is_two_phase
         if not messages or not (self._alone or two_steps):
             return len(messages)
         first = two_steps is not None and two_steps(messages[0])

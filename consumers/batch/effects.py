@@ -13,6 +13,7 @@ from consumers.handling.blocking import FailurePolicy
 from consumers.handling.decisions import Decisions
 from consumers.handling.handler_call import guarded
 from consumers.handling.handling import Handling
+from consumers.handling.two_phase import PendingOutputs
 from consumers.runtime.logs import Log
 from reservation.component import Component
 from reservation.errors import (
@@ -20,6 +21,7 @@ from reservation.errors import (
     HandlerError,
     MessageError,
     MessageIdConflictError,
+    RefusedError,
 )
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
 from reservation.messages.message import StoredMessage
@@ -78,9 +80,9 @@ class BatchEffects:
         """The types of messages whose states are committed before the rest of their effects."""
         return self._handling.stateful
 
-    def in_two_steps(self, message: StoredMessage) -> bool:
+    def is_two_phase(self, message: StoredMessage) -> bool:
         """Return whether a message is handled here, and its state is committed first."""
-        return self._handling.in_two_steps(message)
+        return self._handling.is_two_phase(message)
 
     def forget(self) -> None:
         """Forget what was decided, because it was not committed."""
@@ -94,8 +96,9 @@ class BatchEffects:
             written = [
                 component.name,
                 *component.reservation_categories,
-                *self._handling.states.categories,
             ]
+            for strategy in set(component.strategies.values()):
+                written += strategy.categories(component.name)
             if component.reserves_within:
                 written.append(component.command_category)
             store.lock_categories([*written, *self._wanted])
@@ -174,8 +177,8 @@ class BatchEffects:
             ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
                 was handled before; run the transaction again, carefully.
         """
-        if decisions.to_publish is not None:
-            self._handling.states.publish(decisions.to_publish, careful=careful)
+        if decisions.pending is not None:
+            _publish(store, decisions.pending, careful=careful)
             return
         try:
             with blamed(messages):
@@ -228,6 +231,25 @@ class BatchEffects:
         return frozenset(
             message.id for message, event, stream in first_events if stored.get(event) == stream
         )
+
+
+def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> None:
+    """Write the outputs of a two-phase strategy, and mark what they are of as published.
+
+    Raises:
+        MessageError: the store refuses an output.
+        MessageIdConflictError: an id of an output is in use; once more, carefully, that is a
+            MessageError.
+    """
+    try:
+        store.write_encoded(pending.rows)
+    except (RefusedError, MessageIdConflictError) as error:
+        if isinstance(error, MessageIdConflictError) and not careful:
+            raise
+        raise MessageError(
+            f"Cannot publish what follows {pending.check.described}: {error}"
+        ) from error
+    pending.check.publish()
 
 
 def _reserved_in(

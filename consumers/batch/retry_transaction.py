@@ -117,7 +117,7 @@ class RetryTransaction:
             def finish() -> RetryOutcome:
                 return self._finish(positions, letters, carry_out, decisions)
 
-            if decisions.to_publish is None:
+            if decisions.pending is None:
                 return finish()
         with transaction(self._connection, lambda: messages):  # now that the states are committed
             return finish()

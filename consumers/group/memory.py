@@ -12,7 +12,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.component import Component
-from reservation.idempotence.state_based.strategy import state_category
+from reservation.idempotence.state_based.states import state_category
 from reservation.messages.stream_name import ID_SEPARATOR
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Letter, conflict
-from consumers.handling.states import PendingOutputs
+from consumers.handling.two_phase import PendingOutputs
 from reservation.entity.projection import Loaded
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.strategy import Check, Strategy
@@ -31,7 +31,7 @@ class Decisions:
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: what the strategies of handlers found out about the batch.
         letters: the messages that are passed without having been dealt with.
-        to_publish: what follows states that have to be committed first, if there are such.
+        pending: what follows states that have to be committed first, if there are such.
     """
 
     writes: list[Row] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Decisions:
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
-    to_publish: PendingOutputs | None = None
+    pending: PendingOutputs | None = None
 
     def tell(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
         """Count what became of a command whose key was looked at."""
@@ -59,6 +59,6 @@ class Decisions:
         """The categories that are going to be written, each once."""
         categories = {category(row.stream_name) for row in self.writes}
         categories |= {category(name) for _, name in self.reservations}
-        if self.to_publish is not None:
-            categories.update(self.to_publish.categories)
+        if self.pending is not None:
+            categories.update(self.pending.categories)
         return list(categories)

@@ -26,7 +26,7 @@ from reservation.errors import (
     UnknownTypeError,
     told,
 )
-from reservation.idempotence.in_events.position import PositionInEvents, in_order
+from reservation.idempotence.in_events.position import in_order
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT
@@ -119,7 +119,8 @@ class Decoding:
         unordered = (
             message.global_position <= self._unordered_until or self._letters is not None
         ) and self._is_unordered(message, entity_stream)
-        if unordered and isinstance(component.strategies.get(message.type), PositionInEvents):
+        strategy = component.strategies.get(message.type) if unordered else None
+        if strategy is not None and strategy.needs_order:
             raise out_of_order(message, entity_stream)
         return Decoded(message, command, entity_stream, unordered=unordered)
 

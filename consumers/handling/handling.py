@@ -13,7 +13,7 @@ from consumers.handling.blocking import ALL_OR_NOTHING, Blocking, FailurePolicy
 from consumers.handling.decisions import Decisions
 from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.handler_call import call
-from consumers.handling.states import StateHandling
+from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.logs import Log
 from reservation.component import Component
 from reservation.context import Context
@@ -64,7 +64,7 @@ class Handling:
             component.projection,
             snapshots=component.snapshots(connection),
         )
-        self.states = StateHandling(connection, component, category, moves, log)
+        self.two_phase = TwoPhaseHandling(connection, component, category, moves, log)
         self._log = log
         self.decoding = Decoding(component, category)
 
@@ -73,14 +73,14 @@ class Handling:
         """The types of messages whose handlers have a transaction of their own."""
         component = self._component
         copied = set(component.reservations) - component.reserves_within if self._reserves else ()
-        return frozenset(component.alone.difference(component.ignored, copied))
+        return frozenset(component.own_transaction.difference(component.ignored, copied))
 
     @property
     def stateful(self) -> frozenset[str]:
         """The types of messages whose handlers have a state, stored before they publish."""
-        return frozenset(self._component.state_based).difference(self._component.ignored)
+        return frozenset(self._component.two_phase).difference(self._component.ignored)
 
-    def in_two_steps(self, message: StoredMessage) -> bool:
+    def is_two_phase(self, message: StoredMessage) -> bool:
         """Return whether a message's handler is called here and has a state.
 
         Of commands that are reserved within their category, only the copies are handled.
@@ -154,9 +154,9 @@ class Handling:
                 if triage.takes(message, whose(message, None if unplaced else one)):
                     continue
             decoded.append(one)
-        if decoded and self.in_two_steps(decoded[0].message):
-            decisions.to_publish = self.states.store([one.incoming for one in decoded])
-            decisions.counts.update(decisions.to_publish.counts)
+        if decoded and self.is_two_phase(decoded[0].message):
+            decisions.pending = self.two_phase.store([one.incoming for one in decoded])
+            decisions.counts.update(decisions.pending.counts)
             return decisions
         entity_streams = (one.entity_stream for one in decoded if not one.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
@@ -176,7 +176,7 @@ class Handling:
 
     def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
         """Give a message that was handled before, if a strategy is to remember it."""
-        if message.type in self._component.strategies and not self.in_two_steps(message):
+        if message.type in self._component.strategies and not self.is_two_phase(message):
             with contextlib.suppress(MessageError):
                 one = self.decoding.look(message, key_stream)
                 if one is not None and one.entity_stream is not None:
@@ -210,7 +210,7 @@ class Handling:
         of their states tell.
         """
         for message in messages:
-            if message.data is None or self.in_two_steps(message):
+            if message.data is None or self.is_two_phase(message):
                 continue
             try:
                 one = self.decoding.look(message, None)

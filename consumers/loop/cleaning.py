@@ -10,7 +10,7 @@ from consumers.runtime.logs import Log
 from reservation.component import Component
 from reservation.errors import LockTimeoutError, SerializationError
 from reservation.idempotence.state_based.clean_up import clean_up_states
-from reservation.idempotence.state_based.strategy import state_category
+from reservation.idempotence.state_based.states import state_category
 
 # Seconds from the end of one round through all streams to the beginning of the next.
 PAUSE = 60.0

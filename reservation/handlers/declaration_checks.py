@@ -276,26 +276,26 @@ def _leaves(hint: Any) -> Any:
         yield _NoneType if hint is None else hint
 
 
-def check_once(component: str, command: type, once: Any, strategies: Sequence[type]) -> None:
+def check_once(component: str, command: type, once: Any) -> None:
     """Make sure that `once` is a strategy.
 
     Args:
         component: the component's name.
         command: the command that it is declared for.
         once: what was given.
-        strategies: classes that count as such besides those that have the methods.
 
     Raises:
         DeclarationError: it is none.
     """
-    if once is None or isinstance(once, tuple(strategies)):
+    if once is None:
         return
     if isinstance(once, type):
         raise DeclarationError(
             f"{component}: once={once.__name__} of {command.__name__} is a class; write "
             f"once={once.__name__}()"
         )
-    if not all(callable(getattr(once, name, None)) for name in ("declare", "begin")):
+    methods = ("declare", "begin", "categories")
+    if not (all(callable(getattr(once, m, None)) for m in methods) and hasattr(once, "two_phase")):
         raise DeclarationError(
             f"{component}: once= of {command.__name__} is a {type(once).__name__}; give it a "
             f"strategy, such as Processed()"

@@ -35,9 +35,8 @@ from reservation.errors import (
     told,
 )
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
-from reservation.idempotence.strategy import Incoming
+from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages import stream_name
-from reservation.messages.metadata import Metadata
 from reservation.postgres.arrays import IntArray, TextArray, array_cursor
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -45,7 +44,7 @@ from reservation.postgres.queries import load_queries
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
 
 
-class Processed:
+class Processed(Strategy):
     """Discard messages whose id, or business key, was processed by this handler before.
 
     ``@account.handle(Deposit, once=Processed(key="deposit_id"))``. What was handled before that was
@@ -84,12 +83,13 @@ class Processed:
     def __hash__(self) -> int:
         return hash((self.key, self.keep))
 
-    def declare(self, command: type) -> None:
+    def declare(self, component: str, command: type, entity: type | None) -> None:
         """Make sure that a command has the key's fields.
 
         Raises:
             DeclarationError: it lacks one.
         """
+        del component, entity
         if isinstance(self.key, tuple):
             check_fields(command, self.key)
 
@@ -139,7 +139,7 @@ class _Rows:
         self.positions.append(message.global_position)
 
 
-class ProcessedCheck:
+class ProcessedCheck(Check):
     """What is known of the messages of one batch."""
 
     def __init__(
@@ -194,15 +194,6 @@ class ProcessedCheck:
         self._known.add((message.type, key))
         self._new.add(incoming, key)
         return False
-
-    def effects(
-        self,
-        incoming: Incoming,  # noqa: ARG002  none is changed
-        events: Sequence[object],
-        metadata: Metadata,
-    ) -> tuple[Sequence[object], Metadata]:
-        """Return the events as they are."""
-        return events, metadata
 
     def record(self) -> None:
         """Insert the keys of the messages that were handled, in one statement.

@@ -21,8 +21,7 @@ from psycopg import Connection
 
 from reservation.errors import IdempotenceKeyError, SerializationError
 from reservation.idempotence.key import check_fields, key_part
-from reservation.idempotence.strategy import Incoming
-from reservation.messages.metadata import Metadata
+from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.postgres.arrays import IntArray, TextArray, array_cursor
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -33,7 +32,7 @@ MAX_REVISION = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Revisions:
+class Revisions(Strategy):
     """Discard messages whose revision is not greater than the last of their entity and source.
 
     ``@account.handle(Deposit, once=Revisions())``
@@ -47,12 +46,13 @@ class Revisions:
     revision: str = "revision"
     source: str | None = "source"
 
-    def declare(self, command: type) -> None:
+    def declare(self, component: str, command: type, entity: type | None) -> None:
         """Make sure that a command has the fields.
 
         Raises:
             DeclarationError: it lacks one.
         """
+        del component, entity
         fields = [self.revision] if self.source is None else [self.revision, self.source]
         check_fields(command, fields)
 
@@ -95,7 +95,7 @@ class Revisions:
         )
 
 
-class RevisionCheck:
+class RevisionCheck(Check):
     """The last revisions of the entities of one batch."""
 
     def __init__(
@@ -124,15 +124,6 @@ class RevisionCheck:
             return True
         self._last[line] = revision
         return False
-
-    def effects(
-        self,
-        incoming: Incoming,  # noqa: ARG002  none is changed
-        events: Sequence[object],
-        metadata: Metadata,
-    ) -> tuple[Sequence[object], Metadata]:
-        """Return the events as they are."""
-        return events, metadata
 
     def record(self) -> None:
         """Raise the last revisions to what was handled, in one statement.

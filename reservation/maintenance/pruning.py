@@ -15,7 +15,7 @@ from psycopg import Connection, sql
 from reservation.component import Component
 from reservation.errors import LockTimeoutError
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
-from reservation.idempotence.state_based.strategy import state_category
+from reservation.idempotence.state_based.states import state_category
 from reservation.postgres.arrays import IntArray, TextArray, array_cursor
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries

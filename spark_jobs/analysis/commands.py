@@ -69,7 +69,7 @@ class CommandsJob:
 
         Only what leaves pseudo events may let another one start it.
         """
-        return not self.component.strategies
+        return all(once.two_phase for once in self.component.strategies.values())
 
     def rows(self, read: Read) -> DataFrame:
         """Return commands and reservations, grouped by key.

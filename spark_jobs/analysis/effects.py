@@ -14,8 +14,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.idempotence.processed import Processed
-from reservation.idempotence.revision import Revisions
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.fingerprints import Numbering
 from spark_jobs.analysis.judging import Counts, Read, found, number_of
@@ -173,13 +171,8 @@ class EffectsJob:
     @property
     def silent_types(self) -> list[str]:
         """The types of commands whose handling may leave nothing in the log."""
-        component = self.component
-        silent = [
-            type_
-            for type_, once in component.strategies.items()
-            if isinstance(once, (Processed, Revisions))
-        ]
-        return sorted([*silent, *component.state_based])
+        strategies = self.component.strategies
+        return sorted(type_ for type_, once in strategies.items() if not once.leaves_trace)
 
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every reserved command its verdict, and every event that should not be there."""

@@ -114,7 +114,7 @@ class Interpreter:
         if initiation and started:
             cause = started[0].metadata.causation_message_global_position or 0
             return compare(m, self.log[cause - 1], initiation)
-        once = component.strategies.get(m.type) or component.state_based.get(m.type)
+        once = component.strategies.get(m.type)
         line, value = known_by(once, of, m, command, stream)
         if value < 0:
             raise Failed("key")

@@ -17,20 +17,22 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.idempotence.in_events.event_causes import causes, with_local
-from reservation.idempotence.strategy import Check, Incoming
+from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import PseudoEvent
 
 
 @dataclass(frozen=True, slots=True)
-class MessageIdInEvents:
+class MessageIdInEvents(Strategy):
     """Knows a message again by its id, which the events that it brought about carry.
 
     ``@account.handle(Deposit, once=MessageIdInEvents())``
     """
 
-    def declare(self, command: type) -> None:
-        """Accept every command."""
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether handled messages are recognized by the log: they are."""
+        return True
 
     def begin(
         self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
@@ -41,7 +43,7 @@ class MessageIdInEvents:
         return _EventIds({(one.stream_name, one.message_id) for one in found if one.message_id})
 
 
-class _EventIds:
+class _EventIds(Check):
     """The ids that the events of each entity carry."""
 
     def __init__(self, known: set[tuple[str, str]]) -> None:
@@ -57,6 +59,3 @@ class _EventIds:
         """Let the events carry the message's id; there is one at least."""
         self._known.add((incoming.entity_stream, incoming.message.id))
         return events or [PseudoEvent()], with_local(metadata, "messageId", incoming.message.id)
-
-    def record(self) -> None:
-        """Do nothing: the events are the record."""

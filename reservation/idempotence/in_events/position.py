@@ -24,7 +24,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation.idempotence.in_events.event_causes import causes, with_local
-from reservation.idempotence.strategy import Check, Incoming
+from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.pseudo_event import PseudoEvent
@@ -37,7 +37,7 @@ def in_order(message: StoredMessage, entity_stream: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionInEvents:
+class PositionInEvents(Strategy):
     """Knows a message again by its global position, which the events it brought about carry.
 
     ``@account.handle(Deposit, once=PositionInEvents())``
@@ -49,8 +49,15 @@ class PositionInEvents:
 
     pseudo_events: bool = False
 
-    def declare(self, command: type) -> None:
-        """Accept every command."""
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether handled messages are recognized by the log: they are."""
+        return True
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether a message is refused that may be out of the order of its entity: it is."""
+        return True
 
     def begin(
         self,
@@ -68,7 +75,7 @@ class PositionInEvents:
         return _HighestPositions(highest, pseudo_events=self.pseudo_events)
 
 
-class _HighestPositions:
+class _HighestPositions(Check):
     """The highest global position that each entity has seen of one category."""
 
     def __init__(self, highest: dict[str, int], *, pseudo_events: bool) -> None:
@@ -89,6 +96,3 @@ class _HighestPositions:
         if events:
             self._highest[incoming.entity_stream] = sequence
         return events, with_local(metadata, "sequence", sequence)
-
-    def record(self) -> None:
-        """Do nothing: the events are the record."""

@@ -16,11 +16,27 @@ from psycopg import errors as pg
 
 from reservation.errors import ExpectedVersionError
 from reservation.idempotence.state_based.delta import apply
+from reservation.messages import stream_name
 from reservation.postgres.arrays import IntArray, TextArray, UuidArray, array_cursor
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 QUERIES = load_queries("reservation.idempotence.state_based")
+
+
+def state_category(component: str) -> str:
+    """Return the category of a component's states: ``range:state`` for ``range``."""
+    return f"{component}{stream_name.TYPE_SEPARATOR}state"
+
+
+def state_stream(entity_stream: str) -> str:
+    """Return the stream of an entity's states: ``range:state-1`` for ``range-1``.
+
+    Raises:
+        StreamNameError: the name is longer than an index takes.
+    """
+    category = stream_name.category(entity_stream)
+    return stream_name.check(state_category(category) + entity_stream[len(category) :])
 
 
 @dataclass(frozen=True, slots=True)

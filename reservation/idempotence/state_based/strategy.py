@@ -16,22 +16,24 @@ but to its state and its outputs is done at every handling.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from psycopg import Connection
 
 from reservation.errors import DeclarationError
-from reservation.messages import stream_name
+from reservation.idempotence.state_based.check import StateCheck
+from reservation.idempotence.state_based.states import state_category
+from reservation.idempotence.strategy import Incoming, TwoPhaseStrategy
 from reservation.serialization import codec
 
 Form = Literal["whole", "delta"]
 
-# Versions that may build on one that holds the whole state, so that none takes long to build.
-MOST_DELTAS = 50
-
 
 @dataclass(frozen=True, slots=True)
-class StateBased:
+class StateBased(TwoPhaseStrategy):
     """Declares that a handler changes a state of which every version is kept.
 
     ``@component.handle(FireAt, once=StateBased())`` calls ``handler(command, state, context)``,
@@ -41,7 +43,7 @@ class StateBased:
     Attributes:
         state: what a version holds: the "whole" state, or as a "delta" the fields that changed,
             with the whole every 50 versions.
-        window: how long versions are kept at least, so that a message that comes again is known;
+        window: how long versions are kept at least, so that a repeated message is recognized;
             None keeps them for ever.
     """
 
@@ -56,37 +58,47 @@ class StateBased:
         if self.window is not None and self.window <= timedelta(0):
             raise DeclarationError(f"The window of StateBased is longer than 0, not {self.window}")
 
+    @property
+    def two_phase(self) -> bool:
+        """Whether this is a two-phase strategy: it is."""
+        return True
 
-def state_category(component: str) -> str:
-    """Return the category of a component's states: ``range:state`` for ``range``."""
-    return f"{component}{stream_name.TYPE_SEPARATOR}state"
+    @property
+    def as_delta(self) -> bool:
+        """Whether versions need hold only the fields that changed."""
+        return self.state == "delta"
 
+    def categories(self, consumer: str) -> Sequence[str]:
+        """Return the category of the component's states."""
+        return [state_category(consumer)]
 
-def state_stream(entity_stream: str) -> str:
-    """Return the stream of an entity's states: ``range:state-1`` for ``range-1``.
+    def declare(self, component: str, command: type, entity: type | None) -> None:
+        """Make sure that the component's entity can be kept as a state.
 
-    Raises:
-        StreamNameError: the name is longer than an index takes.
-    """
-    category = stream_name.category(entity_stream)
-    return stream_name.check(state_category(category) + entity_stream[len(category) :])
+        Raises:
+            DeclarationError: there is none, or it is no dataclass or has no form in JSON.
+        """
+        del command
+        if entity is None or not dataclasses.is_dataclass(entity):
+            name = "None" if entity is None else entity.__name__
+            raise DeclarationError(
+                f"{component}: StateBased keeps a dataclass, and the entity is {name}; decorate it "
+                f"with @dataclass, or choose another strategy"
+            )
+        try:
+            codec.encode(entity())
+        except Exception as error:
+            raise DeclarationError(
+                f"{component}: {entity.__name__} cannot be kept as a state: {codec.explain(error)}"
+            ) from error
 
+    def begin(
+        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
+    ) -> StateCheck:
+        """Look for the messages among the stored versions, in two statements.
 
-def check_state(component: str, entity: type | None) -> None:
-    """Make sure that a component's entity can be kept as a state.
-
-    Raises:
-        DeclarationError: it has none, or one that is no dataclass or has no form in JSON.
-    """
-    if entity is None or not dataclasses.is_dataclass(entity):
-        name = "None" if entity is None else entity.__name__
-        raise DeclarationError(
-            f"{component}: StateBased keeps a dataclass, and the entity is {name}; decorate it "
-            f"with @dataclass, or choose another way to be idempotent"
-        )
-    try:
-        codec.encode(entity())
-    except Exception as error:
-        raise DeclarationError(
-            f"{component}: {entity.__name__} can not be kept as a state: {codec.explain(error)}"
-        ) from error
+        Raises:
+            IdempotenceKeyError: the stream of a message's state would have too long a name.
+        """
+        del consumer  # the entity's stream tells one component from another
+        return StateCheck(connection, category, batch)
