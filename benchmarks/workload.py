@@ -15,6 +15,7 @@ from bank.messages import Deposit, Deposited
 from benchmarks.harness import rate
 from consumers.batch.batch import Batch
 from consumers.group.membership import GroupShare, Membership
+from consumers.runtime.context import ConsumerContext
 from consumers.runtime.session import Session
 from reservation import Component, MessageStore, StateBased, Write, follow
 from reservation.idempotence.key import KeyFunction
@@ -89,7 +90,7 @@ def consumer(connection: Connection[Any], declared: Component, category: str) ->
     membership = Membership(session, declared.name, category, GroupShare(), structlog.get_logger())
     membership.join(connection)
     membership.turn(connection)
-    batch = Batch(connection, declared, category)
+    batch = Batch(ConsumerContext.of(connection, declared, category))
     return lambda: batch.run(membership.positions, CONSUMED).read
 
 

@@ -12,6 +12,7 @@ from consumers.batch.batch import Batch, BatchResult
 from consumers.group.membership import GroupShare, Membership
 from consumers.group.positions import Positions
 from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.runtime.context import ConsumerContext
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session
 from reservation import Component, MessageStore
@@ -21,11 +22,16 @@ RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]
 
 
+def new_batch(connection: Connection[Any], component: Component, category: str) -> Batch:
+    """Return what takes a category forward, with nothing claimed."""
+    return Batch(ConsumerContext.of(connection, component, category))
+
+
 class Claimed:
     """A category that was taken over from whoever held it, and what takes it forward."""
 
     def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
-        self._batch = Batch(connection, component, category)
+        self._batch = new_batch(connection, component, category)
         self.positions = claim(connection, component.name, category)
 
     def run(

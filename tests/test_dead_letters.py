@@ -10,7 +10,6 @@ import pytest
 from psycopg import Cursor
 from psycopg.types.json import Jsonb
 
-from consumers.batch.batch import Batch
 from consumers.dead_letters import administration
 from consumers.dead_letters.administration import LetterError, Selection
 from consumers.dead_letters.failure import Failure, Reason, digest_of
@@ -23,7 +22,7 @@ from reservation import Component, follow
 from reservation.errors import DeclarationError, PositionLostError
 from reservation.messages.message import followed_id
 from reservation.postgres.connection import connect
-from tests.bank import claim, drain, session
+from tests.bank import claim, drain, new_batch, session
 from tests.controls import deposit
 from tests.processes import PATIENCE, command_line, run_cli
 
@@ -192,7 +191,7 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
     counts = []
     monkeypatch.setattr(Counting, "counted", 0)
     positions = claim(connection, "till", CATEGORY)
-    batch = Batch(connection, till.component, CATEGORY)
+    batch = new_batch(connection, till.component, CATEGORY)
     for round_, accounts in enumerate(["1", "23456789"]):
         for account in accounts:
             till.send(store, f"{account}{round_}")
@@ -280,7 +279,7 @@ def test_a_discard_while_a_batch_parks_leaves_nothing_behind_that_nobody_handles
     till.failing = {"1a"}
     till.send(store, "1a")
     positions = claim(connection, "till", CATEGORY)
-    batch = Batch(connection, till.component, CATEGORY)
+    batch = new_batch(connection, till.component, CATEGORY)
     gone = (Failure(Reason.HANDLER, "it failed"), 3)
     dead = batch.run(positions, 1, policy=FailurePolicy(given_up={till.position("1a"): gone}))
     discard(connection, till.position("1a"))
@@ -317,7 +316,7 @@ def test_a_letter_that_is_discarded_while_it_is_retried_has_no_effect(
 
     till.before = somebody
     with pytest.raises(LettersChanged):
-        Batch(connection, till.component, CATEGORY).settling.settle(positions, letters)
+        new_batch(connection, till.component, CATEGORY).retry_transaction.run(positions, letters)
     assert till.paid(store) == []
     till.drain(database_url)
     assert till.paid(store) == ["1b"]
@@ -337,7 +336,7 @@ def test_a_partition_that_moved_takes_its_letters_along(connection, store, till,
     assert [one.entity for one in letters] == ["till-1"] * 2
     claim(connection, "till", CATEGORY)
     with pytest.raises(PositionLostError):
-        Batch(connection, till.component, CATEGORY).settling.settle(former, letters)
+        new_batch(connection, till.component, CATEGORY).retry_transaction.run(former, letters)
     assert till.paid(store) == []
     till.drain(database_url)
     assert till.paid(store) == ["1a", "1b"]

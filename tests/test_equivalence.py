@@ -32,6 +32,7 @@ from reservation import (
 )
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
 from reservation.postgres.error_translation import TO_BE_RETRIED
+from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
 from tests.idempotence import (
     copied,
@@ -225,7 +226,7 @@ class World:
             options="-clock_timeout=40ms -csynchronous_commit=off",
         )
         component = self.make()
-        batches = {one: Batch(connection, component, one) for one in self.categories}
+        batches = {one: new_batch(connection, component, one) for one in self.categories}
         return connection, name, batches
 
     def send(self, number: int, anew: bool) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from consumers.batch.batch import Batch
 from consumers.group.positions import HeldPartition, Positions
 from reservation import (
     Component,
@@ -20,6 +19,7 @@ from reservation import (
 from reservation.errors import PositionLostError
 from reservation.idempotence.strategy import Strategy
 from reservation.postgres.error_translation import TO_BE_RETRIED
+from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
 from tests.explorer import Explorer, Violation
 from tests.idempotence import (
@@ -91,7 +91,7 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
             [name, category],
         ).fetchall()
         positions = Positions(name, category, held=[HeldPartition(0, *rows[0])])
-        batch, lost = Batch(connection, component, category), False
+        batch, lost = new_batch(connection, component, category), False
         while True:
             try:
                 result = batch.run(positions, size, careful=lost)

@@ -18,6 +18,8 @@ from psycopg import conninfo
 from bank import account
 from cli.main import main
 from consumers.batch.batch import Batch
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.logs import Log
 from consumers.runtime.telemetry import BUCKETS, Telemetry
 from consumers.supervisor.health import Board
 from reservation.postgres.connection import connect
@@ -299,7 +301,9 @@ def test_each_message_that_is_handled_is_a_sign_of_life(connection, store):
     """So a batch may take as long as it takes."""
     store.write([open_("1"), open_("2"), open_("3")], STREAM)
     signs = Counter()
-    batch = Batch(connection, account, COMMANDS, lambda: signs.update(["one"]))
+    log = Log("account", COMMANDS)
+    context = ConsumerContext(connection, account, COMMANDS, log, lambda: signs.update(["one"]))
+    batch = Batch(context)
     assert batch.run(claim(connection, "account", COMMANDS), 100).read == 3
     assert signs["one"] == 3
 

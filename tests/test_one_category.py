@@ -7,7 +7,6 @@ from decimal import Decimal
 import pytest
 
 from bank.messages import Deposit, Withdraw
-from consumers.batch.batch import Batch
 from consumers.group.positions import HeldPartition, Positions
 from reservation import Component, MessageIdInEvents, MessageStore, Metadata, PositionInEvents
 from reservation.errors import (
@@ -18,7 +17,7 @@ from reservation.errors import (
 )
 from reservation.idempotence.server_keys import server_rules
 from reservation.postgres.connection import connect
-from tests.bank import batch, drain
+from tests.bank import batch, drain, new_batch
 from tests.controls import LATER, deposit, withdraw
 from tests.idempotence import PURSE, drained, effects, purse, redeliver
 
@@ -259,7 +258,7 @@ def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
     total = Counter()
     for partition in range(3):  # each alone to its end: what it reserves, it handles
         one, positions = (
-            Batch(connection, component, CATEGORY),
+            new_batch(connection, component, CATEGORY),
             Positions("purse", CATEGORY, 3, [HeldPartition(partition, 0, 1)]),
         )
         counts = Counter()

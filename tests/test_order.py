@@ -5,7 +5,6 @@ from types import MappingProxyType
 import pytest
 
 from bank.messages import Deposit, Deposited
-from consumers.batch.batch import Batch
 from consumers.dead_letters.failure import Failure, Reason
 from consumers.dead_letters.letters import DueLetter
 from consumers.group.administration import find_resting, make, plan_partitions
@@ -17,7 +16,7 @@ from consumers.runtime.stopping import Stop
 from reservation import Component, Metadata, PositionInEvents, follow
 from reservation.errors import GroupError, IdempotenceKeyError
 from reservation.maintenance.entity_order import check_order
-from tests.bank import batch, claim, session
+from tests.bank import batch, claim, new_batch, session
 from tests.controls import COMMANDS, TIME, deposit
 from tests.idempotence import counts, drained, effects, purse
 from tests.processes import Started, run_cli
@@ -160,7 +159,9 @@ def in_partitions(connection, component, messages):
     )
     held = [HeldPartition(0, 0, 1), HeldPartition(1, 0, 1)]
     positions = Positions(component.name, category, 2, held)
-    return Batch(connection, component, category).run(positions, messages, policy=FailurePolicy())
+    return new_batch(connection, component, category).run(
+        positions, messages, policy=FailurePolicy()
+    )
 
 
 def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its_sequence(
@@ -228,7 +229,7 @@ class Carried:
     def run(self, limit, given_up=MappingProxyType({}), blocked=frozenset()):
         """Read the category to its end, so many messages at once; give what became of them."""
         positions = claim(self.connection, "purse", RESERVED)
-        one = Batch(self.connection, self.component, RESERVED)
+        one = new_batch(self.connection, self.component, RESERVED)
         results = []
         while (result := one.run(positions, limit, policy=FailurePolicy(blocked, given_up))).moved:
             results.append(result)
@@ -244,7 +245,7 @@ def retry(connection, component, letter):
     ).fetchall()
     due = DueLetter(letter.message.global_position, letter.entity, 0, partition, letter.message)
     connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
-    Batch(connection, component, RESERVED).settling.settle(positions, [due])
+    new_batch(connection, component, RESERVED).retry_transaction.run(positions, [due])
 
 
 @pytest.mark.parametrize("limit", [1, 10])

@@ -10,22 +10,19 @@ found among the versions.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from psycopg import Connection
 
 from consumers.batch.batch_size import BatchSize
-from consumers.batch.blame import transaction
 from consumers.batch.effects import BatchEffects
 from consumers.batch.retry_transaction import RetryTransaction
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
 from consumers.group.positions import Positions
+from consumers.handling.blame import transaction
 from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
-from consumers.runtime.logs import Log
-from reservation.component import Component
+from consumers.handling.handling import Handling
+from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
@@ -69,44 +66,32 @@ class Batch:
     """How one consumer takes its category forward by a batch.
 
     Attributes:
-        settling: how it handles letters again.
+        retry_transaction: how it handles letters again.
     """
 
-    def __init__(
-        self,
-        connection: Connection[Any],
-        component: Component,
-        category: str,
-        moves: Callable[[], None] = lambda: None,
-        log: Log | None = None,
-    ) -> None:
+    def __init__(self, context: ConsumerContext) -> None:
         """Prepare.
 
         Args:
-            connection: not in a transaction.
-            component: whose handlers decide.
-            category: the category to take forward.
-            moves: called before each handler is, as a sign that the process is not stuck.
-            log: where it is told what a handler did wrong; None for one of its own.
+            context: the consumer; its connection is not in a transaction.
         """
-        self._connection = connection
-        self._component = component
-        self._category = category
-        self._effects = BatchEffects(
-            connection, component, category, moves, log or Log(component.name, category)
+        component = context.component
+        snapshots = component.snapshots(context.connection)
+        self._context = context
+        self._handling = Handling(context, snapshots)
+        self._effects = BatchEffects(context, snapshots)
+        self._dead_letters = DeadLetters(component.name, context.category)
+        needs = self._handling.needs
+        self._size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
+        self.retry_transaction = RetryTransaction(
+            context, self._handling, self._effects, self._dead_letters
         )
-        self._dead_letters = DeadLetters(component.name, category)
-        self._portions = BatchSize(
-            self._effects.alone, self._effects.is_two_phase if component.two_phase else None
-        )
-        self.settling = RetryTransaction(connection, self._effects, self._dead_letters)
-        self._rules = server_rules(
-            {
-                name: declared
-                for name, declared in component.reservations.items()
-                if name not in component.ignored
-            }
-        )
+        reservations = {
+            name: declared
+            for name, declared in component.reservations.items()
+            if name not in component.ignored
+        }
+        self._rules = server_rules(reservations if context.reserves else {})
 
     def run(
         self,
@@ -133,53 +118,56 @@ class Batch:
             PositionLostError: another process has taken over; nothing of the batch is written.
             ForeignPositionError: the position was taken in another log; nothing is written.
         """
-        self._effects.order(positions)
+        self._handling.order(positions)
         try:
             return self._run(positions, limit, careful, policy)
         except BaseException:
-            self._effects.forget()
+            self._handling.forget()
             raise
 
     @property
     def at_hand(self) -> Sequence[StoredMessage]:
         """The messages of the last batch, if it was not committed."""
-        return self._effects.at_hand
+        return self._handling.at_hand
 
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
         part = self._part(positions)
         if part is None:
             return None
-        messages, _ = self._read(MessageStore(self._connection), part, 1)
+        messages, _ = self._read(MessageStore(self._context.connection), part, 1)
         return messages[0] if messages else None
 
     def _run(
         self, positions: Positions, limit: int, careful: bool, policy: FailurePolicy
     ) -> BatchResult:
-        connection = self._connection
+        connection = self._context.connection
         blocked: Collection[str] = ()
         messages: Sequence[StoredMessage] = ()
         with transaction(connection, lambda: messages):
-            store = self._effects.store(careful)
+            store = MessageStore(connection)
+            if careful:
+                store.lock_categories(self._handling.categories)
             part = self._part(positions)
             if part is None:
                 return BatchResult(None, 0)
-            size = self._portions.limit(limit)
+            size = self._size.limit(limit)
             messages, key_streams = self._read(store, part, size)
             to = _end(part, messages, size)
             if to == part.after:
                 return BatchResult(part, to)
             # One that is given up is alone, and the component's code is not to look at it.
-            if not policy.given_up and (end := self._portions.cut(messages)) < len(messages):
+            if not policy.given_up and (end := self._size.cut(messages)) < len(messages):
                 messages, key_streams = messages[:end], key_streams[:end]
                 to = messages[-1].global_position
             last = messages[-1].id if messages and messages[-1].global_position == to else None
-            decisions = self._effects.decide(store, messages, key_streams, careful, policy)
+            decisions = self._handling.plan(
+                store, messages, key_streams, careful=careful, policy=policy
+            )
 
             def finish() -> Collection[str]:
                 positions.advance(connection, part, to, last)
-                store.lock_categories(decisions.categories)
-                self._effects.carry_out(store, decisions, messages, careful)
+                self._effects.apply(store, decisions, messages, careful=careful)
                 if decisions.letters:
                     return self._dead_letters.record(connection, decisions.letters)
                 return ()
@@ -190,7 +178,7 @@ class Batch:
             with transaction(connection, lambda: messages):
                 blocked = finish()
         positions.moved(part, to)
-        self._effects.at_hand = ()
+        self._handling.at_hand = ()
         return BatchResult(
             part,
             to,
@@ -211,16 +199,18 @@ class Batch:
         if part is None or part.partitions is None:
             return part
         with translated():
-            rows = self._connection.execute(_QUERIES["category_head"], [self._category]).fetchall()
+            rows = self._context.connection.execute(
+                _QUERIES["category_head"], [self._context.category]
+            ).fetchall()
         return part.up_to(max(rows[0][0], part.after))
 
     def _read(
         self, store: MessageStore, part: Partition, limit: int
     ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
         """Read a batch, and for each message the stream of its key, if the server took that."""
-        category = self._category
-        if category == self._component.command_category and self._rules != "[]":
-            return read_commands(self._connection, category, part, limit, self._rules)
+        category = self._context.category
+        if self._rules != "[]":
+            return read_commands(self._context.connection, category, part, limit, self._rules)
         messages = store.category_batch(category, part, limit)
         return messages, [None] * len(messages)
 

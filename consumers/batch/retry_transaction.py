@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from psycopg import Connection
-
-from consumers.batch.blame import transaction
 from consumers.batch.effects import BatchEffects
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter
 from consumers.group.positions import Positions
+from consumers.handling.blame import transaction
 from consumers.handling.blocking import ALL_OR_NOTHING
 from consumers.handling.decisions import Decisions
+from consumers.handling.handling import Handling
+from consumers.runtime.context import ConsumerContext
 from reservation.errors import DecodeError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
+from reservation.store.client import MessageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,29 @@ class RetryTransaction:
     """How one consumer handles letters of its category again."""
 
     def __init__(
-        self, connection: Connection[Any], effects: BatchEffects, dead_letters: DeadLetters
+        self,
+        context: ConsumerContext,
+        handling: Handling,
+        effects: BatchEffects,
+        dead_letters: DeadLetters,
     ) -> None:
         """Prepare.
 
         Args:
-            connection: not in a transaction.
-            effects: what the letters' messages bring about.
+            context: the consumer; its connection is not in a transaction.
+            handling: what decides on the letters' messages.
+            effects: what writes that.
             dead_letters: where the letters are.
         """
-        self._connection = connection
+        self._connection = context.connection
+        self._handling = handling
         self._effects = effects
         self._dead_letters = dead_letters
 
     @property
-    def alone(self) -> Collection[str]:
-        """The types of messages that are handled alone, or in two transactions."""
-        return {*self._effects.alone, *self._effects.stateful}
+    def never_in_sets(self) -> frozenset[str]:
+        """The types of messages that need a transaction of their own, or two."""
+        return self._handling.needs.own | self._handling.needs.two_phase
 
     def settle(
         self, positions: Positions, letters: Sequence[DueLetter], *, careful: bool = False
@@ -75,11 +81,13 @@ class RetryTransaction:
             ExpectedVersionError, MessageIdConflictError: as for `run`.
             PositionLostError: another process has taken over; nothing is written.
         """
-        self._effects.order(positions, {one.global_position: one.entity for one in letters})
+        self._handling.order(
+            positions, {letter.global_position: letter.entity for letter in letters}
+        )
         try:
             return self._settle(positions, letters, careful)
         except BaseException:
-            self._effects.forget()
+            self._handling.forget()
             raise
 
     def bury_again(
@@ -105,35 +113,33 @@ class RetryTransaction:
     ) -> RetryOutcome:
         messages = [_stored(letter) for letter in letters]
         with transaction(self._connection, lambda: messages):
-            store = self._effects.store(careful)
-            decisions = self._effects.decide(
-                store, messages, [None] * len(messages), careful, ALL_OR_NOTHING
+            store = MessageStore(self._connection)
+            if careful:
+                store.lock_categories(self._handling.categories)
+            decisions = self._handling.plan(
+                store, messages, [None] * len(messages), careful=careful, policy=ALL_OR_NOTHING
             )
 
-            def carry_out() -> None:
-                store.lock_categories(decisions.categories)
-                self._effects.carry_out(store, decisions, messages, careful)
-
-            def finish() -> RetryOutcome:
-                return self._finish(positions, letters, carry_out, decisions)
+            def write_effects() -> None:
+                self._effects.apply(store, decisions, messages, careful=careful)
 
             if decisions.pending is None:
-                return finish()
+                return self._finish(positions, letters, write_effects, decisions)
         with transaction(self._connection, lambda: messages):  # now that the states are committed
-            return finish()
+            return self._finish(positions, letters, write_effects, decisions)
 
     def _finish(
         self,
         positions: Positions,
         letters: Sequence[DueLetter],
-        carry_out: Callable[[], None],
+        write_effects: Callable[[], None],
         decisions: Decisions,
     ) -> RetryOutcome:
         """Write what was decided on letters, and what they are now."""
         connection, dead_letters = self._connection, self._dead_letters
         positions.hold(connection, {letter.partition for letter in letters})
         dead_letters.settle(connection, letters)
-        carry_out()
+        write_effects()
         conflicts = {one.message.global_position: one for one in decisions.letters}
         for letter in letters:
             found = conflicts.get(letter.global_position)
@@ -141,7 +147,7 @@ class RetryTransaction:
                 dead_letters.bury_again(connection, letter, found.failure, entity=None, attempts=1)
         entities = {letter.entity for letter in letters if letter.entity is not None}
         blocked = dead_letters.call_next(connection, entities)
-        self._effects.at_hand = ()
+        self._handling.at_hand = ()
         return RetryOutcome(
             handled=len(letters) - len(conflicts),
             conflicts=decisions.conflicts,

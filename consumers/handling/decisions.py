@@ -47,8 +47,8 @@ class Decisions:
     letters: list[Letter] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
-    def tell(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
-        """Count what became of a command whose key was looked at."""
+    def add_outcome(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
+        """Count what became of a command whose key was compared with the stored ones."""
         self.counts[outcome.value] += 1
         if outcome is Outcome.CONFLICT:
             self.conflicts.append((message, stream_name))

@@ -1,234 +1,252 @@
-"""Deciding what each message of a batch brings about; nothing here writes."""
+"""Deciding what each message of a batch brings about; nothing here writes to the log."""
 
 import contextlib
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from psycopg import Connection
+from psycopg import Rollback
 
 from consumers.dead_letters.failure import Reason
-from consumers.handling.blocking import ALL_OR_NOTHING, Blocking, FailurePolicy
+from consumers.group.positions import Positions
+from consumers.handling.blame import blamed
+from consumers.handling.blocking import Blocking, FailurePolicy
 from consumers.handling.decisions import Decisions
 from consumers.handling.decoding import Decoded, Decoding
-from consumers.handling.handler_call import call
+from consumers.handling.handler_call import call, guarded
+from consumers.handling.redelivery import further_before, handled_before
+from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.handling.two_phase import TwoPhaseHandling
-from consumers.runtime.logs import Log
-from reservation.component import Component
+from consumers.runtime.context import ConsumerContext
 from reservation.context import Context
 from reservation.entity.cache import EntityCache
 from reservation.entity.projection import Loaded
+from reservation.entity.snapshots import Snapshots
 from reservation.errors import HandlerError, MessageError, told
 from reservation.handlers.copying import copied
 from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.strategy import Incoming, Strategy
-from reservation.messages.message import StoredMessage, followed_id, printable
+from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.client import MessageStore
 from reservation.store.writing import Row
 
 
 class Handling:
-    """How one consumer of a component deals with the messages of its category.
+    """How one consumer of a component decides on the messages of its category.
 
     Attributes:
-        decoding: tells what its messages are for.
+        needs: what transactions the messages need.
+        at_hand: the messages that were decided on last, until they are committed; for a crash to
+            name them.
     """
 
-    def __init__(
-        self,
-        connection: Connection[Any],
-        component: Component,
-        category: str,
-        moves: Callable[[], None],
-        log: Log,
-    ) -> None:
-        """Prepare to deal with a category.
+    def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
+        """Prepare to decide.
 
         Args:
-            connection: that of the transactions that read and write the batches.
-            component: whose handlers decide.
-            category: the component's command category, or one of its reservation categories.
-            moves: called before each handler is, as a sign that the process is not stuck.
-            log: where it is told what a handler did wrong.
+            context: the consumer.
+            snapshots: those of the component's entities, None if it has none.
         """
-        self._connection = connection
-        self._moves = moves
+        component = context.component
+        self._context = context
         self._component = component
         self._commands = component.commands
-        self._category = category
-        self._reserves = category == component.command_category
+        self._decoding = Decoding(component, context.category)
         self._entities = EntityCache(
-            component.entity or _no_entity,
-            component.projection,
-            snapshots=component.snapshots(connection),
+            component.entity or _no_entity, component.projection, snapshots=snapshots
         )
-        self.two_phase = TwoPhaseHandling(connection, component, category, moves, log)
-        self._log = log
-        self.decoding = Decoding(component, category)
+        self._two_phase = TwoPhaseHandling(context)
+        self._last_categories: list[str] = []
+        self.needs = TransactionNeeds(component, context.category, self._decoding)
+        self.at_hand: Sequence[StoredMessage] = ()
 
-    @property
-    def alone(self) -> frozenset[str]:
-        """The types of messages whose handlers have a transaction of their own."""
-        component = self._component
-        copied = set(component.reservations) - component.reserves_within if self._reserves else ()
-        return frozenset(component.own_transaction.difference(component.ignored, copied))
+    def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
+        """Note which messages may come out of the order of their entity.
 
-    @property
-    def stateful(self) -> frozenset[str]:
-        """The types of messages whose handlers have a state, stored before they publish."""
-        return frozenset(self._component.two_phase).difference(self._component.ignored)
-
-    def is_two_phase(self, message: StoredMessage) -> bool:
-        """Return whether a message's handler is called here and has a state.
-
-        Of commands that are reserved within their category, only the copies are handled.
+        Args:
+            positions: what is held of the category.
+            letters: by global position, the entity that has waited for each of the messages; None
+                where they are read from the category.
         """
-        component = self._component
-        if message.type not in self.stateful:
-            return False
-        if not self._reserves or message.type not in component.reservations:
-            return True
-        if message.type not in component.reserves_within or message.data is None:
-            return False
-        try:
-            one = self.decoding.look(message, None)
-        except MessageError:
-            return False
-        return one is not None and one.entity_stream is not None
+        self._decoding.order(positions.unordered_until, letters)
 
     def forget(self) -> None:
         """Forget the entities, because what was decided on them was not written."""
         self._entities.clear()
 
-    def decide(
+    @property
+    def categories(self) -> list[str]:
+        """The categories that may be written, for care to hold off their other writers."""
+        component = self._component
+        categories = {component.name, *component.reservation_categories, *self._last_categories}
+        for strategy in component.strategies.values():
+            categories.update(strategy.categories(component.name))
+        if component.reserves_within:
+            categories.add(component.command_category)
+        return sorted(categories)
+
+    def plan(
         self,
         store: MessageStore,
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
-        handled: frozenset[str] = frozenset(),
-        policy: FailurePolicy = ALL_OR_NOTHING,
+        *,
+        careful: bool,
+        policy: FailurePolicy,
     ) -> Decisions:
-        """Decide on a batch, in its order; where states come first, store these.
+        """Decide on messages; with care, pass those that were handled before.
 
-        Messages with such a state and others are not in one batch.
+        Messages of a two-phase strategy and others are not in one batch. The states of a two-phase
+        strategy are stored. Commit them, and do all else in a second transaction.
 
         Args:
             store: in the transaction that reads and writes the batch.
-            messages: the batch.
+            messages: in their order.
             key_streams: for each, the stream that its key names, where the server has taken the
-                key; None for a message that is there whole.
-            handled: the ids of messages known to have been handled before, which are passed.
-            policy: what becomes of those that can not be dealt with.
+                key; None for a message that has its data.
+            careful: whether to look for messages that were handled before.
+            policy: what becomes of messages that cannot be handled.
 
         Raises:
-            MessageError: one of them can not be dealt with, and trying again may go better, or the
+            MessageError: a message cannot be handled, and trying again may go better, or the
                 policy is to stop.
         """
+        self.at_hand = messages
+        with blamed(messages), guarded(self._context.connection, messages):
+            if careful:
+                decisions = self._decide_carefully(store, messages, key_streams, policy)
+            else:
+                decisions = self._decide(store, messages, key_streams, policy)
+        self._last_categories = decisions.categories
+        return decisions
+
+    def _decide_carefully(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        policy: FailurePolicy,
+    ) -> Decisions:
+        """Decide, and pass what was handled before.
+
+        A message that brought about no event shows that only by what its handler writes, once it
+        is handled by itself. What the handler did is then rolled back.
+        """
+        redelivered = False
+        tried = [
+            message for message in messages if not policy.gives_up(message, Reason.PROCESS_DIED)
+        ]
+        handled = handled_before(store, tried, self._decoding, self.needs)
+        with self._context.connection.transaction() as attempt:
+            decisions = self._decide(store, messages, key_streams, policy, handled)
+            if len(messages) == 1 and any(further_before(store, decisions)):
+                redelivered = True
+                raise Rollback(attempt)
+        if redelivered:
+            self.forget()
+            handled = frozenset([messages[0].id])
+            return self._decide(store, messages, key_streams, policy, handled)
+        return decisions
+
+    def _decide(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        policy: FailurePolicy,
+        handled: frozenset[str] = frozenset(),
+    ) -> Decisions:
+        """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         decisions = Decisions()
-        triage = Blocking(policy, decisions)
+        decoded = self._decode(messages, key_streams, policy, handled, decisions)
+        if decoded and self.needs.is_two_phase(decoded[0].message):
+            decisions.pending = self._two_phase.store([item.incoming for item in decoded])
+            decisions.counts.update(decisions.pending.counts)
+            return decisions
+        entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
+        decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
+        self._begin(decoded, decisions)
+        for item in decoded:
+            if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
+                with contextlib.suppress(MessageError):
+                    check = decisions.checks[self._component.strategies[item.message.type]]
+                    check.is_duplicate(item.incoming)
+            elif item.key_stream is not None:
+                decisions.reservations.append((item.message, item.key_stream))
+                if item.former_stream is not None:
+                    decisions.former_streams[item.message.global_position] = item.former_stream
+            elif item.entity_stream is not None:
+                self._handle(item, item.entity_stream, decisions)
+        return decisions
+
+    def _decode(
+        self,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        policy: FailurePolicy,
+        handled: frozenset[str],
+        decisions: Decisions,
+    ) -> list[Decoded]:
+        """Return the messages to decide on, decoded; the others are counted, or dead letters."""
+        blocking = Blocking(policy, decisions)
         decoded: list[Decoded] = []
-        look, whose = self.decoding.look, self.decoding.whose
+        look, whose = self._decoding.look, self._decoding.whose
         given_up = bool(policy.given_up)
         for message, key_stream in zip(messages, key_streams, strict=True):
             died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
-            if died and not self.decoding.ignores(message):
-                triage.takes(message, self.decoding.whose_unread(message))
+            if died and not self._decoding.ignores(message):
+                blocking.takes(message, self._decoding.whose_unread(message))
                 continue
             if message.id in handled:
                 decisions.counts["redelivered"] += 1
                 decoded.extend(self._redelivered(message, key_stream))
                 continue
             try:
-                one = look(message, key_stream)
+                item = look(message, key_stream)
             except MessageError as error:
-                triage.fails(message, whose(message), error)
+                blocking.fails(message, whose(message), error)
                 continue
-            if one is None:
+            if item is None:
                 decisions.counts["ignored"] += 1
                 continue
-            if triage.anything_blocked:
+            if blocking.anything_blocked:
                 # Nothing waits for a message whose place in the order is not known.
-                unplaced = one.unordered and policy.gives_up(message, Reason.KEY)
-                if triage.takes(message, whose(message, None if unplaced else one)):
+                unplaced = item.unordered and policy.gives_up(message, Reason.KEY)
+                if blocking.takes(message, whose(message, None if unplaced else item)):
                     continue
-            decoded.append(one)
-        if decoded and self.is_two_phase(decoded[0].message):
-            decisions.pending = self.two_phase.store([one.incoming for one in decoded])
-            decisions.counts.update(decisions.pending.counts)
-            return decisions
-        entity_streams = (one.entity_stream for one in decoded if not one.redelivered)
-        decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
-        self._begin(decoded, decisions)
-        for one in decoded:
-            if one.redelivered:  # what was remembered of it may be lost, or be older than is kept
-                with contextlib.suppress(MessageError):
-                    check = decisions.checks[self._component.strategies[one.message.type]]
-                    check.is_duplicate(one.incoming)
-            elif one.key_stream is not None:
-                decisions.reservations.append((one.message, one.key_stream))
-                if one.former_stream is not None:
-                    decisions.former_streams[one.message.global_position] = one.former_stream
-            elif one.entity_stream is not None:
-                self._handle(one, one.entity_stream, decisions)
-        return decisions
+            decoded.append(item)
+        return decoded
 
     def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
         """Give a message that was handled before, if a strategy is to remember it."""
-        if message.type in self._component.strategies and not self.is_two_phase(message):
+        if message.type in self._component.strategies and not self.needs.is_two_phase(message):
             with contextlib.suppress(MessageError):
-                one = self.decoding.look(message, key_stream)
-                if one is not None and one.entity_stream is not None:
-                    yield replace(one, redelivered=True)
-
-    def written(self, decisions: Decisions) -> None:
-        """Keep what strategies and snapshots need, in the transaction of the effects."""
-        for one in decisions.checks.values():
-            one.record()
-        for stream_name in self._entities.written(decisions.entities):
-            self._log.warning("snapshot_impossible", stream_name=printable(stream_name))
+                item = self._decoding.look(message, key_stream)
+                if item is not None and item.entity_stream is not None:
+                    yield replace(item, redelivered=True)
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""
         batches: dict[Strategy, list[Incoming]] = {}
-        for one in decoded:
-            strategy = self._component.strategies.get(one.message.type)
-            if strategy is not None and one.entity_stream is not None:
-                batches.setdefault(strategy, []).append(one.incoming)
+        for item in decoded:
+            strategy = self._component.strategies.get(item.message.type)
+            if strategy is not None and item.entity_stream is not None:
+                batches.setdefault(strategy, []).append(item.incoming)
         for strategy, batch in batches.items():
             decisions.checks[strategy] = strategy.begin(
-                self._connection, self._component.name, self._category, batch
+                self._context.connection, self._component.name, self._context.category, batch
             )
 
-    def first_events(
-        self, messages: Sequence[StoredMessage]
-    ) -> Iterator[tuple[StoredMessage, uuid.UUID, str]]:
-        """Give each message with the id and the stream that its handling's first event would have.
-
-        Messages without data are to be reserved, and have none. Of those in two steps the versions
-        of their states tell.
-        """
-        for message in messages:
-            if message.data is None or self.is_two_phase(message):
-                continue
-            try:
-                one = self.decoding.look(message, None)
-            except MessageError:
-                continue
-            if one is not None and one.entity_stream is not None:
-                event = followed_id(message.id, one.entity_stream, 0)
-                yield message, event, one.entity_stream
-
-    def _handle(self, one: Decoded, stream_name: str, decisions: Decisions) -> None:
+    def _handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
-        self._moves()
-        message, component, loaded = one.message, self._component, decisions.entities[stream_name]
+        connection = self._context.connection
+        self._context.heartbeat()
+        message, component, loaded = item.message, self._component, decisions.entities[stream_name]
         initiation = component.initiations.get(message.type)
         if initiation is not None and loaded.started:
             decisions.reissued.append((message, stream_name))
             return
-        incoming = one.incoming
+        incoming = item.incoming
         strategy = component.strategies.get(message.type)
         check = None if strategy is None else decisions.checks[strategy]
         if check is not None and check.is_duplicate(incoming):
@@ -237,19 +255,19 @@ class Handling:
         context = Context(
             message,
             entity_stream=stream_name,
-            connection=self._connection,
-            unordered=one.unordered,
+            connection=connection,
+            unordered=item.unordered,
         )
         entity = None if initiation is not None else _lent(loaded, message)
 
         def handle() -> list[object]:
             if initiation is not None:
-                returned = initiation.handler(one.command, context)
+                returned = initiation.handler(item.command, context)
             else:
-                returned = component.handlers[message.type](one.command, entity, context)
+                returned = component.handlers[message.type](item.command, entity, context)
             return events_of(returned, message, self._commands, starts=initiation is not None)
 
-        events: Sequence[object] = call(self._connection, message, handle)
+        events: Sequence[object] = call(connection, message, handle)
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)

@@ -6,16 +6,14 @@ the handlers are published. (See `reservation.idempotence.strategy.TwoPhaseStrat
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from psycopg import Connection
 
 from consumers.handling.handler_call import call
-from consumers.runtime.logs import Log
-from reservation.component import Component
+from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
 from reservation.handlers.returned import events_of
@@ -67,28 +65,11 @@ class _HandlerResult:
 class TwoPhaseHandling:
     """How one consumer of a component handles messages of two-phase strategies."""
 
-    def __init__(
-        self,
-        connection: Connection[Any],
-        component: Component,
-        category: str,
-        moves: Callable[[], None],
-        log: Log,
-    ) -> None:
-        """Prepare to handle a category.
-
-        Args:
-            connection: that of the transactions that read and write the batches.
-            component: whose handlers decide.
-            category: the category that the messages are read from.
-            moves: called before each handler, as a sign that the process is not stuck.
-            log: for what a handler did wrong.
-        """
-        self._connection = connection
-        self._moves = moves
-        self._component = component
-        self._category = category
-        self._log = log
+    def __init__(self, context: ConsumerContext) -> None:
+        """Prepare to handle the messages of a consumer's category."""
+        self._context = context
+        self._commands = context.component.commands
+        self._strategies = context.component.two_phase
 
     def store(self, batch: Sequence[Incoming]) -> PendingOutputs:
         """Handle a batch in its order, and store the states of those messages that are new.
@@ -97,9 +78,9 @@ class TwoPhaseHandling:
             MessageError: one of the messages cannot be handled.
             ExpectedVersionError, SerializationError: another writer was first; run it again.
         """
-        strategies = self._component.two_phase
+        context, strategies = self._context, self._strategies
         strategy = strategies[batch[0].message.type]
-        check = strategy.begin(self._connection, self._component.name, self._category, batch)
+        check = strategy.begin(context.connection, context.component.name, context.category, batch)
         pending = PendingOutputs(check)
         for incoming in batch:
             if check.is_duplicate(incoming):
@@ -129,7 +110,7 @@ class TwoPhaseHandling:
             reason = "they are not the same"
         except MessageError as error:
             reason = str(error)
-        self._log.error(
+        self._context.log.error(
             "outputs_differ",
             type=message.type,
             stream_name=printable(message.stream_name),
@@ -144,8 +125,8 @@ class TwoPhaseHandling:
         self, incoming: Incoming, before: str | None, given: HandlerInputs | None = None
     ) -> _HandlerResult:
         """Call the handler of a message on a state, None for a new one, and return the result."""
-        self._moves()
-        message, component = incoming.message, self._component
+        self._context.heartbeat()
+        message, component = incoming.message, self._context.component
         entity: Any = component.entity
         try:
             state = codec.decode(entity, codec.encode(entity()) if before is None else before)
@@ -163,11 +144,9 @@ class TwoPhaseHandling:
         )
         handler = component.handlers[message.type]
         events = call(
-            self._connection,
+            self._context.connection,
             message,
-            lambda: events_of(
-                handler(incoming.command, state, context), message, component.commands
-            ),
+            lambda: events_of(handler(incoming.command, state, context), message, self._commands),
         )
         rows = outputs(message, incoming.entity_stream, events, context.writes)
         after = encode_state(state, message)

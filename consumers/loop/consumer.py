@@ -23,6 +23,7 @@ from consumers.loop.cleaning import Cleaning
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
 from consumers.loop.retrying import Retrying
 from consumers.runtime.backoff import Backoff
+from consumers.runtime.context import ConsumerContext
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
@@ -163,7 +164,11 @@ class Consumer:
         self._patiently(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
         # A new one for each connection: whether what it remembers was committed is not known.
-        batch = Batch(connection, self._component, self._category, self._vitals.moves, self._log)
+        batch = Batch(
+            ConsumerContext(
+                connection, self._component, self._category, self._log, self._vitals.moves
+            )
+        )
         self._batch = batch
         self._known = None
         look, retry = True, False
@@ -312,7 +317,7 @@ class Consumer:
             with self._membership.busy:
                 retried = self._retrying.run(
                     connection,
-                    batch.settling,
+                    batch.retry_transaction,
                     self._membership.positions,
                     stop,
                     singly=self._singly > 0,

@@ -122,7 +122,7 @@ class Retrying:
         stop: Stop,
     ) -> bool:
         """Handle all of them in one transaction; return whether that went well."""
-        alone = settling.alone
+        alone = settling.never_in_sets
         if len(letters) == 1 or any(one.message and one.message.type in alone for one in letters):
             return False
         try:

@@ -1,7 +1,7 @@
 """Entities kept between batches, so that only what is new in their streams is read again."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
@@ -51,14 +51,6 @@ class EntityCache:
         while len(self._loaded) > self._capacity:
             self._loaded.popitem(last=False)
         return wanted
-
-    def written(self, loaded: Mapping[str, Loaded]) -> list[str]:
-        """Take snapshots of entities whose events are written now, where they are due.
-
-        Returns:
-            The streams of those of which none can be taken; see `Snapshots.write`.
-        """
-        return [] if self._snapshots is None else self._snapshots.write(loaded)
 
     def clear(self) -> None:
         """Forget everything: after a rollback the entities hold what was never written."""

@@ -111,6 +111,7 @@ class Strategy(Protocol):
         Raises:
             DeclarationError: it cannot.
         """
+        del component, command, entity
 
     # Any: connections differ in what their rows are.
     def begin(
