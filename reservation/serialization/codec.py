@@ -2,15 +2,12 @@
 
 msgspec converts and validates, through the `twin` of each dataclass. Numbers of type `Decimal` are
 JSON numbers, digit for digit. For each class one function to encode and one to decode is put
-together once; a class whose fields are all plain values gets a shorter one. What PostgreSQL would
-not take (`reservation.serialization.json_limits`) is refused here, with the field that holds it.
+together once. What PostgreSQL would not take (`reservation.serialization.json_limits`) is refused
+here, with the field that holds it.
 """
 
-import dataclasses
-import inspect
 from collections.abc import Callable
 from decimal import Decimal
-from types import MemberDescriptorType
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,8 +18,6 @@ from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
 from reservation.serialization.stored_text import stored_text
 from reservation.serialization.struct_types import (
     camel_case,
-    has_dataclasses,
-    names_of,
     twin,
     without_form,
 )
@@ -151,56 +146,21 @@ def _make_decoder(type_: Any) -> Callable[[str], Any]:
     """Return what decodes a class.
 
     msgspec makes a dataclass instance of its twin by setting the fields, without the class's own
-    `__init__`, and calls `__post_init__`. The values of a twin without other twins in it fit as
-    they are, so where the class has nothing special they are handed over here, much faster.
+    `__init__`, and calls `__post_init__`.
     """
-    read, values_of = msgspec.json.Decoder(twin(type_)).decode, msgspec.structs.asdict
-    new = object.__new__
+    read, convert = msgspec.json.Decoder(twin(type_)).decode, msgspec.convert
     with_decimals = [name for name, _ in json_limits.fields(type_, json_limits.DECODED)]
 
-    def decode_any(data: str) -> Any:
-        message = msgspec.convert(read(data), type_, from_attributes=True)
-        if with_decimals:
-            json_limits.check(message, json_limits.DECODED)
-        return message
-
-    def decode_plain(data: str) -> Any:
-        values = values_of(read(data))
-        message = new(type_)
-        if setters is None:
-            set_dict(message, values)
-        else:
-            for name, set_slot in setters:
-                set_slot(message, values[name])
+    def decode_one(data: str) -> Any:
+        message = convert(read(data), type_, from_attributes=True)
         for name in with_decimals:
-            value = values[name]
+            value = getattr(message, name)
             if type(value) is not Decimal or not value.is_finite():
                 json_limits.check(message, json_limits.DECODED)
                 break
         return message
 
-    if type_.__new__ is not new or hasattr(type_, "__post_init__") or has_dataclasses(type_):
-        return decode_any
-    if _has_init_only_fields(type_):
-        return decode_any
-    members = {name: inspect.getattr_static(type_, name, None) for name in names_of(type_)}
-    setters: list[tuple[str, Any]] | None = None
-    set_dict: Any = None
-    if all(isinstance(member, MemberDescriptorType) for member in members.values()):
-        setters = [(name, member.__set__) for name, member in members.items()]
-    elif not any(hasattr(type(member), "__set__") for member in members.values()):
-        set_dict = inspect.getattr_static(type_, "__dict__").__set__
-    else:  # descriptors of the class's own, or a base with slots
-        return decode_any
-    return decode_plain
-
-
-def _has_init_only_fields(type_: Any) -> bool:
-    """Tell whether a dataclass has an `InitVar`, for which JSON has no place."""
-    return any(
-        field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
-        for field in type_.__dataclass_fields__.values()
-    )
+    return decode_one
 
 
 class _Made(dict[Any, Callable[[Any], Any]]):

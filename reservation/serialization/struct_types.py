@@ -76,11 +76,6 @@ def twin(type_: Any) -> Any:
     )
 
 
-def has_dataclasses(type_: Any) -> bool:
-    """Tell whether a dataclass has other dataclasses in its fields."""
-    return any(_twin_hint(hint) is not hint for hint in hints_of(type_).values())
-
-
 def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
     """Tell whether a value of this type hint may be, or hold, anything but the harmless types."""
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
