@@ -310,13 +310,13 @@ def test_each_message_that_is_handled_is_a_sign_of_life(connection, store):
 
 def test_a_consumer_never_waits_for_its_host(board):
     """What does not fit is lost, and the next report makes up for it."""
-    vitals = Telemetry(board.sender)
+    telemetry = Telemetry(board.sender)
     board.started(os.getpid(), READS)
     for _ in range(5000):
-        vitals.committed({"handled": 1}, 0.01)
+        telemetry.committed({"handled": 1}, 0.01)
     board.take_in()
     assert board.tallies()[READS].counts["handled"] < 5000
-    vitals.committed({"handled": 1}, max(BUCKETS) + 1)
+    telemetry.committed({"handled": 1}, max(BUCKETS) + 1)
     board.ended(os.getpid())
     tally = board.tallies()[READS]
     assert tally.counts["handled"] == 5001
@@ -326,10 +326,10 @@ def test_a_consumer_never_waits_for_its_host(board):
 
 def test_a_report_of_a_process_that_ended_is_not_counted_twice(board):
     """It was taken in when the end was noted."""
-    vitals = Telemetry(board.sender)
+    telemetry = Telemetry(board.sender)
     board.started(os.getpid(), READS)
-    vitals.committed({"handled": 1}, 0.01)
+    telemetry.committed({"handled": 1}, 0.01)
     board.ended(os.getpid())
-    vitals.committed({"handled": 1}, 0.01)
+    telemetry.committed({"handled": 1}, 0.01)
     board.take_in()
     assert board.tallies()[READS].counts == {"handled": 1}

@@ -7,7 +7,7 @@ import pytest
 from bank.messages import Deposit, Deposited
 from consumers.dead_letters.failure import Failure, Reason
 from consumers.dead_letters.letters import DueLetter
-from consumers.group.administration import find_resting, make, plan_partitions
+from consumers.group.administration import apply_changes, find_idle, plan_partitions
 from consumers.group.membership import GroupShare
 from consumers.group.positions import HeldPartition, Positions
 from consumers.handling.blocking import FailurePolicy
@@ -223,8 +223,8 @@ class Carried:
 
     def change(self, partitions):
         self.connection.execute("DELETE FROM reservation.members")
-        resting = find_resting(self.connection, "purse", RESERVED)
-        make(self.connection, [plan_partitions(resting, partitions)])
+        resting = find_idle(self.connection, "purse", RESERVED)
+        apply_changes(self.connection, [plan_partitions(resting, partitions)])
 
     def run(self, limit, given_up=MappingProxyType({}), blocked=frozenset()):
         """Read the category to its end, so many messages at once; give what became of them."""

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from bank import account
-from consumers.group.administration import find_resting, make, plan_move
+from consumers.group.administration import apply_changes, find_idle, plan_move
 from reservation.errors import LockTimeoutError, StoreError
 from reservation.maintenance.eventide_positions import position_stream
 from reservation.postgres.connection import connect
@@ -235,11 +235,11 @@ def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url,
 @pytest.mark.usefixtures("at_rest")
 def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_url):
     """Whoever was asked was told of another state."""
-    group = find_resting(connection, "account", COMMANDS)
+    group = find_idle(connection, "account", COMMANDS)
     change = plan_move(connection, group, [0])
     connection.execute("UPDATE reservation.positions SET position = position + 1")
     with pytest.raises(StoreError, match="was run in the meantime; nothing is changed"):
-        make(connection, [change])
+        apply_changes(connection, [change])
     assert stored(connection)[COMMANDS] == [6]
 
 
@@ -247,11 +247,11 @@ def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_ur
 def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, monkeypatch):
     """It may still move the position, which is then another than was planned with."""
     monkeypatch.setattr("consumers.group.administration.PATIENCE", "100ms")
-    change = plan_move(connection, find_resting(connection, "account", COMMANDS), [0])
+    change = plan_move(connection, find_idle(connection, "account", COMMANDS), [0])
     with connect(database_url) as paused:
         paused.execute("UPDATE reservation.positions SET position = position + 1")
         with pytest.raises(LockTimeoutError):
-            make(connection, [change])
+            apply_changes(connection, [change])
         paused.commit()
     assert stored(connection)[COMMANDS] == [6]
 

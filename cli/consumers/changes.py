@@ -10,7 +10,7 @@ import click
 from psycopg import Connection
 
 from cli.common.errors import CommandError
-from consumers.group.administration import GroupChange, make
+from consumers.group.administration import GroupChange, apply_changes
 from consumers.group.memory import forget
 from consumers.group.stored_positions import categories
 from reservation.component import Component
@@ -97,9 +97,9 @@ def carry_out(
     if due and question is not None:
         _ask(due, forgotten, question)
     if forgetting is None:
-        make(connection, due)
+        apply_changes(connection, due)
     else:
-        make(connection, due, lambda locked: forget(locked, forgetting.component))
+        apply_changes(connection, due, lambda locked: forget(locked, forgetting.component))
     if as_json:
         shown: dict[str, object] = {"changes": [_as_json(one, one in due) for one in changes]}
         if forgetting is not None:

@@ -5,7 +5,7 @@ import click
 from cli.common.errors import debug_option
 from cli.common.options import app_options, database_option, json_option
 from cli.consumers.changes import carry_out, chosen
-from consumers.group.administration import find_resting, plan_partitions
+from consumers.group.administration import find_idle, plan_partitions
 from reservation.app_path import app_in_errors, load_component
 from reservation.maintenance.entity_order import check_order, check_waiting
 from reservation.postgres.connection import connect
@@ -45,7 +45,7 @@ def partitions(
         check_order(component, one, number)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        groups = [find_resting(connection, component.name, one) for one in wanted]
+        groups = [find_idle(connection, component.name, one) for one in wanted]
         with app_in_errors(app):
             changes = [plan_partitions(group, number) for group in groups]
         for group in groups:

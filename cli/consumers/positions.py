@@ -10,7 +10,7 @@ from cli.common.errors import CommandError, Group, debug_option
 from cli.common.options import app_options, database_option, json_option, optional_app_options
 from cli.common.tables import console
 from cli.consumers.changes import Removal, carry_out, check_category, chosen, counted, yes_option
-from consumers.group.administration import find_resting, plan_move
+from consumers.group.administration import find_idle, plan_move
 from consumers.group.memory import remembered
 from consumers.group.stored_positions import StoredPosition, read_positions
 from reservation.app_path import app_in_errors, load_component
@@ -87,7 +87,7 @@ def set_command(
     check_category(component, category)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        group = find_resting(connection, component.name, category)
+        group = find_idle(connection, component.name, category)
         size = len(group.positions)
         if partition is None:
             after = [position] * size
@@ -148,7 +148,7 @@ def reset_command(
         )
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        groups = [find_resting(connection, component.name, one) for one in wanted]
+        groups = [find_idle(connection, component.name, one) for one in wanted]
         asks = forget is None and any(group.foreign for group in groups)
         known = remembered(connection, component) if forget or asks else {}
         if asks and known:
@@ -217,7 +217,7 @@ def import_command(
             theirs = stored_position(connection, one, identifiers)
             if theirs is None:
                 continue
-            group = find_resting(connection, component.name, one)
+            group = find_idle(connection, component.name, one)
             after = [theirs.position] * len(group.positions)
             if max(group.positions) > 0 and after != list(group.positions) and not (yes or dry_run):
                 raise CommandError(

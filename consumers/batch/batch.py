@@ -1,12 +1,11 @@
 """One batch, one transaction: read, decide, write, move the position, commit.
 
 A crash at any point leaves nothing behind, and the batch is read again. Handlers run before
-anything is written, so the category locks are held for the writes alone.
+anything is written, so the category locks are held only for the writes.
 
-Messages whose handlers have a state of which every version is kept (`StateBased`) make up batches
-of their own, and these take two transactions: one that stores the states, and one that publishes
-and moves the position. After a crash between the two the batch is read again, and its messages are
-found among the versions.
+Messages of two-phase strategies have batches of their own, which take two transactions: the first
+stores the states, the second publishes the outputs and moves the position. After a crash between
+the two the batch is read again, and its messages are found among the stored versions.
 """
 
 from collections import Counter
@@ -35,16 +34,16 @@ _QUERIES = load_queries("consumers.batch")
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of a batch.
+    """The outcome of a batch.
 
     Attributes:
         part: which part of the category it was for; None if nothing of it is held.
-        to: the global position that this part is dealt with up to now.
+        to: the global position up to which the messages of this part are handled now.
         read: how many messages it had.
         counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
             redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
-        letters: the messages that were passed without having been dealt with.
+        letters: the messages that were passed without having been handled.
         blocked: the entities whose later messages wait behind those.
     """
 
@@ -109,10 +108,10 @@ class Batch:
             careful: whether to hold off other writers before anything is read, rather than only
                 while writing, and to look for messages that were handled before. A batch that lost
                 a race, or met its own earlier effects, is sure to get through then.
-            policy: what becomes of messages that can not be dealt with.
+            policy: what becomes of messages that cannot be handled.
 
         Raises:
-            MessageError: a message can not be dealt with; nothing of the batch is written.
+            MessageError: a message cannot be handled; nothing of the batch is written.
             ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
                 was handled before; run the batch again, carefully.
             PositionLostError: another process has taken over; nothing of the batch is written.
@@ -156,7 +155,7 @@ class Batch:
             to = _end(part, messages, size)
             if to == part.after:
                 return BatchResult(part, to)
-            # One that is given up is alone, and the component's code is not to look at it.
+            # A message that is given up is the only one, and must not be decoded by the component.
             if not policy.given_up and (end := self._size.cut(messages)) < len(messages):
                 messages, key_streams = messages[:end], key_streams[:end]
                 to = messages[-1].global_position
@@ -177,7 +176,7 @@ class Batch:
         if decisions.pending is not None:  # now that the states are committed
             with transaction(connection, lambda: messages):
                 blocked = finish()
-        positions.moved(part, to)
+        positions.committed(part, to)
         self._handling.at_hand = ()
         return BatchResult(
             part,

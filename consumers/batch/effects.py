@@ -123,7 +123,7 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
 def _reserved_in(
     store: MessageStore, decisions: Decisions, command: StoredMessage, name: str
 ) -> str:
-    """Return the stream of the command that one is in conflict with: the former, if it is there."""
+    """Return the stream of the command that a command is in conflict with."""
     former = decisions.former_streams.get(command.global_position)
     if former is None or store.stream_version(former) == NO_STREAM:
         return name
@@ -145,10 +145,10 @@ def _blame(
     decisions: Decisions,
     messages: Sequence[StoredMessage],
 ) -> None:
-    """Raise an error that no further attempt mends as one of the message, once that is alone.
+    """Raise an error that another attempt cannot avoid as a fault of the messages.
 
-    Under the locks nobody else can have been first. That an entity's stream is not where it was
-    read is no fault of a handler all the same: there are writers that take no locks.
+    Under the locks no other writer that takes them was first. There are writers that take none, so
+    an entity's stream that has moved since it was read is not a fault of the handler.
     """
     of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
     if isinstance(error, MessageIdConflictError):
@@ -164,8 +164,8 @@ def _blame(
 def _refuse_redelivery(rows: Sequence[Row], positions: Sequence[int]) -> None:
     """Make sure that every event is where the decisions took it to be.
 
-    An event that was stored before is passed over by the store; what was decided after it was
-    decided on an entity that had it twice.
+    An event that was stored before is skipped by the store. What was decided after it was decided
+    on an entity to which it was applied twice.
     """
     for row, position in zip(rows, positions, strict=True):
         if row.expected_version is not None and position != row.expected_version + 1:

@@ -1,4 +1,4 @@
-"""Handling letters again: one transaction for what they bring about and for their states."""
+"""Handling letters again: their effects and their new states are written in one transaction."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class RetryOutcome:
 
     Attributes:
         handled: how many of them are handled now.
-        died: whether one is dead again.
+        dead: whether a letter is dead again.
         conflicts: the commands found in conflict, and the stream of their key.
         letters: those that are dead again, and whose message is known.
-        freed: the entities that nothing waits for any more.
+        freed: the entities that no longer have open letters.
     """
 
     handled: int = 0
-    died: bool = False
+    dead: bool = False
     conflicts: Sequence[tuple[StoredMessage, str]] = ()
     letters: Sequence[Letter] = ()
     freed: Collection[str] = ()
@@ -60,12 +60,13 @@ class RetryTransaction:
         self._effects = effects
         self._dead_letters = dead_letters
 
-    @property
-    def never_in_sets(self) -> frozenset[str]:
-        """The types of messages that need a transaction of their own, or two."""
-        return self._handling.needs.own | self._handling.needs.two_phase
+    def can_share(self, letters: Sequence[DueLetter]) -> bool:
+        """Return whether letters can share one transaction: none needs its own, or two."""
+        needs = self._handling.needs
+        types = {letter.message.type for letter in letters if letter.message is not None}
+        return types.isdisjoint(needs.own | needs.two_phase)
 
-    def settle(
+    def run(
         self, positions: Positions, letters: Sequence[DueLetter], *, careful: bool = False
     ) -> RetryOutcome:
         """Handle letters again, all of them or none.
@@ -73,19 +74,19 @@ class RetryTransaction:
         Args:
             positions: what is held of the category, and of it the letters' partitions.
             letters: of each entity the first of its line, in order.
-            careful: as for `run`.
+            careful: as for `Batch.run`.
 
         Raises:
-            LettersChanged: some of them are not to be retried any more; nothing is written.
-            MessageError: a message can not be dealt with; nothing is written.
-            ExpectedVersionError, MessageIdConflictError: as for `run`.
+            LettersChanged: some of them are no longer to be retried; nothing is written.
+            MessageError: a message cannot be handled; nothing is written.
+            ExpectedVersionError, MessageIdConflictError: as for `Batch.run`.
             PositionLostError: another process has taken over; nothing is written.
         """
         self._handling.order(
             positions, {letter.global_position: letter.entity for letter in letters}
         )
         try:
-            return self._settle(positions, letters, careful)
+            return self._run(positions, letters, careful)
         except BaseException:
             self._handling.forget()
             raise
@@ -93,10 +94,10 @@ class RetryTransaction:
     def bury_again(
         self, positions: Positions, letter: DueLetter, failure: Failure, attempts: int
     ) -> RetryOutcome:
-        """Have a letter dead again, which failed again.
+        """Mark a letter dead again after another failure.
 
         Raises:
-            LettersChanged: it is not to be retried any more; nothing is written.
+            LettersChanged: it is no longer to be retried; nothing is written.
             PositionLostError: another process has taken over; nothing is written.
         """
         with translated(), self._connection.transaction():
@@ -106,9 +107,9 @@ class RetryTransaction:
             )
         message = letter.message
         known = [] if message is None else [Letter(message, letter.entity, failure, attempts)]
-        return RetryOutcome(died=True, letters=known)
+        return RetryOutcome(dead=True, letters=known)
 
-    def _settle(
+    def _run(
         self, positions: Positions, letters: Sequence[DueLetter], careful: bool
     ) -> RetryOutcome:
         messages = [_stored(letter) for letter in letters]
@@ -135,12 +136,12 @@ class RetryTransaction:
         write_effects: Callable[[], None],
         decisions: Decisions,
     ) -> RetryOutcome:
-        """Write what was decided on letters, and what they are now."""
+        """Write the effects of letters, and their new states."""
         connection, dead_letters = self._connection, self._dead_letters
         positions.hold(connection, {letter.partition for letter in letters})
-        dead_letters.settle(connection, letters)
+        dead_letters.mark_handled(connection, letters)
         write_effects()
-        conflicts = {one.message.global_position: one for one in decisions.letters}
+        conflicts = {letter.message.global_position: letter for letter in decisions.letters}
         for letter in letters:
             found = conflicts.get(letter.global_position)
             if found is not None:
@@ -157,5 +158,5 @@ class RetryTransaction:
 
 def _stored(letter: DueLetter) -> StoredMessage:
     if letter.message is None:
-        raise DecodeError(f"{letter.told} is in the store no more; discard its dead letter")
+        raise DecodeError(f"{letter.described} is no longer in the store; discard its dead letter")
     return letter.message

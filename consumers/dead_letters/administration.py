@@ -1,7 +1,7 @@
-"""What people do with dead letters: look at them, and change their states.
+"""What people do with dead letters: list them, and change their states.
 
-Nothing is handled here. The consumer that holds the partition of a letter sees within a second that
-it is to be retried, or when it starts.
+Nothing is handled here. The consumer that holds the partition of a letter notices within a second
+that it is to be retried, or when it starts.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ OPEN = ("dead", "parked", "retry")
 
 
 class LetterError(ReservationError):
-    """A dead letter that is asked for is not there, or can not be changed as it is asked."""
+    """A dead letter does not exist, or cannot be changed as requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What a change of states came to.
+    """The result of a change of states.
 
     Attributes:
         letters: those whose state was changed, as they were before.
@@ -168,7 +168,7 @@ def find_each(
                 f"`reservation dead-letters list --all` shows those that there are"
             )
         if len(letters) > 1:
-            whose = ", ".join(f"{one.consumer} of {one.category}" for one in letters)
+            whose = ", ".join(f"{letter.consumer} of {letter.category}" for letter in letters)
             raise LetterError(
                 f"Several consumers have a dead letter at global position {position}: {whose}; "
                 f"say which with --consumer or --category"
@@ -177,7 +177,7 @@ def find_each(
 
 
 def content(connection: Connection[Any], letter: StoredLetter) -> Content | None:
-    """Return what the store holds of a letter's message; None if it is not there any more."""
+    """Return what the store holds of a letter's message; None if it is no longer there."""
     with translated():
         rows = connection.execute(
             _QUERIES["message"],
@@ -189,7 +189,7 @@ def content(connection: Connection[Any], letter: StoredLetter) -> Content | None
 def retry(
     connection: Connection[Any], selection: Selection, global_positions: Collection[int]
 ) -> StateChange:
-    """Have dead letters handled again, and then those that are parked behind them.
+    """Request that dead letters are handled again, and then those that are parked behind them.
 
     Args:
         connection: in autocommit.
@@ -198,9 +198,9 @@ def retry(
         global_positions: which; if none, all that are dead, but conflicts, which stay as they are.
 
     Raises:
-        LetterError: one of them is not dead, or is one that retrying can not help.
+        LetterError: one of them is not dead, or is one that retrying cannot help.
     """
-    with _alone(connection):
+    with _locked(connection):
         if global_positions:
             letters = find_each(connection, selection, global_positions)
             for letter in letters:
@@ -218,7 +218,7 @@ def retry(
 def discard(
     connection: Connection[Any], selection: Selection, global_positions: Collection[int]
 ) -> StateChange:
-    """Give letters up; those that are parked behind them are handled.
+    """Discard letters; those that are parked behind them are handled.
 
     Args:
         connection: in autocommit.
@@ -228,7 +228,7 @@ def discard(
     Raises:
         LetterError: one of them is not there, or was handled or discarded.
     """
-    with _alone(connection):
+    with _locked(connection):
         letters = find_each(connection, selection, global_positions)
         for letter in letters:
             if letter.state not in OPEN:
@@ -241,18 +241,18 @@ def discard(
 
 
 @contextmanager
-def _alone(connection: Connection[Any]) -> Iterator[None]:
-    """Hold consumers off from changing letters, in a transaction."""
+def _locked(connection: Connection[Any]) -> Iterator[None]:
+    """Keep consumers from changing letters for the length of a transaction."""
     with translated(), connection.transaction():
-        connection.execute(_QUERIES["change_alone"])
+        connection.execute(_QUERIES["lock_letters"])
         yield
 
 
 def _check_retry(letter: StoredLetter) -> None:
     if letter.reason == Reason.CONFLICT:
         raise LetterError(
-            f"{letter} is a conflict: another command with its key was first, so trying again can "
-            f"not help; discard it once its sender knows"
+            f"{letter} is a conflict: another command with its key was first, so a retry cannot "
+            f"help; discard it once its sender knows"
         )
     if letter.state == "parked":
         raise LetterError(
@@ -285,5 +285,9 @@ def _by_category(
 ) -> Iterator[tuple[str, str, list[StoredLetter]]]:
     names = dict.fromkeys((letter.consumer, letter.category) for letter in letters)
     for consumer, category in names:
-        own = [one for one in letters if (one.consumer, one.category) == (consumer, category)]
+        own = [
+            letter
+            for letter in letters
+            if (letter.consumer, letter.category) == (consumer, category)
+        ]
         yield consumer, category, own

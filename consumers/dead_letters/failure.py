@@ -1,4 +1,4 @@
-"""Why a message could not be dealt with, in words that hold nothing of what it says."""
+"""Why a message could not be handled, in words that contain nothing of its data."""
 
 import hashlib
 import traceback
@@ -21,9 +21,9 @@ from reservation.messages.message import StoredMessage, printable
 
 
 class Crashed(ReservationError):
-    """An exception that is none of ours ended a consumer, in the middle of its messages.
+    """An exception that is not one of ours ended a consumer, in the middle of its messages.
 
-    It left its group as a process does that is killed, so whoever comes next counts attempts.
+    It left its group as a killed process does, so the next holder counts attempts.
     """
 
 
@@ -52,13 +52,13 @@ _REASONS: tuple[tuple[type[MessageError], Reason], ...] = (
     (MessageError, Reason.WRITE),
 )
 
-# Trying again brings nothing where the message alone decides.
-_FOR_EVER = (Reason.UNDECODABLE, Reason.UNKNOWN_TYPE, Reason.KEY, Reason.EXPIRED)
+# For these only the message matters, so another attempt fails too.
+_PERMANENT = (Reason.UNDECODABLE, Reason.UNKNOWN_TYPE, Reason.KEY, Reason.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is told of a message that could not be dealt with.
+    """Why a message could not be handled.
 
     Attributes:
         reason: the kind of fault.
@@ -73,22 +73,22 @@ class Failure:
 
     @classmethod
     def of(cls, error: MessageError) -> "Failure":
-        """Return what is told of an error."""
+        """Return the failure that an error stands for."""
         reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
         return cls(reason, str(error), digest_of(error))
 
     @property
     def may_pass(self) -> bool:
-        """Whether trying again may go better."""
-        return self.reason not in _FOR_EVER
+        """Whether another attempt may succeed."""
+        return self.reason not in _PERMANENT
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message that is passed without having been dealt with.
+    """A message that is passed without having been handled.
 
     Attributes:
-        message: it.
+        message: the message.
         entity: the entity that it blocks; None if nothing is to wait behind it.
         failure: why.
         attempts: how often it was tried.
@@ -101,12 +101,12 @@ class Letter:
 
     @property
     def parked(self) -> bool:
-        """Whether nothing is wrong with it but that another is before it."""
+        """Whether it only waits behind another letter of its entity."""
         return self.failure.reason is Reason.PARKED
 
 
 def process_died(what: str, attempts: int) -> Failure:
-    """Return what is told of a message on which every process ended that handled it."""
+    """Return the failure of a message that ended every process that handled it."""
     return Failure(
         Reason.PROCESS_DIED,
         f"The process ended while it handled {what}, {attempts} times: it was killed, or ran out "
@@ -116,7 +116,7 @@ def process_died(what: str, attempts: int) -> Failure:
 
 
 def conflict(message: StoredMessage, key_stream: str) -> Failure:
-    """Return what is told of a command whose key another one of other content has."""
+    """Return the failure of a command whose key a command of different content has."""
     return Failure(
         Reason.CONFLICT,
         f"{message} has the key of {printable(key_stream)}, and other content than the command "
@@ -125,10 +125,10 @@ def conflict(message: StoredMessage, key_stream: str) -> Failure:
 
 
 def digest_of(error: BaseException) -> str:
-    """Return a short hash of an exception's kind, and the places that it went through.
+    """Return a short hash of an exception's class and of the places in its traceback.
 
-    That of the cause is taken, if there is one: what the framework says of a fault may differ from
-    message to message.
+    If the exception has a cause, the hash is of the cause: the framework's own error for a fault
+    may differ from message to message.
     """
     lines = list(_places(error.__cause__ or error))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,9 +1,10 @@
-"""Dead letters: the messages that a consumer passed without having dealt with them.
+"""Dead letters: the messages that a consumer passed without having handled them.
 
-They are written in the transaction of the batch that passes them. Of each entity the open letters
-are a line, in the order of the log: the first is dead or about to be retried, the others are parked
-behind it. Only the holder of their partition adds letters and handles them; people change states
-only (`consumers.dead_letters.administration`), and each side holds off the other while it does.
+They are written in the transaction of the batch that passes them. The open letters of an entity
+form a line, in the order of the log: the first is dead or about to be retried, the others are
+parked behind it. Only the holder of their partition adds letters and handles them. People only
+change states (`consumers.dead_letters.administration`). A lock keeps the two from doing so at the
+same time.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,14 +28,14 @@ class LettersChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DueLetter:
-    """A letter that is to be handled now.
+    """A letter that is to be handled again now.
 
     Attributes:
         global_position: that of the message.
         entity: whose line it is in; None if nothing waits behind it.
-        attempts: how often it was tried on its own since it was asked for.
+        attempts: how often it was tried by itself since the retry was requested.
         partition: that of the message.
-        message: it; None if it is in the store no more.
+        message: the message; None if it is no longer in the store.
     """
 
     global_position: int
@@ -44,8 +45,8 @@ class DueLetter:
     message: StoredMessage | None
 
     @property
-    def told(self) -> str:
-        """What names the message in errors."""
+    def described(self) -> str:
+        """The name of the message in errors."""
         if self.message is not None:
             return str(self.message)
         return f"The message at global position {self.global_position}"
@@ -84,21 +85,21 @@ class DeadLetters:
         """
         self._query(connection, "watch")
         columns: dict[str, list[Any]] = {  # Any: what the column takes
-            "global_positions": [one.message.global_position for one in letters],
-            "message_ids": [one.message.id for one in letters],
-            "stream_names": [one.message.stream_name for one in letters],
-            "types": [one.message.type for one in letters],
-            "entities": [one.entity for one in letters],
-            "reasons": [one.failure.reason.value for one in letters],
-            "errors": [one.failure.error or None for one in letters],
-            "digests": [one.failure.digest for one in letters],
-            "attempts": [one.attempts for one in letters],
+            "global_positions": [letter.message.global_position for letter in letters],
+            "message_ids": [letter.message.id for letter in letters],
+            "stream_names": [letter.message.stream_name for letter in letters],
+            "types": [letter.message.type for letter in letters],
+            "entities": [letter.entity for letter in letters],
+            "reasons": [letter.failure.reason.value for letter in letters],
+            "errors": [letter.failure.error or None for letter in letters],
+            "digests": [letter.failure.digest for letter in letters],
+            "attempts": [letter.attempts for letter in letters],
         }
         self._run(connection, "record", columns)
-        return self.call_next(connection, {one.entity for one in letters if one.entity})
+        return self.call_next(connection, {letter.entity for letter in letters if letter.entity})
 
     def call_next(self, connection: Connection[Any], entities: Collection[str]) -> set[str]:
-        """Have the first open letter of each entity handled next, unless it is dead.
+        """Mark the first open letter of each entity to be handled next, unless it is dead.
 
         Returns:
             Those of the entities that have open letters.
@@ -131,10 +132,10 @@ class DeadLetters:
         return letters
 
     def attempt(self, connection: Connection[Any], letter: DueLetter) -> int:
-        """Note, before it begins, that a letter is tried on its own; return how often it was now.
+        """Count an attempt to handle a letter by itself, before it begins; return the count.
 
         Raises:
-            LettersChanged: it is not to be retried any more.
+            LettersChanged: it is no longer to be retried.
         """
         with translated(), connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
@@ -145,21 +146,21 @@ class DeadLetters:
         return int(rows[0][0])
 
     def take_back(self, connection: Connection[Any], letter: DueLetter) -> None:
-        """Note that the last attempt at a letter came to no end, for no fault of its message."""
+        """Uncount the last attempt at a letter, which did not end because of its message."""
         with translated(), connection.transaction():
             connection.execute("SET LOCAL synchronous_commit = off")
             self._query(connection, "watch")
             self._run(connection, "take_back", {"global_position": letter.global_position})
 
-    def settle(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
-        """Note that letters are handled, in the transaction that writes what they bring about.
+    def mark_handled(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
+        """Mark letters as handled, in the transaction that writes their effects.
 
         Raises:
-            LettersChanged: some of them are not to be retried any more.
+            LettersChanged: some of them are no longer to be retried.
         """
         self._query(connection, "watch")
-        positions = [one.global_position for one in letters]
-        if self._run(connection, "settle", {"global_positions": positions}) != len(letters):
+        positions = [letter.global_position for letter in letters]
+        if self._run(connection, "mark_handled", {"global_positions": positions}) != len(letters):
             raise LettersChanged
 
     def bury_again(
@@ -171,17 +172,17 @@ class DeadLetters:
         entity: str | None,
         attempts: int,
     ) -> None:
-        """Note that a letter is dead after all.
+        """Mark a letter dead again.
 
         Args:
             connection: in a transaction.
-            letter: it.
+            letter: the letter.
             failure: why.
             entity: the entity that it blocks from now on.
             attempts: how often it was tried.
 
         Raises:
-            LettersChanged: it is not to be retried any more.
+            LettersChanged: it is no longer to be retried.
         """
         self._query(connection, "watch")
         changed = self._run(

@@ -1,5 +1,5 @@
 -- name: watch
--- Held while letters are written or dealt with, so that nobody changes their states meanwhile. Who
+-- Held while letters are written or handled, so that nobody changes their states meanwhile. Who
 -- changes them holds it for himself alone. What is read after this is as it then stays.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters', 0))
 
@@ -110,7 +110,7 @@ SET attempts = attempts - 1, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s AND state IN ('parked', 'retry') AND attempts > 0
 
--- name: settle
+-- name: mark_handled
 UPDATE reservation.dead_letters
 SET state = 'handled', process = %(process)s, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
@@ -123,7 +123,7 @@ SET state = 'dead', entity = %(entity)s, reason = %(reason)s, error = %(error)s,
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s AND state IN ('parked', 'retry', 'handled')
 
--- name: change_alone
+-- name: lock_letters
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
 
 -- name: select

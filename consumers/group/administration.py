@@ -1,7 +1,7 @@
-"""A group at rest: one that nobody is a member of, so that its positions can be changed by hand.
+"""Changing the positions of a group by hand, while it has no member.
 
-A change is planned first, which locks nothing, so that somebody can be asked. It is then made under
-the lock of the group, and only if everything is still as it was when it was planned.
+A change is planned first, which locks nothing, so that a person can be asked. It is then applied
+under the lock of the group, and only if nothing has changed since it was planned.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.group", "administration.sql")
 
-# Of messages that are looked at to tell what a change does.
+# Of messages that are counted to describe a change.
 MOST_COUNTED = 100_000
 
-# How long a transaction is waited for that moves a position, or has a process join or leave.
+# How long to wait for a transaction that moves a position, or in which a process joins or leaves.
 PATIENCE = "10s"
 
 
@@ -45,7 +45,7 @@ class IdleGroup:
 
     @property
     def carried_in_force(self) -> tuple[int, ...] | None:
-        """What is carried, if a message may still be passed over because of it."""
+        """What is carried, if a message may still be skipped because of it."""
         if self.carried is None or min(self.positions) >= max(self.carried):
             return None
         return self.carried
@@ -53,15 +53,15 @@ class IdleGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What is to become of a group.
+    """A change of a group's positions.
 
     Attributes:
         group: as it was found.
         after: the position of each of its partitions, in order.
-        carried: the positions up to which a message was dealt with, by the partition that it was in
-            when there was that number of them; None if those in ``after`` say it all.
-        passed_over: how many messages will not be read that would have been.
-        redelivered: how many will be read that were dealt with.
+        carried: the positions of the former partitions, up to which their messages were handled;
+            None if the positions in ``after`` are enough.
+        passed_over: how many messages will be skipped.
+        redelivered: how many messages will be read again that were handled.
         at_least: whether there are more of either than were counted.
     """
 
@@ -74,12 +74,12 @@ class GroupChange:
 
     @property
     def changes(self) -> bool:
-        """Whether anything is going to be otherwise."""
+        """Whether anything changes."""
         return self.after != self.group.positions or self.carried != self.group.carried
 
 
-def find_resting(connection: Connection[Any], consumer: str, category: str) -> IdleGroup:
-    """Return a group, as it is to be if it was never run.
+def find_idle(connection: Connection[Any], consumer: str, category: str) -> IdleGroup:
+    """Return a group without members, or a new one if it was never run.
 
     Raises:
         StoreError: a process is a member of it; the message names it.
@@ -106,7 +106,7 @@ def find_resting(connection: Connection[Any], consumer: str, category: str) -> I
 
 
 def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int]) -> GroupChange:
-    """Say what moving a group's positions does, and move nothing.
+    """Return what moving a group's positions would do, and move nothing.
 
     Args:
         connection: that the group was found on, not in a transaction.
@@ -114,9 +114,9 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
         after: the position for each partition, in order.
 
     Raises:
-        StoreError: there is no message of so high a position yet, so those to come would be passed
-            over; or only a part is to be moved, while the number of partitions was changed and
-            not every message from before that is dealt with.
+        StoreError: there is no message of so high a position yet, so messages to come would be
+            skipped; or only some partitions are to be moved, while messages from before a change of
+            their number are not handled.
         ForeignPositionError: the group's positions were taken in another log, and are not all to be
             set to 0, where every log begins.
     """
@@ -130,7 +130,7 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
         if max(after) > last:
             raise StoreError(
                 f"The last message of the store is at global position {last}, and those still to "
-                f"come would be passed over up to {max(after)}; give a position up to {last}"
+                f"come would be skipped up to {max(after)}; give a position up to {last}"
             )
         if carried is not None and len(set(after)) > 1:
             raise StoreError(_still_carried(group, "move all of its partitions"))
@@ -152,13 +152,13 @@ def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int
 
 
 def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
-    """Say what another number of partitions makes of a group's positions.
+    """Return what changing the number of partitions would do to a group's positions.
 
-    No message is passed over and none is read again: where the positions were not all the same,
-    what was dealt with is kept by the partitions that there were.
+    No message is skipped and none is read again. Where the positions differ, how far messages were
+    handled is kept by the former partitions.
 
     Raises:
-        StoreError: that is still so from the last time that the number was changed.
+        StoreError: positions of former partitions are still kept since the last change.
         ForeignPositionError: the positions were taken in another log.
     """
     _refuse_foreign(group)
@@ -172,27 +172,27 @@ def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
     return GroupChange(group, (low,) * partitions, group.positions if keep else None)
 
 
-def make(
+def apply_changes(
     connection: Connection[Any],
     changes: Sequence[GroupChange],
     also: Callable[[Connection[Any]], None] = lambda _: None,
 ) -> None:
-    """Make changes, all or none, under the locks of their groups.
+    """Apply changes, all or none, under the locks of their groups.
 
     Args:
         connection: not in a transaction.
         changes: as they were planned.
-        also: what is to be done in the same transaction, once they are made.
+        also: what to do in the same transaction, after the changes.
 
     Raises:
         StoreError: a process has become a member, or a position is another, since they were
             planned; nothing is changed.
-        LockTimeoutError: a process that is no member any more does not let go of a position.
+        LockTimeoutError: a process that is no longer a member holds the lock of a position.
     """
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])
-        for change in sorted(changes, key=lambda one: one.group.category):
+        for change in sorted(changes, key=lambda change: change.group.category):
             group = change.group
             of = {"consumer": group.consumer, "category": group.category}
             if group.epoch is None:
@@ -202,7 +202,7 @@ def make(
                 connection.execute(_QUERIES["create_position"], of)
                 group = IdleGroup(group.consumer, group.category, (0,), None, 1)
             connection.execute(_QUERIES["lock_positions"], of)
-            if find_resting(connection, group.consumer, group.category) != group:
+            if find_idle(connection, group.consumer, group.category) != group:
                 raise StoreError(
                     f"The consumer {group.consumer} of {group.category} was run in the meantime; "
                     f"nothing is changed; look at its positions again"
@@ -231,6 +231,6 @@ def _array(carried: Sequence[int] | None) -> list[int] | None:
 def _still_carried(group: IdleGroup, what: str) -> str:
     return (
         f"The number of partitions of {group.consumer} in {group.category} was changed, and some "
-        f"messages from before that are not dealt with; run its consumers until every position is "
+        f"messages from before that are not handled; run its consumers until every position is "
         f"past {max(group.carried or (0,))}, and then {what}"
     )

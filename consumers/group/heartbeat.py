@@ -1,4 +1,4 @@
-"""Saying that a member of a group lives, while its main thread is in a batch."""
+"""Renewing the lease of a member of a group while its main thread is in a batch."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-# Seconds that a batch takes before its member says that it lives, and then between two times.
+# Seconds that a batch takes before the lease is renewed, and then between two renewals.
 INTERVAL = 1.0
 
 _QUERIES = load_queries("consumers.group")
@@ -22,11 +22,11 @@ _QUERIES = load_queries("consumers.group")
 class Heartbeat:
     """Renews a member's lease while a block takes long, from a thread with its own connection.
 
-    Neither is there before a block takes that long. A connection that is lost is opened again at
-    the next beat: a member that says nothing for a while is merely taken for dead.
+    The thread starts with the first block, the connection is opened with the first beat. A lost
+    connection is opened again at the next beat. Without beats, the lease expires.
 
     Attributes:
-        member: the member that lives; None for none.
+        member: the member whose lease is renewed; None for none.
     """
 
     def __init__(self, database_url: str, application_name: str, lease: float) -> None:
@@ -35,7 +35,7 @@ class Heartbeat:
         Args:
             database_url: the address of the database.
             application_name: what the server's own views show for the connection.
-            lease: seconds for which it is said.
+            lease: seconds that the lease lasts.
         """
         self._database_url = database_url
         self._application_name = application_name
@@ -66,7 +66,7 @@ class Heartbeat:
             self._busy = False
 
     def close(self) -> None:
-        """Beat no more."""
+        """Stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -79,7 +79,7 @@ class Heartbeat:
         self._disconnect()
 
     def _wait(self) -> bool:
-        """Wait until a beat is due; return whether there is to be one."""
+        """Wait until a beat is due; return False once closed."""
         with self._changed:
             while not self._closed:
                 self._changed.wait_for(lambda: self._busy or self._closed)

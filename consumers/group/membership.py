@@ -1,13 +1,13 @@
-"""Being one of the processes that share a category out among themselves.
+"""Membership in a group of processes that share a category.
 
 A group has a fixed number of partitions. Each member takes its fair share of them, gives some back
-when another joins, and takes over those of one that is gone. All of that is one call of the server
-(`reservation.take_part`) that a member makes every now and then, between two batches. While a batch
-takes long, a thread says that the member lives.
+when another joins, and takes over those of a member that is gone. One function of the server does
+all of that (`reservation.take_part`); a member calls it at intervals, between two batches. During a
+long batch, a thread renews the lease of the member.
 
-A member is gone when it says so, when its session has ended, or when it has said nothing for as
-long as its lease. It may still be alive then, and only paused: its batch can not commit, because
-whoever took its partitions over has raised their epochs.
+A member is gone when it has left, when its session has ended, or when its lease has expired. It may
+still be alive then, and only paused: its batch cannot commit, because the member that took its
+partitions over has raised their epochs.
 """
 
 import time
@@ -24,7 +24,7 @@ from reservation.errors import ForeignPositionError, GroupError
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-# Seconds after which a member that said nothing counts as gone.
+# Seconds after which a member that did not renew its lease counts as gone.
 LEASE = 3.0
 
 # Seconds between two calls; with a look for messages in each, an idle consumer makes no others.
@@ -35,7 +35,7 @@ _QUERIES = load_queries("consumers.group")
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """Which part of its group a process is to have.
+    """The part of its group that a process asks for.
 
     Attributes:
         partitions: how many the group is to have; None for as many as it has.
@@ -64,11 +64,11 @@ class Membership:
         """Prepare; nothing is asked of the database yet.
 
         Args:
-            session: whose connection says that the process lives.
+            session: whose connection keeps the member alive.
             consumer: the component's name.
             category: the category that the group shares.
             share: which part the process is to have.
-            log: where it is told what is held, with each event from then on.
+            log: the logger, to which what is held is bound.
         """
         self._consumer = consumer
         self._category = category
@@ -107,7 +107,7 @@ class Membership:
 
     @property
     def behind(self) -> bool:
-        """Whether the category had messages at the last `turn` that are not dealt with."""
+        """Whether the category had messages at the last `turn` that are not handled."""
         return bool(self.positions.partitions) and self.head > self.positions.lowest
 
     def join(self, connection: Connection[Any]) -> None:
@@ -115,7 +115,7 @@ class Membership:
 
         Raises:
             LockTimeoutError: a transaction is moving what it held; try again.
-            GroupError: the group has another number of partitions than it is to have.
+            GroupError: the number of partitions of the group is not the one that is asked for.
         """
         with translated(), connection.transaction():
             member, self._size = connection.execute(
@@ -141,10 +141,10 @@ class Membership:
         self._last = 0.0
 
     def turn(self, connection: Connection[Any]) -> None:
-        """Say that the process lives, and take and give back what is due; not within a batch.
+        """Renew the lease, and take and give back partitions; not within a batch.
 
         Raises:
-            LockTimeoutError, SerializationError: another member was at it; try again.
+            LockTimeoutError, SerializationError: another member holds the lock; try again.
             ForeignPositionError: a position that it holds was taken in another log.
         """
         rows = self._take_part(connection)
@@ -152,7 +152,7 @@ class Membership:
             self._log.warning("taken_for_dead", lease=LEASE)
             self.join(connection)
             rows = self._take_part(connection)
-        if not rows:  # at once again: at the next turn
+        if not rows:  # again: at the next turn
             rows = [(self.head, None, [], [], [], [], False, None)]
         self.head, carried, partitions, positions, epochs, unclean, self.retry, foreign = rows[0]
         if foreign is not None:
@@ -162,7 +162,7 @@ class Membership:
         self.positions = Positions(self._consumer, self._category, self._size, held, carried)
         self.unclean = tuple(unclean)
         self._last = time.monotonic()
-        self._tell(before)
+        self._log_changes(before)
 
     def leave(self, connection: Connection[Any]) -> None:
         """Give everything back."""
@@ -173,7 +173,7 @@ class Membership:
             self._member = None
 
     def abandon(self) -> None:
-        """Give nothing back, as a process that is killed.
+        """Give nothing back, like a killed process.
 
         The member is found gone once its session ends, and what it held is then taken as `unclean`.
         """
@@ -192,7 +192,7 @@ class Membership:
                 },
             ).fetchall()
 
-    def _tell(self, before: Positions) -> None:
+    def _log_changes(self, before: Positions) -> None:
         """Log what has changed."""
         if self._size > 1:
             self._log.holds(self.positions.partitions)

@@ -1,9 +1,9 @@
-"""What a component's consumers remember of messages beside the log.
+"""What a component's consumers remember of messages in tables beside the log.
 
 Processed messages, revisions and states decide whether a message is a duplicate. In a store that
-was cleared, restored or replaced they are of messages that never happened there, and would make a
-new message a duplicate of one of those. All of it is rebuilt from the log when every message of it
-is handled again: what the log already holds of the effects is found by the ids of the events.
+was cleared, restored or replaced they are about messages that are not in its log, and a new message
+could be taken for a duplicate of one of those. All of it is rebuilt when every message of the log
+is handled again: effects that are in the log already are found by the ids of the events.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _QUERIES = load_queries("consumers.group", "memory.sql")
 
 
 def remembered(connection: Connection[Any], component: Component) -> Mapping[str, int]:
-    """Return how much the consumers of a component remember, by kind; nothing of what they do not.
+    """Return how much the consumers of a component remember, by kind, without empty kinds.
 
     Args:
         connection: of a role that may read the schema ``reservation``.
@@ -33,7 +33,7 @@ def remembered(connection: Connection[Any], component: Component) -> Mapping[str
 
 
 def forget(connection: Connection[Any], component: Component) -> None:
-    """Remove what the consumers of a component remember, but for dead letters of this log.
+    """Remove what the consumers of a component remember, except dead letters of this log.
 
     Args:
         connection: of the owner of the store, in the transaction that sets the component's

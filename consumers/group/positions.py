@@ -1,12 +1,12 @@
-"""Where a consumer is in its category, kept so that only one process at a time can move it.
+"""The position of a consumer in its category, which only one process at a time can move.
 
 Each partition of the category has a position of its own: the global position of the last message
-that was dealt with. It moves in the transaction that commits what the messages brought about, by
-compare-and-set on the holder's epoch, so that a process that was taken over (it was paused, or lost
-the network) commits nothing.
+that was handled. It moves in the transaction that commits what the messages brought about, by
+compare-and-set on the holder's epoch. A process whose partition was taken over, because it was
+paused or lost the network, therefore commits nothing.
 
-With the position goes the id of the message there, and it moves only while that message is in the
-log: of a log that was cleared, restored or replaced nothing is passed over.
+The id of the message at the position is stored with it. The position moves only while that message
+is in the log, so no message is skipped in a log that was cleared, restored or replaced.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class HeldPartition:
 
     Attributes:
         partition: its number, from 0.
-        position: the global position of the last message dealt with, 0 before the first.
+        position: the global position of the last message handled, 0 before the first.
         epoch: how many times it was taken; only the last holder may move it.
     """
 
@@ -50,8 +50,8 @@ class HeldPartition:
 class Positions:
     """The partitions of one category that this process holds.
 
-    They are read together, those furthest behind first, and those that have come to the same
-    position as one from then on.
+    They are read together: first those that are furthest behind. Partitions at the same position
+    are read in one statement.
 
     Attributes:
         consumer: the component's name.
@@ -67,48 +67,48 @@ class Positions:
         held: Iterable[HeldPartition] = (),
         carried: Iterable[int] | None = None,
     ) -> None:
-        """Take note of what is held.
+        """Note what is held.
 
         Args:
             consumer: the component's name.
             category: the category that is read.
             size: how many partitions the category has.
             held: those that this process holds.
-            carried: how far each partition was dealt with before there were ``size``.
+            carried: how far each partition was read before there were ``size``.
         """
         self.consumer = consumer
         self.category = category
         self.size = size
-        self._held = {one.partition: one for one in held}
+        self._held = {partition.partition: partition for partition in held}
         self._carried = None if carried is None else tuple(carried)
 
     @property
     def partitions(self) -> list[int]:
-        """Those that are held, in order."""
+        """The numbers of the partitions that are held, in order."""
         return sorted(self._held)
 
     @property
     def reached(self) -> dict[int, int]:
         """The position of each partition that is held."""
-        return {one.partition: one.position for one in self._held.values()}
+        return {held.partition: held.position for held in self._held.values()}
 
     @property
     def lowest(self) -> int:
-        """The position that everything held was dealt with up to; 0 if nothing is held."""
-        return min((one.position for one in self._held.values()), default=0)
+        """The lowest position of the partitions that are held; 0 if none is held."""
+        return min((held.position for held in self._held.values()), default=0)
 
     @property
     def epoch(self) -> int:
         """The newest epoch of what is held."""
-        return max((one.epoch for one in self._held.values()), default=0)
+        return max((held.epoch for held in self._held.values()), default=0)
 
     @property
     def unordered_until(self) -> int:
         """The position up to which an entity's messages may come out of their order; 0 if none do.
 
-        They do where they are in several partitions, or were before the number was changed. Also
-        what is read beyond that belongs to this, however far everything was dealt with: what a
-        message brings about must not depend on when it is read.
+        They do where there are several partitions, or were before the number was changed. How far
+        the messages were handled does not matter: the effects of a message must not depend on when
+        it is read.
         """
         if self.size > 1:
             return LAST
@@ -119,8 +119,8 @@ class Positions:
         if not self._held:
             return None
         after = self.lowest
-        behind = [n for n, one in self._held.items() if one.position == after]
-        ahead = [one.position for one in self._held.values() if one.position > after]
+        behind = [number for number, held in self._held.items() if held.position == after]
+        ahead = [held.position for held in self._held.values() if held.position > after]
         carried = self._carried
         if carried is not None and after >= max(carried):
             carried = None
@@ -133,15 +133,13 @@ class Positions:
     ) -> None:
         """Move the stored positions of a part, in the transaction that the connection is in.
 
-        The server ends that transaction if it has to wait for too long then. Locks that others
-        need are best taken after that.
-
-        Call `moved` once that transaction is committed.
+        From then on the server ends the transaction if it is idle for too long. So take locks that
+        others need after this call, and call `committed` after the commit.
 
         Args:
             connection: in the transaction that has read the part.
             part: what was read.
-            to: the global position up to which it is dealt with.
+            to: the global position up to which its messages are handled.
             message_id: the id of the message there; None to look it up.
 
         Raises:
@@ -155,8 +153,8 @@ class Positions:
                 {
                     "consumer": self.consumer,
                     "category": self.category,
-                    "partitions": [one.partition for one in moving],
-                    "epochs": [one.epoch for one in moving],
+                    "partitions": [held.partition for held in moving],
+                    "epochs": [held.epoch for held in moving],
                     "before": part.after,
                     "position": to,
                     "message_id": message_id,
@@ -167,13 +165,13 @@ class Positions:
         if cursor.rowcount != len(moving):
             raise self._lost(connection)
 
-    def moved(self, part: Partition, to: int) -> None:
+    def committed(self, part: Partition, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""
-        for one in self._of(part):
-            one.position = to
+        for held in self._of(part):
+            held.position = to
 
     def attempt(self, connection: Connection[Any], message: StoredMessage) -> int:
-        """Note, before it begins, that a message is handled on its own.
+        """Count an attempt to handle a message by itself, before it begins.
 
         A crash of this process does not undo that; one of the server may.
 
@@ -182,7 +180,7 @@ class Positions:
             message: the next one of its partition.
 
         Returns:
-            How often that was noted of this message in a row.
+            How many attempts at this message were counted in a row.
 
         Raises:
             PositionLostError: another process has taken the partition over.
@@ -204,7 +202,7 @@ class Positions:
         return int(rows[0][2])
 
     def take_back(self, connection: Connection[Any], message: StoredMessage) -> None:
-        """Note that the last attempt at a message came to no end, for no fault of the message.
+        """Uncount the last attempt at a message, which did not end because of the message.
 
         Args:
             connection: not in a transaction.
@@ -218,7 +216,7 @@ class Positions:
                     "consumer": self.consumer,
                     "category": self.category,
                     "partitions": list(self._held),
-                    "epochs": [one.epoch for one in self._held.values()],
+                    "epochs": [held.epoch for held in self._held.values()],
                     "global_position": message.global_position,
                 },
             )
@@ -246,8 +244,8 @@ class Positions:
 
     @property
     def claims(self) -> frozenset[tuple[int, int]]:
-        """What is held, by partition and epoch; another one once anything else is."""
-        return frozenset((one.partition, one.epoch) for one in self._held.values())
+        """The partitions that are held, with their epochs; to see whether that has changed."""
+        return frozenset((held.partition, held.epoch) for held in self._held.values())
 
     def _is_held(self, partition: int, epoch: int) -> bool:
         held = self._held.get(partition)
@@ -262,7 +260,7 @@ class Positions:
             return ForeignPositionError(self.consumer, self.category, foreign_at)
         return PositionLostError(
             f"Another process has taken over the consumer {self.consumer} of {self.category}, or "
-            f"a part of it; this one committed nothing more of that"
+            f"a part of it; this process committed nothing more of that part"
         )
 
     def _of(self, part: Partition) -> list[HeldPartition]:

@@ -1,8 +1,8 @@
-"""Where every consumer is, how far behind, and who is at work on it, as one snapshot shows it.
+"""Where every consumer is, how far behind, and who holds it, as one snapshot shows it.
 
-Nothing but reading, so an auditor may. How far behind is counted in passes over a category, each of
-so many messages at most, from the partition that is furthest behind: a backlog of millions takes no
-longer to look at than one pass.
+This only reads, so an auditor may do it. The lag is counted in passes over a category, each with a
+limited number of messages, from the partition that is furthest behind. A backlog of millions takes
+no longer than one pass.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ class Lag:
     """How far a partition is behind.
 
     Attributes:
-        messages: how many messages of the partition are not dealt with, or were found not to be.
+        messages: how many messages of the partition are not handled, as far as they were counted.
         at_least: whether there may be more that were not counted.
         seconds: since the first of them was written; None if none was found.
     """
@@ -52,7 +52,7 @@ class PartitionStatus:
         stored: the position, who holds it, and whether it is foreign.
         head: the global position of the category's last message; 0 if there is none.
         lag: how far behind it is; from the beginning of the category if the position is foreign.
-        dead: how many dead letters it has that nobody has seen to.
+        dead: how many dead letters it has that are not retried, handled or discarded.
         parked: how many messages wait behind those.
         retry: how many of either are to be tried again, and have not been yet.
     """
@@ -95,11 +95,13 @@ def read_status(connection: Connection[Any], component: Component | None = None)
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(_QUERIES["settings"])
         groups: dict[tuple[str, str], list[StoredPosition]] = defaultdict(list)
-        for one in read_positions(connection, component):
-            groups[one.consumer, one.category].append(one)
+        for stored in read_positions(connection, component):
+            groups[stored.consumer, stored.category].append(stored)
         ((time, store_id),) = connection.execute(_QUERIES["taken"]).fetchall()
         return Status(
-            time, store_id, [one for rows in groups.values() for one in _group(connection, rows)]
+            time,
+            store_id,
+            [status for rows in groups.values() for status in _group(connection, rows)],
         )
 
 
@@ -154,7 +156,7 @@ def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]
                 lags[partition] = Lag(messages, seconds=seconds)
         if read < MOST_COUNTED:
             return lags
-        for partition in [one for one, position in behind.items() if position < ended]:
+        for partition in [number for number, position in behind.items() if position < ended]:
             del behind[partition]
             lags[partition] = replace(lags[partition], at_least=True)
     return lags | {partition: Lag(at_least=True) for partition in behind}

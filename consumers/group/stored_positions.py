@@ -21,7 +21,7 @@ class Holder:
     """The member that may move a partition's position.
 
     Attributes:
-        process: its host and process id; None if that is known no more.
+        process: its host and process id; None if that is no longer known.
         gone: whether it ended without giving the partition back, and nobody has taken over yet.
     """
 
@@ -38,11 +38,11 @@ class StoredPosition:
         category: the category that it reads.
         partition: the number of the partition, from 0.
         partitions: how many the category is in for this consumer.
-        carried: the positions by the partitions that there were before, up to which a message was
-            dealt with; None if there were never others, or all were at one position.
-        position: the global position of the last message dealt with; 0 before the first.
+        carried: the positions of the former partitions, up to which a message was handled; None if
+            there were never others, or all were at one position.
+        position: the global position of the last message handled; 0 before the first.
         message_id: the id of the message there; None at 0, and if it is not known.
-        foreign: whether the position was taken in another log, so that it says nothing of this one.
+        foreign: whether the position was taken in another log, so that it means nothing in this one.
         epoch: how often the partition changed hands; 0 if the consumer was never run.
         holder: who may move the position; None if nobody.
         updated_at: when it was last written; None if the consumer was never run.
@@ -62,7 +62,7 @@ class StoredPosition:
 
 
 def categories(component: Component) -> list[str]:
-    """Return what a component's consumers read."""
+    """Return the categories that a component's consumers read."""
     return [component.command_category, *component.reservation_categories]
 
 
@@ -76,10 +76,10 @@ def read_positions(
         component: whose positions to read, also those that are not stored yet; None for all.
 
     Returns:
-        Them by consumer, category and partition.
+        The positions, sorted by consumer, category and partition.
 
     Raises:
-        StoreError: the database refuses, or is away.
+        StoreError: the database refuses, or is unavailable.
     """
     named: dict[str, list[str] | None] = {"consumers": None, "categories": None}
     if component is not None:

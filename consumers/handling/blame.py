@@ -15,10 +15,10 @@ from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 @contextmanager
 def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
-    """Raise what the store can not hold as an error of the messages that it is for.
+    """Raise the store's refusal of a value as an error of the messages that the block is for.
 
-    Which of them it is shows once they are dealt with one by one. Any other error of the store is
-    none of theirs.
+    Which message is at fault shows when they are handled one by one. No other error of the store is
+    a fault of the messages.
 
     Raises:
         MessageError: the store refused what is to be stored.
@@ -33,11 +33,11 @@ def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
 def transaction(
     connection: Connection[Any], messages: Callable[[], Sequence[StoredMessage]]
 ) -> Iterator[None]:
-    """Run a block in a transaction, of which the commit may be refused because of its messages.
+    """Run a block in a transaction whose commit may be refused because of its messages.
 
-    What is checked only then, such as a deferred constraint of a table that a handler wrote to, is
-    a fault of the messages as much as what is checked before. What a trigger raises is not
-    repeated, because its text may hold values of the messages.
+    A deferred constraint of a table that a handler wrote to is checked only at the commit; its
+    violation is a fault of the messages too. The text of an error that a trigger raised is left
+    out, because it may contain values of the messages.
 
     Args:
         connection: not in a transaction.

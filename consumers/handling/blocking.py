@@ -1,8 +1,8 @@
-"""Which messages of a batch are dealt with, which are dead letters, and which wait behind those.
+"""Which messages of a batch are handled, which are dead letters, and which wait behind those.
 
-A message that can not be dealt with is a dead letter, and its entity is blocked: what comes later
-for the same entity is parked behind it, in order, so that no entity ever sees its messages in
-another order. Other entities go on. (The idea is that of Axon's sequenced dead-letter queue.)
+A message that cannot be handled becomes a dead letter, and its entity is blocked: later messages of
+the same entity are parked behind it, so that every entity sees its messages in order. Other
+entities go on. (The idea is that of Axon's sequenced dead-letter queue.)
 """
 
 import hashlib
@@ -22,13 +22,13 @@ _PARKED = Failure(Reason.PARKED, "")
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What a batch does with messages that can not be dealt with.
+    """What a batch does with messages that cannot be handled.
 
     Attributes:
         blocked: the entities whose messages are parked; only read.
-        given_up: by global position, the messages that are not tried any more: why, and how often
-            they were.
-        stop: whether to raise the error of one that can never be dealt with, instead.
+        given_up: by global position, the messages that are no longer tried: why, and after how
+            many attempts.
+        stop: whether to raise the error instead.
     """
 
     blocked: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ class FailurePolicy:
         return given_up is not None and given_up[0].reason is reason
 
 
-# What a batch does that must go through as a whole: nothing is parked, and every error is raised.
+# For a batch that must succeed as a whole: nothing is parked, and every error is raised.
 ALL_OR_NOTHING = FailurePolicy(stop=True)
 
 
@@ -61,11 +61,11 @@ class Blocking:
 
     @property
     def anything_blocked(self) -> bool:
-        """Whether messages may have to be parked; if not, nobody need ask whose they are."""
+        """Whether messages may have to be parked; if not, their entities need not be known."""
         return bool(self._policy.blocked or self._blocked_here or self._policy.given_up)
 
     def takes(self, message: StoredMessage, entity: str | None) -> bool:
-        """Take a message if it must not be dealt with: it was given up, or its entity is blocked.
+        """Take a message if it must not be handled: it was given up, or its entity is blocked.
 
         Returns whether it was taken.
         """
@@ -82,7 +82,7 @@ class Blocking:
         """Make a message a dead letter because of an error, unless that is to be raised.
 
         Raises:
-            MessageError: the error: trying again may go better, or nothing is to be passed over.
+            MessageError: the error, if another attempt may succeed or the policy is to stop.
         """
         if self.takes(message, entity):
             return

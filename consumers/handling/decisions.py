@@ -1,4 +1,4 @@
-"""What the messages of a batch bring about, collected before any of it is written."""
+"""The effects of the messages of a batch, collected before any of them is written."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from reservation.store.writing import Row
 
 @dataclass(slots=True)
 class Decisions:
-    """What is to be written for a batch, and what became of each of its messages.
+    """What is to be written for a batch, and the outcomes of its messages.
 
     Attributes:
         writes: the events, and the further messages that handlers wrote, in order.
-        further: those of them that are no events.
+        further: those of them that are not events.
         conditional: whether a handler gave one of the further messages an expected version.
         entities: by their streams, those that the batch was decided on, with its events in them.
         reservations: commands to be reserved, each with the stream that its key names.
@@ -29,9 +29,10 @@ class Decisions:
         counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
             redelivered: handled before and now passed.
         conflicts: the commands found in conflict with an earlier one of the same key.
-        checks: what the strategies of handlers found out about the batch.
-        letters: the messages that are passed without having been dealt with.
-        pending: what follows states that have to be committed first, if there are such.
+        checks: the checks of the handlers' strategies.
+        letters: the messages that are passed without having been handled.
+        pending: the outputs of a two-phase strategy, whose states have to be committed first; None
+            for other batches.
     """
 
     writes: list[Row] = field(default_factory=list)

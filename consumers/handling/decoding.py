@@ -1,8 +1,8 @@
-"""Telling what a message is for: the command in it, and its entity or the stream of its key.
+"""Decoding a message: its command, and its entity or the stream of its key.
 
 A command category holds commands that are reserved, that initiate, or that are handled
-directly; a reservation category holds the copies, which are handled. Which is which, the component
-says; where the copies are in the command category too, they say it themselves.
+directly; a reservation category holds the copies, which are handled. The component declares which
+command is which. Copies in the command category are marked.
 """
 
 import contextlib
@@ -51,12 +51,12 @@ class Decoded:
 
     @property
     def incoming(self) -> Incoming:
-        """What strategies and states are asked about."""
+        """The message as strategies take it."""
         return Incoming(self.message, self.command, str(self.entity_stream), self.unordered)
 
 
 class Decoding:
-    """What the messages of one category are for."""
+    """Decodes the messages of one category."""
 
     def __init__(self, component: Component, category: str) -> None:
         """Prepare.
@@ -68,7 +68,7 @@ class Decoding:
         self._component = component
         self._reserves = category == component.command_category
         self._process = os.getpid()
-        self._ids: dict[str, type[Any]] = {}  # what reads the entity's id alone, by message type
+        self._ids: dict[str, type[Any]] = {}  # what reads only the entity's id, by message type
         self._unordered_until = 0
         self._letters: Mapping[int, str | None] | None = None
 
@@ -85,14 +85,14 @@ class Decoding:
         self._letters = letters
 
     def ignores(self, message: StoredMessage) -> bool:
-        """Return whether a message's type is one that the component lets pass."""
+        """Return whether a message's type is one that the component ignores."""
         return message.type in self._component.ignored or message.type == PSEUDO_EVENT
 
     def look(self, message: StoredMessage, key_stream: str | None) -> Decoded | None:
-        """Return the command in a message and what it is for, or None if its type is ignored.
+        """Return a message, decoded, or None if its type is ignored.
 
         Raises:
-            MessageError: that can not be told.
+            MessageError: it cannot be decoded, or has no key or no handler.
         """
         if key_stream is not None:
             return Decoded(message, key_stream=_fitting(key_stream, message))
@@ -149,9 +149,9 @@ class Decoding:
         return command
 
     def _is_no_fault(self, error: BaseException) -> bool:
-        """Tell whether an exception is none that the component's code raised for its message.
+        """Return whether an exception is not a fault of the message.
 
-        A copy of the process that such code has forked is to end with what it raises.
+        A process that the component's code has forked is to end with what it raises.
         """
         return is_interrupt(error) or os.getpid() != self._process
 
@@ -171,18 +171,18 @@ class Decoding:
                 raise
             raise HandlerError(f"The key function for {message} raised {told(error)}") from error
 
-    def whose(self, message: StoredMessage, one: Decoded | None = None) -> str | None:
-        """Return the entity that a message is for: behind it, and behind which, others wait.
+    def whose(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
+        """Return the entity that a message is for, whose later messages wait behind a dead letter.
 
-        Where there is no command to tell, the name of its stream does, unless that is named by the
-        key alone.
+        Without a decoded command, the entity is taken from the name of the message's stream, unless
+        that is named only by the key.
         """
         component = self._component
-        if one is not None and one.entity_stream is not None:
-            return blocking(one.entity_stream)
-        if one is not None and one.command is not None:
+        if decoded is not None and decoded.entity_stream is not None:
+            return blocking(decoded.entity_stream)
+        if decoded is not None and decoded.command is not None:
             with contextlib.suppress(ReservationError):
-                return blocking(component.entity_stream(one.command))
+                return blocking(component.entity_stream(decoded.command))
         declared = component.reservations.get(message.type)
         if not self._reserves and declared is not None and declared.entity is None:
             return None
@@ -196,7 +196,7 @@ class Decoding:
         """
         component = self._component
         if message.data is not None and message.type in component.types:
-            # What does not fit could not have been decoded either: then the stream's name tells.
+            # What does not fit could not have been decoded either; then the stream's name is used.
             with contextlib.suppress(ReservationError, msgspec.MsgspecError, RecursionError):
                 read = msgspec.json.decode(message.data, type=self._id_of(message.type))
                 return blocking(component.entity_stream(read))

@@ -1,4 +1,4 @@
-"""Calling a handler: what it returns are events, and what it leaves behind is looked at.
+"""Calling a handler: it returns events, and must leave the transaction as it found it.
 
 Whatever a handler raises is a fault of its message, be it derived from `Exception` or not, and
 whichever connection it comes from. There are two exceptions. The connection of the batch was lost
@@ -121,8 +121,8 @@ def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> I
 def _end_fork(error: BaseException | None) -> NoReturn:
     """End a process that a handler forked, and that came back instead of ending.
 
-    It would be a second consumer on the same connection. It ends without a word to the server,
-    whose session is that of the process that goes on.
+    It would be a second consumer on the same connection. It ends without sending anything to the
+    server, because the session belongs to the process that goes on.
     """
     if isinstance(error, SystemExit):  # as it is meant to end
         os._exit(error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None))
@@ -131,7 +131,7 @@ def _end_fork(error: BaseException | None) -> NoReturn:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether an exception is Python's own answer to SIGINT.
+    """Return whether an exception is Python's own answer to SIGINT.
 
     `Stop` takes that signal over, so in a consumer's process KeyboardInterrupt is one that a
     handler raised.
@@ -143,7 +143,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 _FAILED = (
-    "went on after a statement that failed, so the transaction can not be committed; execute what "
+    "went on after a statement that failed, so the transaction cannot be committed; execute what "
     "may fail in `with context.connection.transaction():`"
 )
 _PROBLEMS = {
@@ -183,7 +183,7 @@ _files: dict[int, tuple[int, int] | None] = {}
 
 
 def _file(number: int) -> tuple[int, int] | None:
-    """Return what tells the file of a descriptor from every other; None if it is closed."""
+    """Return the identity of the file of a descriptor; None if it is closed."""
     try:
         file = os.fstat(number)
     except OSError:
@@ -192,10 +192,10 @@ def _file(number: int) -> tuple[int, int] | None:
 
 
 def _looks_open(connection: Connection[Any]) -> bool:
-    """Tell whether a descriptor may be that of a connection, in a fifth of a microsecond.
+    """Return whether a descriptor may be that of a connection, in a fifth of a microsecond.
 
-    A socket of libpq does not block; what a handler opens does, unless it says otherwise. That is
-    found at the end of the batch, because asking for the file takes five times as long.
+    A socket of libpq is non-blocking; what a handler opens is blocking by default. The other case
+    is found at the end of the batch, because asking for the file takes five times as long.
     """
     try:
         return not os.get_blocking(connection.pgconn.socket)
@@ -204,7 +204,7 @@ def _looks_open(connection: Connection[Any]) -> bool:
 
 
 def _has_descriptor(connection: Connection[Any]) -> bool:
-    """Tell whether the descriptor of a connection stands for what it did before."""
+    """Return whether the descriptor of a connection still stands for the same file."""
     number = connection.pgconn.socket
     file = _file(number)
     return file is not None and file == _files.get(number, file)
@@ -217,7 +217,7 @@ def _lost(message: StoredMessage) -> DatabaseUnavailableError:
 
 
 def _lost_race(error: BaseException) -> bool:
-    """Tell whether an exception, or what it is the consequence of, is a race that was lost."""
+    """Return whether an exception, or one of its causes, is a lost race."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

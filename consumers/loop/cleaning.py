@@ -1,4 +1,4 @@
-"""Removing what is no longer needed, a little at a time, where a consumer has nothing to do."""
+"""Removing old versions of states, a few at a time, while a consumer has nothing to do."""
 
 import contextlib
 import time
@@ -17,10 +17,9 @@ PAUSE = 60.0
 
 
 class Cleaning:
-    """One consumer's share in it: the versions of its component's states.
+    """Removes the old versions of the states of one component.
 
-    A consumer that always has messages to deal with never comes to it; `reservation prune` does the
-    same.
+    A consumer that always has messages to handle never does so; `reservation prune` does the same.
     """
 
     def __init__(self, component: Component, log: Log) -> None:
@@ -32,10 +31,10 @@ class Cleaning:
         self._due = 0.0  # by the monotonic clock
 
     def at_leisure(self, connection: Connection[Any]) -> None:
-        """Take one step, unless the last round ended a short while ago.
+        """Take one step, unless the last round ended less than `PAUSE` ago.
 
         Raises:
-            StoreError: the database refuses, for a reason that does not pass by itself.
+            StoreError: the database refuses, for a lasting reason.
         """
         if self._window is None or time.monotonic() < self._due:
             return

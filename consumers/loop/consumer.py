@@ -1,7 +1,7 @@
-"""The loop: batch after batch until told to stop, waiting where the category ends.
+"""The loop: batch after batch until it is time to stop, with waits at the end of the category.
 
-A fault of the surroundings ends nothing: the consumer waits, gets a new connection, reads its
-positions again and goes on from there. What another process took over meanwhile, that one keeps.
+A fault of the surroundings does not end a consumer: it waits, opens a new connection, reads its
+positions again and goes on from there. It leaves alone what another process took over meanwhile.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from consumers.dead_letters.letters import DeadLetters
 from consumers.group.membership import TURN, GroupShare, Membership
 from consumers.handling.blocking import FailurePolicy
 from consumers.handling.handler_call import is_interrupt
-from consumers.loop.attempts import Attempted, Attempts
+from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
 from consumers.loop.retrying import Retrying
@@ -42,8 +42,8 @@ from reservation.maintenance.entity_order import check_order
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.notifications import Notices
 
-# Seconds until the second look at a category that has nothing new, where no notice is given. It
-# takes twice as long until each look after that, up to a turn of the group.
+# Seconds until the second look at a category that has nothing new, where no notice is given. Each
+# further wait is twice as long, up to a turn of the group.
 POLL = 0.1
 
 R = TypeVar("R")
@@ -62,7 +62,7 @@ class Consumer:
         share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
         stop_on_error: bool = False,
         notices: Notices | None = None,
-        vitals: Telemetry | None = None,
+        telemetry: Telemetry | None = None,
         log: Log | None = None,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
@@ -71,25 +71,24 @@ class Consumer:
             session: with the connection for this consumer alone, opened; left open.
             component: whose handlers decide.
             category: the category to read.
-            batch_size: how many messages to deal with in one transaction.
+            batch_size: how many messages to handle in one transaction.
             share: which part of its group the consumer is to have.
-            stop_on_error: whether a message that can not be dealt with ends the consumer, with the
+            stop_on_error: whether a message that cannot be handled ends the consumer, with the
                 position before it, rather than becoming a dead letter.
             notices: what waits for notice of new messages between two looks; left open.
-            vitals: where the consumer says that it lives, and what it did; None if nobody wants to
-                know.
-            log: where it is told what happens; None for one of its own.
+            telemetry: where the consumer reports that it lives, and what it did; None for nowhere.
+            log: the logger; None for one of its own.
         """
         self._session = session
         self._component = component
         self._category = category
         self._batch_size = batch_size
         self._notices = notices
-        self._vitals = vitals or Telemetry()
+        self._telemetry = telemetry or Telemetry()
         self._noticed = False
         self._poll = POLL
         self._batch: Batch | None = None  # the one of the connection there is
-        self._singly = 0  # how many messages to deal with one by one
+        self._singly = 0  # how many messages to handle one by one
         self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
         self._membership = Membership(session, component.name, category, share, self._log)
@@ -97,22 +96,24 @@ class Consumer:
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
         self._known: object = None  # the claims that `_blocked` is of
-        self._trials = Attempts(component.attempts)
-        self._retrying = Retrying(self._dead_letters, self._trials, self._persistently, batch_size)
+        self._attempts = Attempts(component.attempts)
+        self._retrying = Retrying(
+            self._dead_letters, self._attempts, self._persistently, batch_size
+        )
 
     def run(self, stop: Stop) -> None:
-        """Deal with every message, in order, until told to stop.
+        """Handle every message, in order, until it is time to stop.
 
         Raises:
-            MessageError: a message can not be dealt with, and the consumer is to stop at such a
-                one; the position is before it.
-            GroupError: the group has another number of partitions than it is to have, or has
-                several although the messages of an entity would not stay in order then.
+            MessageError: a message cannot be handled, and the consumer is to stop at such a
+                message; the position is before it.
+            GroupError: the number of partitions of the group is not the one that is asked for, or
+                is greater than 1 although the messages of an entity would not stay in order.
             ForeignPositionError: a position was taken in another log: the store was cleared,
                 restored or replaced.
-            SchemaError: a schema is missing, or not in the version of this package. A table or
-                function that is missing is waited for.
-            SessionError: a pooler does not leave the consumer its session.
+            SchemaError: a schema is missing, or not in the version of this package. The consumer
+                waits for a table or function that is missing.
+            SessionError: a pooler does not keep the consumer's session.
             Crashed: something else was raised, by the component's code or by ours.
         """
         check_order(self._component, self._category, self._membership.wanted)
@@ -150,23 +151,23 @@ class Consumer:
             self._membership.leave(self._session.connection)
 
     def _crash(self, error: BaseException) -> str:
-        """Return what is told of a crash, with the messages that were at hand."""
+        """Return the text for a crash, with the messages that were at hand."""
         at_hand = () if self._batch is None else self._batch.at_hand
         what = f"the consumer of {self._category} was ended by {told(error)}"
         if not at_hand:
             return f"While it had no message at hand, {what}"
         more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
-        return f"While it dealt with {at_hand[0]}{more}, {what}"
+        return f"While it handled {at_hand[0]}{more}, {what}"
 
     def _go_on(self, connection: Connection[Any], stop: Stop) -> None:
-        """Deal with what there is from the stored positions on, as long as the connection lasts."""
+        """Handle what follows the stored positions, as long as the connection lasts."""
         membership = self._membership
         self._patiently(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
         # A new one for each connection: whether what it remembers was committed is not known.
         batch = Batch(
             ConsumerContext(
-                connection, self._component, self._category, self._log, self._vitals.moves
+                connection, self._component, self._category, self._log, self._telemetry.beat
             )
         )
         self._batch = batch
@@ -188,7 +189,7 @@ class Consumer:
 
     def _turn(self, connection: Connection[Any]) -> None:
         self._membership.turn(connection)
-        self._vitals.holds(self._membership.positions.reached, self._membership.head)
+        self._telemetry.holds(self._membership.positions.reached, self._membership.head)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
             self._singly = self._batch_size
         positions = self._membership.positions
@@ -203,7 +204,7 @@ class Consumer:
     ) -> None:
         """Make a call until it gets the locks it needs, or it is time to stop."""
         while not stop.requested:
-            self._vitals.moves()
+            self._telemetry.beat()
             try:
                 call(connection)
             except (LockTimeoutError, SerializationError):
@@ -214,7 +215,7 @@ class Consumer:
     def _wait(self, stop: Stop) -> bool:
         """Wait where the category ends: until notice is given, or for a while.
 
-        Returns whether there is cause to look for messages right away.
+        Returns whether there may be new messages.
         """
         poll = self._poll
         self._poll = min(poll * 2, TURN)
@@ -222,24 +223,24 @@ class Consumer:
         if notices is None or not self._membership.positions.partitions:
             stop.wait(poll)
             return False
-        told = notices.wait(TURN, poll=poll, pause=stop)
+        noticed = notices.wait(TURN, poll=poll, pause=stop)
         if self._noticed != (notices.missing is None):
             self._noticed = notices.missing is None
             if self._noticed:
                 self._log.info("notice_awaited")
             else:
                 self._log.info("notice_missing", reason=notices.missing)
-        return told
+        return noticed
 
     def _next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
-        """Run one batch; where that fails, the messages that follow are dealt with one by one.
+        """Run one batch; if it fails, the messages that follow are handled one by one.
 
         Returns whether a position moved, or there is cause to try again.
         """
         try:
             with self._membership.busy:
                 if self._singly:
-                    result = self._alone(batch, connection, stop)
+                    result = self._handle_first(batch, connection, stop)
                 else:
                     result = self._once(batch, stop, self._batch_size)
         except MessageError as error:
@@ -264,8 +265,10 @@ class Consumer:
             self._notices.leave()
         return True
 
-    def _alone(self, batch: Batch, connection: Connection[Any], stop: Stop) -> BatchResult | None:
-        """Deal with the next message alone, as often as it is to be tried."""
+    def _handle_first(
+        self, batch: Batch, connection: Connection[Any], stop: Stop
+    ) -> BatchResult | None:
+        """Handle the next message by itself, as often as it is to be tried."""
         positions = self._membership.positions
         message = batch.first(positions)
         if message is None or self._stop_on_error:
@@ -283,8 +286,10 @@ class Consumer:
         def give_up(failure: Failure, attempts: int) -> BatchResult | None:
             return self._once(batch, stop, 1, {message.global_position: (failure, attempts)})
 
-        trial = Attempted(message.global_position, str(message), count, take_back, attempt, give_up)
-        return self._trials.run(trial, stop)
+        attemptable = Attemptable(
+            message.global_position, str(message), count, take_back, attempt, give_up
+        )
+        return self._attempts.run(attemptable, stop)
 
     def _once(
         self,
@@ -307,8 +312,8 @@ class Consumer:
             self._blocked.update(result.blocked)
             log_batch(self._log, result, self._membership.positions.partitions)
             if result.read:
-                self._vitals.holds(self._membership.positions.reached, self._membership.head)
-                self._vitals.committed(result.counts, time.monotonic() - began)
+                self._telemetry.holds(self._membership.positions.reached, self._membership.head)
+                self._telemetry.committed(result.counts, time.monotonic() - began)
         return result
 
     def _retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
@@ -332,7 +337,7 @@ class Consumer:
         return retried.more
 
     def _lost(self, error: PositionLostError, connection: Connection[Any], stop: Stop) -> bool:
-        """Look what is left of what was held; there is cause to try again with that."""
+        """Read what is still held, and return that it is to be tried again."""
         self._log.warning("partitions_lost", error=str(error))
         self._patiently(self._turn, connection, stop)
         return True
@@ -340,12 +345,12 @@ class Consumer:
     def _persistently(self, call: Callable[[bool], R], stop: Stop) -> R | None:
         """Make a call until no other transaction is in its way; None if it is time to stop.
 
-        It is told whether to take care, because an earlier attempt lost a race.
+        The call is given whether to take care, because an earlier attempt lost a race.
         """
         lost = 0
         backoff = Backoff()
         while True:
-            self._vitals.moves()
+            self._telemetry.beat()
             try:
                 return call(lost > 0)
             except LockTimeoutError:

@@ -1,4 +1,4 @@
-"""Logging what became of messages, without anything of their data."""
+"""Logging the outcome of messages, without anything of their data."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,13 @@ from reservation.messages.message import StoredMessage, printable
 
 
 def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
-    """Log what became of a batch.
+    """Log the outcome of a batch.
 
     Args:
         log: that of the consumer.
-        result: what became of it.
-        held: the partitions that the consumer holds; told is which of them it was for, if not all.
+        result: the outcome.
+        held: the partitions that the consumer holds; those of the batch are logged if they are not
+            the same.
     """
     log_conflicts(log, result.conflicts)
     log_letters(log, result.letters)
@@ -25,7 +26,7 @@ def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
 
 
 def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> None:
-    """Log the commands whose key another one of other content has."""
+    """Log the commands whose key a command of different content has."""
     for message, key_stream in conflicts:
         log.warning(
             "command_conflict",
@@ -37,7 +38,7 @@ def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> N
 
 
 def log_letters(log: Log, letters: Sequence[Letter]) -> None:
-    """Log the letters that are dead, each, and how many are parked; conflicts are told apart."""
+    """Log each letter that is dead, other than conflicts, and how many are parked."""
     for letter in letters:
         if letter.parked or letter.failure.reason is Reason.CONFLICT:
             continue

@@ -1,8 +1,8 @@
 """Handling dead letters again, and what is parked behind them, in the order of each entity.
 
-A line is handled as a set if that goes well, else letter by letter up to the first that fails. Each
-letter that is handled calls the next of its line in the same transaction, so a crash at any
-point leaves a line that goes on where it was.
+The letters are handled as a set if that succeeds, else letter by letter, of each entity up to the
+first that fails. The transaction that handles a letter also marks the next letter of its entity to
+be handled, so after a crash the retry goes on where it was.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from consumers.batch.retry_transaction import RetryOutcome, RetryTransaction
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.group.positions import Positions
-from consumers.loop.attempts import Attempted, Attempts
+from consumers.loop.attempts import Attemptable, Attempts
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
@@ -32,14 +32,14 @@ class RetryOnConflict(Protocol):
 
 @dataclass(slots=True)
 class Retried:
-    """What became of the letters that were to be handled again.
+    """The outcome of the letters that were to be handled again.
 
     Attributes:
-        handled: how many of them are handled.
+        handled: how many are handled.
         dead: how many are dead again.
-        letters: these, where their message is known.
-        conflicts: those found in conflict with an earlier command, and the stream of their key.
-        freed: the entities that nothing waits for any more.
+        letters: those that are dead again, where their message is known.
+        conflicts: the commands in conflict with an earlier one, and the stream of their key.
+        freed: the entities that no longer have open letters.
         more: whether there may be others that are to be handled now.
     """
 
@@ -50,38 +50,42 @@ class Retried:
     freed: set[str] = field(default_factory=set)
     more: bool = False
 
-    def add(self, settled: RetryOutcome) -> None:
-        """Add what became of some of them."""
-        self.handled += settled.handled
-        self.dead += settled.died
-        self.letters += settled.letters
-        self.conflicts += settled.conflicts
-        self.freed |= set(settled.freed)
+    def add(self, outcome: RetryOutcome) -> None:
+        """Add the outcome of one transaction."""
+        self.handled += outcome.handled
+        self.dead += outcome.dead
+        self.letters += outcome.letters
+        self.conflicts += outcome.conflicts
+        self.freed |= set(outcome.freed)
 
 
 class Retrying:
-    """What handles the letters of one consumer again."""
+    """Handles the letters of one consumer again."""
 
     def __init__(
-        self, dead_letters: DeadLetters, trials: Attempts, persistently: RetryOnConflict, limit: int
+        self,
+        dead_letters: DeadLetters,
+        attempts: Attempts,
+        persistently: RetryOnConflict,
+        limit: int,
     ) -> None:
         """Prepare.
 
         Args:
             dead_letters: where they are.
-            trials: how often each is tried.
+            attempts: how often each is tried.
             persistently: makes the calls.
             limit: how many to handle in one transaction.
         """
         self._dead_letters = dead_letters
-        self._trials = trials
+        self._attempts = attempts
         self._persistently = persistently
         self._limit = limit
 
     def run(
         self,
         connection: Connection[Any],
-        settling: RetryTransaction,
+        retry_transaction: RetryTransaction,
         positions: Positions,
         stop: Stop,
         *,
@@ -91,10 +95,10 @@ class Retrying:
 
         Args:
             connection: in autocommit.
-            settling: what handles them.
+            retry_transaction: what handles them.
             positions: the partitions that are held.
             stop: what ends it early.
-            singly: whether one of them may end the process, so that each is to be counted before.
+            singly: whether a letter may end the process, so that each attempt is counted before.
 
         Raises:
             PositionLostError: another process has taken a partition over.
@@ -107,38 +111,37 @@ class Retrying:
             return retried
         retried.more = len(letters) == self._limit
         try:
-            if singly or not self._as_a_set(settling, positions, letters, retried, stop):
-                self._one_by_one(connection, settling, positions, letters, retried, stop)
+            if singly or not self._as_a_set(retry_transaction, positions, letters, retried, stop):
+                self._one_by_one(connection, retry_transaction, positions, letters, retried, stop)
         except LettersChanged:
             retried.more = True
         return retried
 
     def _as_a_set(
         self,
-        settling: RetryTransaction,
+        retry_transaction: RetryTransaction,
         positions: Positions,
         letters: Sequence[DueLetter],
         retried: Retried,
         stop: Stop,
     ) -> bool:
-        """Handle all of them in one transaction; return whether that went well."""
-        alone = settling.never_in_sets
-        if len(letters) == 1 or any(one.message and one.message.type in alone for one in letters):
+        """Handle all letters in one transaction; return whether that succeeded."""
+        if len(letters) == 1 or not retry_transaction.can_share(letters):
             return False
         try:
-            settled = self._persistently(
-                lambda careful: settling.settle(positions, letters, careful=careful), stop
+            outcome = self._persistently(
+                lambda careful: retry_transaction.run(positions, letters, careful=careful), stop
             )
         except MessageError:
             return False
-        if settled is not None:
-            retried.add(settled)
+        if outcome is not None:
+            retried.add(outcome)
         return True
 
     def _one_by_one(
         self,
         connection: Connection[Any],
-        settling: RetryTransaction,
+        retry_transaction: RetryTransaction,
         positions: Positions,
         letters: Sequence[DueLetter],
         retried: Retried,
@@ -149,23 +152,23 @@ class Retrying:
         for letter in letters:
             if letter.entity in failed:
                 continue
-            settled = self._trials.run(
-                self._trial(connection, settling, positions, letter, stop), stop
+            outcome = self._attempts.run(
+                self._attemptable(connection, retry_transaction, positions, letter, stop), stop
             )
-            if settled is None:
+            if outcome is None:
                 return
-            retried.add(settled)
-            if settled.died and letter.entity is not None:
+            retried.add(outcome)
+            if outcome.dead and letter.entity is not None:
                 failed.add(letter.entity)
 
-    def _trial(
+    def _attemptable(
         self,
         connection: Connection[Any],
-        settling: RetryTransaction,
+        retry_transaction: RetryTransaction,
         positions: Positions,
         letter: DueLetter,
         stop: Stop,
-    ) -> Attempted[RetryOutcome]:
+    ) -> Attemptable[RetryOutcome]:
         def count() -> int | None:
             return self._persistently(
                 lambda _: self._dead_letters.attempt(connection, letter), stop
@@ -176,13 +179,13 @@ class Retrying:
 
         def attempt() -> RetryOutcome | None:
             return self._persistently(
-                lambda careful: settling.settle(positions, [letter], careful=careful), stop
+                lambda careful: retry_transaction.run(positions, [letter], careful=careful), stop
             )
 
         def give_up(failure: Failure, attempts: int) -> RetryOutcome | None:
             return self._persistently(
-                lambda _: settling.bury_again(positions, letter, failure, attempts), stop
+                lambda _: retry_transaction.bury_again(positions, letter, failure, attempts), stop
             )
 
         key = ("letter", letter.global_position)
-        return Attempted(key, letter.told, count, take_back, attempt, give_up)
+        return Attemptable(key, letter.described, count, take_back, attempt, give_up)

@@ -1,4 +1,4 @@
-"""How long to wait before trying once more."""
+"""How long to wait before another attempt."""
 
 import random
 
@@ -7,14 +7,14 @@ LONGEST = 10.0
 
 
 class Backoff:
-    """Delays that double, each shortened by chance so that many who wait do not come at once."""
+    """Delays that double, each shortened at random so that many waiting processes spread out."""
 
     def __init__(self, first: float = FIRST, longest: float = LONGEST) -> None:
         """Prepare.
 
         Args:
             first: seconds that the first delay takes at most.
-            longest: seconds that any takes at most.
+            longest: seconds that any delay takes at most.
         """
         self._first = first
         self._longest = longest
@@ -27,5 +27,5 @@ class Backoff:
         return random.uniform(limit / 2, limit)
 
     def reset(self) -> None:
-        """Begin with the first delay again, because it went well."""
+        """Begin with the first delay again, after a success."""
         self._limit = self._first

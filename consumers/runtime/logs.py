@@ -11,10 +11,10 @@ import structlog
 
 
 class Log:
-    """A consumer's logger, the one of all that its process does.
+    """A consumer's logger, for all that its process does.
 
-    Each event has the ``consumer`` and the ``category`` that it reads, and where others may have a
-    part of that, the ``partitions`` that are held by then.
+    Each event has the ``consumer`` and the ``category`` that it reads. Where the category has
+    several partitions, each event has those ``partitions`` that are held at the time.
     """
 
     def __init__(self, consumer: str, category: str) -> None:
@@ -29,28 +29,28 @@ class Log:
         )
 
     def holds(self, partitions: Sequence[int]) -> None:
-        """Have each event tell from now on that these partitions are held."""
+        """Add these partitions to each event from now on."""
         self._log = self._log.bind(partitions=list(partitions))
 
     # Any: what JSON has a form for.
     def info(self, event: str, **fields: Any) -> None:
-        """Tell what happens anyway."""
+        """Log what is normal."""
         self._log.info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Tell what somebody may want to look at."""
+        """Log what may need attention."""
         self._log.warning(event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Tell what somebody has to see to."""
+        """Log what needs attention."""
         self._log.error(event, **fields)
 
 
-class _Forgiving:
+class _TolerantStderr:
     """Standard error, whose reader may have gone, or whose disk may be full.
 
-    A log that can not be written must not stop the work that it tells of. Nothing is kept in a
-    buffer, which Python would try to write once more, and fail to, when the process ends.
+    A log that cannot be written must not stop the work. Nothing is buffered: Python would try to
+    write the buffer when the process ends, and fail.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -62,7 +62,7 @@ class _Forgiving:
             os.write(self._descriptor, text.encode(errors="backslashreplace"))
 
     def flush(self) -> None:
-        """Do nothing: what was written is not in our hands any more."""
+        """Do nothing: nothing is buffered."""
 
 
 def configure_logs(*, level: str = "info") -> None:
@@ -89,6 +89,6 @@ def configure_logs(*, level: str = "info") -> None:
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         # One write for a line and its end, so that two processes do not write into each other's.
-        logger_factory=structlog.WriteLoggerFactory(_Forgiving(sys.stderr.fileno())),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(_TolerantStderr(sys.stderr.fileno())),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )

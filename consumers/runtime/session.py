@@ -1,8 +1,8 @@
-"""A consumer's connection, and getting a new one for as long as that takes.
+"""A consumer's connection, and opening a new one when it is lost, however long that takes.
 
-What a consumer has in hand is in one transaction, so a connection that is lost loses nothing. What
-is known of the database from before it was lost may be wrong, though, so a consumer joins its group
-and reads its positions again (`consumers.group.membership.Membership`).
+The work of a consumer is in one transaction, so a lost connection loses nothing. What is known of
+the database from before may be wrong afterwards, so a consumer joins its group and reads its
+positions again (`consumers.group.membership.Membership`).
 """
 
 import os
@@ -52,13 +52,13 @@ def process_name() -> str:
 
 
 class Session:
-    """The connection of one consumer, with the settings that its batches count on.
+    """The connection of one consumer, with the settings that its batches rely on.
 
     As a context manager it is opened on entering, where every error is raised, and closed on
     leaving.
 
     Attributes:
-        address: that of the database, with what makes a lost connection show.
+        address: that of the database, with settings by which a lost connection is noticed.
         application_name: what the server's own views show for the connection.
     """
 
@@ -67,7 +67,7 @@ class Session:
         database_url: str,
         application_name: str,
         log: Log,
-        vitals: Telemetry | None = None,
+        telemetry: Telemetry | None = None,
         *,
         until: Stop | None = None,
     ) -> None:
@@ -76,19 +76,19 @@ class Session:
         Args:
             database_url: a libpq URL or connection string; empty for libpq's own defaults.
             application_name: what the server's own views show for the connection.
-            log: where it is told that the database is away, and that it is back.
-            vitals: where it is told as well; None if nobody wants to know.
-            until: what ends the wait for a database that is away from the start; None if that is an
-                error.
+            log: the logger, for when the database becomes unavailable and available again.
+            telemetry: where that is reported as well; None for nowhere.
+            until: what ends the wait for a database that is unavailable at the start; None if that
+                is an error.
 
         Raises:
-            DatabaseUnavailableError: the address can not be read.
+            DatabaseUnavailableError: the address cannot be parsed.
         """
         check_address(database_url)
         self.address = _with(database_url, _KEEPALIVES)
         self.application_name = application_name
         self._log = log
-        self._vitals = vitals or Telemetry()
+        self._telemetry = telemetry or Telemetry()
         self._until = until
         self._backoff = Backoff()
         self._reported: str | None = None  # what the log has as the cause
@@ -129,26 +129,26 @@ class Session:
             self._connection = None
 
     def works(self) -> None:
-        """Note that the database did what it was asked to."""
+        """Note that the database works."""
         self._backoff.reset()
         if self._reported is not None:
             self._reported = None
-            self._vitals.has_database()
+            self._telemetry.has_database()
             self._log.info("database_available")
 
     def recover(self, error: StoreError, stop: Stop) -> bool:
         """Open a new connection, after a while, and try again until there is one.
 
         Args:
-            error: why the one there was is of no more use.
-            stop: what ends the waiting and the trying at once.
+            error: why the former connection is no longer usable.
+            stop: what ends the attempts directly.
 
         Returns:
             Whether there is one; False if it is time to stop.
 
         Raises:
             SchemaError: the schemas are missing, or not in the version of this package.
-            SessionError: a pooler does not leave the consumer its session.
+            SessionError: a pooler does not keep the consumer's session.
         """
         if self._connection is not None:
             error = explained(error, self._connection)
@@ -156,7 +156,7 @@ class Session:
         while True:
             if not is_waited_for(error):
                 raise error
-            self._vitals.lacks_database(error)
+            self._telemetry.lacks_database(error)
             delay = self._backoff.next()
             self._report(error, delay)
             if stop.wait(delay):
@@ -169,7 +169,7 @@ class Session:
                 return self._connection is not None
 
     def _report(self, error: StoreError, delay: float) -> None:
-        """Log a cause in full once, for as long as it stays the same."""
+        """Log a cause in full once, as long as it stays the same."""
         cause, delay = str(error), round(delay, 3)
         if cause == self._reported:
             self._log.info("database_awaited", delay=delay)
@@ -197,7 +197,7 @@ class Session:
         return connection
 
     def _check_session(self, connection: Connection[Any]) -> None:
-        """Refuse a pooler that does not leave us our session."""
+        """Refuse a pooler that does not keep the session."""
         with translated():
             pooled = is_pooled(connection)
         if pooled:
@@ -207,7 +207,7 @@ class Session:
                 check_session(connection, other)
 
     def _open_unless_stopped(self, stop: Stop) -> Connection[Any] | None:
-        """Open a connection in a thread, so that neither names nor networks keep us from stopping.
+        """Open a connection in a thread, so that neither name look-ups nor networks delay a stop.
 
         Returns None if it was time to stop first; the thread then closes what it gets.
         """
@@ -242,10 +242,11 @@ class Session:
 
 
 def is_waited_for(error: StoreError) -> bool:
-    """Tell whether a consumer that runs waits for an error to be mended, rather than ending.
+    """Return whether a running consumer waits until the cause of an error is gone.
 
-    It waits for whatever the surroundings lack. A schema of another version ends it, because it
-    takes another version of this package, and so does a pooler, because it takes another address.
+    It waits for whatever the surroundings lack. A schema of another version ends the consumer,
+    because only another version of this package can use it. A pooler does so too, because only
+    another address helps.
     """
     if isinstance(error, MissingObjectError):
         return True
@@ -253,7 +254,7 @@ def is_waited_for(error: StoreError) -> bool:
 
 
 def _watch_the_client(connection: Connection[Any]) -> None:
-    """Let the server end a statement whose client is gone, where its system can tell."""
+    """Let the server end a statement whose client is gone, where its system can detect that."""
     try:
         connection.execute(_QUERIES["watch_the_client"])
     except (psycopg.DataError, psycopg.NotSupportedError):
@@ -261,7 +262,7 @@ def _watch_the_client(connection: Connection[Any]) -> None:
 
 
 def _with(database_url: str, defaults: Mapping[str, int]) -> str:
-    """Return the address with what it leaves open."""
+    """Return the address with defaults for what it does not set."""
     given = conninfo.conninfo_to_dict(database_url)
     missing = {name: value for name, value in defaults.items() if name not in given}
     return conninfo.make_conninfo(database_url, **missing)

@@ -1,4 +1,4 @@
-"""Being told to stop, by a signal or by the death of the process that started this one."""
+"""Stopping, on a signal or on the death of the process that started this one."""
 
 import contextlib
 import multiprocessing
@@ -23,7 +23,7 @@ def close(descriptor: int) -> None:
 
 
 class Stop:
-    """Whether this process was told to stop, and a wait that ends when it is.
+    """Whether this process is to stop, and a wait that ends when it is.
 
     Used as a context manager around what a process does, in its main thread, it takes over SIGTERM
     and SIGINT. A signal handler may run between any two instructions of that thread, so it takes no
@@ -35,9 +35,9 @@ class Stop:
         """Prepare; the signals are taken over when the block is entered.
 
         Args:
-            ends_process: whether the process is about to end after the block. Signals stay blocked
-                then: a supervisor may signal the whole group, and the host hands it on, and the
-                second signal must not make a death of a clean end.
+            ends_process: whether the process ends after the block. Signals then stay blocked. A
+                service manager may signal the whole group while the supervisor forwards the
+                signal, and the second signal must not kill a process that ends normally.
         """
         self._ends_process = ends_process
         self._handlers: dict[signal.Signals, _Handler] = {}
@@ -93,7 +93,7 @@ class Stop:
             os.write(self._write, b"\0")
 
     def wait(self, seconds: float, wake: int | None = None) -> bool:
-        """Wait until it is time to stop, for so long at most; return whether it is.
+        """Wait until it is time to stop, or until the time is over; return whether to stop.
 
         Args:
             seconds: how long to wait at most.
@@ -102,7 +102,7 @@ class Stop:
         if not self._requested:
             woken = [] if wake is None else [wake]
             ready = select.select([*self._watched, *woken], [], [], seconds)[0]
-            self._requested = any(one in ready for one in self._watched)
+            self._requested = any(descriptor in ready for descriptor in self._watched)
         return self._requested
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:

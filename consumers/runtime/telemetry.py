@@ -1,8 +1,8 @@
-"""What a consumer's process tells its host about itself, if anybody wants to know.
+"""What a consumer's process reports to its supervisor, if that has asked for it.
 
-Each time it tells all there is to tell since it began, in one datagram. So one that is lost is made
-up for by the next, what a killed process told last still counts, and a process never waits for its
-host to listen.
+Each report is one datagram with the totals since the process began. So a lost report is made up for
+by the next one, the last report of a killed process still counts, and a process never waits for its
+supervisor to listen.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ import msgspec
 # more for those that take longer.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-# Seconds between two reports while there is nothing new but that the process moves.
+# Seconds between two reports while there is nothing new but that the process is not stuck.
 INTERVAL = 0.5
 
-# Of the text that says why the database is away.
+# Of the text that says why the database is unavailable.
 LONGEST_REASON = 300
 
 State = Literal["starting", "up", "degraded"]
@@ -34,7 +34,7 @@ def no_batches() -> list[int]:
 
 
 class ProcessReport(msgspec.Struct, array_like=True):
-    """A process's account of itself, from its beginning.
+    """The report of a process, since its beginning.
 
     Attributes:
         pid: the process id.
@@ -43,7 +43,7 @@ class ProcessReport(msgspec.Struct, array_like=True):
         reason: why it is degraded; empty if it is not.
         positions: that of each partition that it holds.
         head: the global position of the category's last message, when it last looked.
-        counts: how many messages were handled, reserved, duplicates and so on.
+        counts: the number of messages by their outcome: handled, reserved, duplicate and so on.
         buckets: how many batches took up to each of the times in `BUCKETS`, and longer.
         seconds: how long all batches took together.
         errors: how many errors of the database it met that pass.
@@ -61,24 +61,24 @@ class ProcessReport(msgspec.Struct, array_like=True):
 
 
 class Telemetry:
-    """A consumer's signs of life, and what it has done."""
+    """Reports that a consumer lives, and what it has done."""
 
-    def __init__(self, host: socket.socket | None = None) -> None:
+    def __init__(self, supervisor: socket.socket | None = None) -> None:
         """Begin.
 
         Args:
-            host: a datagram socket that leads to the host; None if nobody wants to know.
+            supervisor: a datagram socket to the supervisor; None for no reports.
         """
-        self._host = host
+        self._supervisor = supervisor
         self._report = ProcessReport(os.getpid())
-        self._told = 0.0
-        if host is not None:
-            host.setblocking(False)
+        self._reported_at = 0.0
+        if supervisor is not None:
+            supervisor.setblocking(False)
 
-    def moves(self) -> None:
-        """Note that the consumer is not stuck: it turns its loop, or comes to the next message."""
-        if self._host is not None and time.monotonic() - self._told >= INTERVAL:
-            self._tell(self._host)
+    def beat(self) -> None:
+        """Report that the consumer is not stuck: it is in its loop, or at the next message."""
+        if self._supervisor is not None and time.monotonic() - self._reported_at >= INTERVAL:
+            self._send(self._supervisor)
 
     def holds(self, positions: Mapping[int, int], head: int) -> None:
         """Note that the consumer is a member of its group, and what it holds.
@@ -97,12 +97,12 @@ class Telemetry:
         self._now_or_later(changed)
 
     def has_database(self) -> None:
-        """Note that the database does again what the consumer asks of it."""
+        """Note that the database works again."""
         self._report.state, self._report.reason = "up", ""
         self._now_or_later(True)
 
     def lacks_database(self, error: Exception) -> None:
-        """Note that the database is away or fails, and that the consumer waits for it."""
+        """Note that the database is unavailable or fails, and that the consumer waits for it."""
         self._report.errors += 1
         self._report.state, self._report.reason = "degraded", str(error)[:LONGEST_REASON]
         self._report.positions = {}
@@ -112,7 +112,7 @@ class Telemetry:
         """Note a batch.
 
         Args:
-            counts: what became of its messages.
+            counts: the number of its messages by their outcome.
             seconds: how long it took, from reading to commit.
         """
         counted = self._report.counts
@@ -123,12 +123,12 @@ class Telemetry:
         self._now_or_later(True)
 
     def _now_or_later(self, now: bool) -> None:
-        if now and self._host is not None:
-            self._tell(self._host)
+        if now and self._supervisor is not None:
+            self._send(self._supervisor)
         else:
-            self.moves()
+            self.beat()
 
-    def _tell(self, host: socket.socket) -> None:
-        self._told = time.monotonic()
-        with contextlib.suppress(OSError):  # the host is behind with reading, or gone
-            host.send(msgspec.msgpack.encode(self._report))
+    def _send(self, supervisor: socket.socket) -> None:
+        self._reported_at = time.monotonic()
+        with contextlib.suppress(OSError):  # the supervisor is slow to read, or gone
+            supervisor.send(msgspec.msgpack.encode(self._report))

@@ -1,4 +1,4 @@
-"""The port at which a host answers those who watch over it: figures, and whether all is well."""
+"""The port at which a supervisor serves metrics and health checks."""
 
 import signal
 import socket
@@ -16,12 +16,12 @@ from consumers.supervisor.health import Board
 from consumers.supervisor.metrics import Metrics
 from reservation.errors import ReservationError
 
-# Seconds that a client may take to ask.
+# Seconds that a client may take to send its request.
 PATIENCE = 10.0
 
 
 class PortError(ReservationError):
-    """The port to answer at is not to be had."""
+    """The port to answer at is not available."""
 
 
 class Endpoint:

@@ -19,7 +19,7 @@ from consumers.runtime.stopping import STOP_SIGNALS, Stop, close
 
 
 class Grace:
-    """Ends the process if a block does not end in time after it was told to stop.
+    """Ends the process if a block does not end in time once it is to stop.
 
     Signals are heard from Python's own C code, which writes their numbers to a pipe, because a main
     thread that blocks does not come to run a signal handler.
@@ -29,10 +29,10 @@ class Grace:
         """Prepare; nothing is limited before the block is entered, in the main thread.
 
         Args:
-            stop: what tells the block to stop, entered before.
+            stop: what asks the block to stop, entered before.
             seconds: how long the block may take to end then.
-            log: where it is told that the block was not waited for.
-            impatient: whether a second signal ends the process at once.
+            log: the logger, for when the block is abandoned.
+            impatient: whether a second signal ends the process directly.
         """
         self._stop = stop
         self._seconds = seconds
@@ -72,13 +72,13 @@ class Grace:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         heard = 0
-        told = False
-        while not told:
+        stopping = False
+        while not stopping:
             ready = select.select([self._over, self._heard, *self._stop.watched], [], [])[0]
             if self._over in ready:
                 return
             heard += self._signals()
-            told = heard > 0 or any(one in ready for one in self._stop.watched)
+            stopping = heard > 0 or any(descriptor in ready for descriptor in self._stop.watched)
         self._stop.request()
         deadline = time.monotonic() + self._seconds
         while (left := deadline - time.monotonic()) > 0 and not (self._impatient and heard > 1):

@@ -1,4 +1,4 @@
-"""What a host knows of its consumers: whether they live, are at work, and what they did."""
+"""What a supervisor knows of its consumers: whether they live, are at work, and what they did."""
 
 import socket
 import threading
@@ -27,7 +27,7 @@ class Life:
 
     Attributes:
         reads: the consumer and its category.
-        report: what it told last.
+        report: its last report.
         heard: when that was, or when it was started, on the monotonic clock.
     """
 
@@ -63,7 +63,7 @@ class ConsumerCounts:
 
 
 class Board:
-    """The reports of all consumers of a host. Any thread may look, while one takes reports in.
+    """The reports of all consumers of a supervisor. Any thread may read while one takes reports in.
 
     Attributes:
         sender: the socket on which processes report.
@@ -113,7 +113,7 @@ class Board:
             self._lives[pid] = Life(reads, ProcessReport(pid))
 
     def ended(self, pid: int) -> None:
-        """Note that a process has ended; what it told before counts."""
+        """Note that a process has ended; its last report counts."""
         self.take_in()
         with self._lock:
             life = self._lives.pop(pid, None)
@@ -121,7 +121,7 @@ class Board:
                 self._past[life.reads].add(life.report)
 
     def failed(self, reads: Reads, reason: str) -> None:
-        """Note why a consumer cannot go on; its host is about to stop the others too."""
+        """Note why a consumer cannot go on; its supervisor is about to stop the others too."""
         with self._lock:
             self._failures[reads] = reason
 

@@ -1,7 +1,7 @@
-"""The figures of a host's consumers, in the words of Prometheus.
+"""The figures of a supervisor's consumers, as Prometheus metrics.
 
-They are gathered when somebody asks, from what the processes have told. (The collector is of the
-kind that prometheus-client's own documentation describes for figures that are kept elsewhere.)
+They are gathered at each request, from the reports of the processes. (The collector is of the kind
+that prometheus-client's own documentation describes for figures that are kept elsewhere.)
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from consumers.runtime.telemetry import BUCKETS
 from consumers.supervisor.health import Board, ConsumerCounts, Reads
 
-# What may become of a message; each is there from the beginning, so that a rate can be told.
+# The outcomes of messages; each is there from the beginning, so that a rate can be computed.
 OUTCOMES = (
     "handled",
     "reserved",
@@ -39,7 +39,7 @@ _LABELS = ("consumer", "category")
 
 
 class Metrics:
-    """What is answered to whoever asks for the figures."""
+    """The answer to a request for the figures."""
 
     def __init__(self, board: Board) -> None:
         """Prepare.
@@ -95,17 +95,17 @@ class _Figures(Collector):
                 heads[life.reads] = max(heads.get(life.reads, 0), life.report.head)
             for partition, reached in life.report.positions.items():
                 position.add_metric([*life.reads, str(partition)], reached)
-        for one in reads:
+        for consumer in reads:
             for state in STATES:
-                workers.add_metric([*one, state], states[one, state])
-            held.add_metric(one, holds[one])
-            if one in heads:
-                head.add_metric(one, heads[one])
+                workers.add_metric([*consumer, state], states[consumer, state])
+            held.add_metric(consumer, holds[consumer])
+            if consumer in heads:
+                head.add_metric(consumer, heads[consumer])
         yield from (workers, held, position, head)
 
 
 def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:
-    """Give what was done since the host was started."""
+    """Give what was done since the supervisor was started."""
     messages = CounterMetricFamily(
         "reservation_messages", "Messages by what became of them", labels=[*_LABELS, "outcome"]
     )

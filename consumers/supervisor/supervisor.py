@@ -1,11 +1,11 @@
 """The processes that a component's consumers run in, and their end.
 
-One consumer runs in the process that was started. Several get a process each: the host starts
-them, hands a signal on to them, and starts one again that dies without a word, since what one
-message does to a process is no reason to stop the others. It stops all when one of them says why it
-can not go on, or dies again and again, so that whoever supervises the host sees the failure. A
-consumer whose host dies stops by itself. One that does not stop in time ends itself (`Grace`), and
-if it can not even do that, its host kills it.
+One consumer runs in the process that was started. Several get a process each. The supervisor starts
+them and forwards signals to them. It restarts a process that dies without reporting a reason,
+because what one message does to a process is no reason to stop the others. It stops all of them
+when one reports why it cannot go on, or dies repeatedly, so that a service manager sees the
+failure. A consumer whose supervisor dies stops by itself. A consumer that does not stop in time
+ends itself (`Grace`), and if it cannot do that either, the supervisor kills it.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ from reservation.app_path import app_in_errors, load_component
 from reservation.errors import MessageError, ReservationError, told
 from reservation.store.notifications import Notices
 
-# Of the text with which a consumer tells its host why it fails. The host reads it once the consumer
-# has ended, so it must fit the pipe between them.
+# Of the text in which a consumer reports to the supervisor why it fails. The supervisor reads it
+# once the consumer has ended, so it must fit the pipe between them.
 LONGEST_REASON = 4_000
 
 # A consumer that dies so often within so many seconds is not started again.
 MOST_DEATHS = 5
 WITHIN = 60.0
 
-# Seconds beyond the grace that the host leaves its consumers to end by themselves.
+# Seconds beyond the grace that the supervisor leaves its consumers to end by themselves.
 KILLED_AFTER = 5.0
 
 
 class ConsumerFailed(ReservationError):
-    """A consumer's process ended without having been told to.
+    """A consumer's process ended although it was not stopped.
 
     Attributes:
         could_not_run: whether something kept it from running, rather than a message or its death.
@@ -67,11 +67,11 @@ class Assignment:
         consumer: the component's name.
         category: the category to consume.
         database_url: the store's address; empty for libpq's own defaults.
-        batch_size: how many messages to deal with in one transaction.
+        batch_size: how many messages to handle in one transaction.
         log_level: the least severe level that is logged.
         grace: seconds that it may take to stop.
         share: which part of its group the consumer is to have.
-        stop_on_error: whether it ends at a message that can not be dealt with.
+        stop_on_error: whether it ends at a message that cannot be handled.
     """
 
     app: str
@@ -93,7 +93,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the host answers those who watch over it.
+    """Where the supervisor serves metrics and health checks.
 
     Attributes:
         host: the address or name.
@@ -112,11 +112,11 @@ def run(assignments: Sequence[Assignment], answer_at: Address | None = None) -> 
 
     Args:
         assignments: a process each, unless there is but one.
-        answer_at: where figures and the state of the consumers are to be had; None for nowhere. Who
-            answers is the host, which is a process of its own then even if there is one consumer.
+        answer_at: where to serve metrics and health checks; None for nowhere. The supervisor does
+            that, so even a single consumer then has a process of its own.
 
     Raises:
-        ReservationError: a consumer can not go on; its position is before what stopped it.
+        ReservationError: a consumer cannot go on; its position is before what stopped it.
     """
     if answer_at is not None:
         _answering(assignments, answer_at)
@@ -131,18 +131,18 @@ def _answering(assignments: Sequence[Assignment], address: Address) -> None:
     from consumers.supervisor.endpoint import Endpoint
 
     longest = max(assignment.grace for assignment in assignments)
-    board = Board([one.reads for one in assignments], max(longest, STUCK_AFTER))
+    board = Board([assignment.reads for assignment in assignments], max(longest, STUCK_AFTER))
     with contextlib.closing(board), Endpoint(address.host, address.port, board):
         _Supervisor(assignments, board).run()
 
 
-def _consume(assignment: Assignment, stop: Stop, vitals: Telemetry, *, impatient: bool) -> None:
+def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impatient: bool) -> None:
     log = Log(*assignment.reads)
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
         name = f"reservation {component.name} {assignment.category}"
-        # The host has seen the database. If it is away now, that is an outage.
-        with Session(assignment.database_url, name, log, vitals, until=stop) as session:
+        # The supervisor has seen the database. If it is unavailable now, that is an outage.
+        with Session(assignment.database_url, name, log, telemetry, until=stop) as session:
             if stop.requested:
                 return
             notices = Notices(
@@ -157,7 +157,7 @@ def _consume(assignment: Assignment, stop: Stop, vitals: Telemetry, *, impatient
                     share=assignment.share,
                     stop_on_error=assignment.stop_on_error,
                     notices=notices,
-                    vitals=vitals,
+                    telemetry=telemetry,
                     log=log,
                 ).run(stop)
 
@@ -181,7 +181,7 @@ class _Supervisor:
         resource_tracker.ensure_running()  # starting it unblocks signals, so not in between
         handlers = dict.fromkeys(STOP_SIGNALS, self._on_signal)
         handlers[signal.SIGALRM] = self._kill_all
-        previous = {number: signal.signal(number, one) for number, one in handlers.items()}
+        previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             for assignment in self._assignments:
                 self._start(assignment)
@@ -192,7 +192,7 @@ class _Supervisor:
                 ended = wait(watched)
                 if self._board is not None:
                     self._board.take_in()
-                for process in [one for one in self._running if one.sentinel in ended]:
+                for process in [running for running in self._running if running.sentinel in ended]:
                     self._end(process)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -224,19 +224,19 @@ class _Supervisor:
             process.terminate()
 
     def _end(self, process: SpawnProcess) -> None:
-        """Take note of a process that has ended."""
+        """Handle the end of a process."""
         process.join()
         assignment, receiver = self._running.pop(process)
         if self._board is not None and process.pid is not None:
             self._board.ended(process.pid)
         if process not in self._killed and (process.exitcode != 0 or not self._stopping):
-            self._mend(assignment, _reason(receiver), process.exitcode)
+            self._replace(assignment, _reason(receiver), process.exitcode)
         receiver.close()
 
-    def _mend(
+    def _replace(
         self, assignment: Assignment, reason: tuple[str, bool] | None, exit_code: int | None
     ) -> None:
-        """Start a consumer again that died, or stop all because of one that can not go on."""
+        """Restart a consumer that died, or stop all because one cannot go on."""
         log = Log(*assignment.reads)
         if reason is None:
             code = exit_code or 0
@@ -284,14 +284,14 @@ class _Supervisor:
 
 
 def _process(assignment: Assignment, failures: Connection, report_to: socket.socket | None) -> None:
-    """Run one consumer in a process of its own, telling the host why it fails if it does.
+    """Run one consumer in a process of its own, and report to the supervisor why it fails.
 
-    After a crash it tells nothing, and the host starts the consumer again.
+    After a crash nothing is reported, and the supervisor restarts the consumer.
     """
     with Stop(ends_process=True) as stop:
         configure_logs(level=assignment.log_level)
         try:
-            _consume(assignment, stop, Telemetry(report_to), impatient=False)  # its host is
+            _consume(assignment, stop, Telemetry(report_to), impatient=False)  # its supervisor is
         except Crashed as error:
             Log(*assignment.reads).error("consumer_crashed", error=str(error))
         except MessageError as error:

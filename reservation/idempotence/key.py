@@ -144,9 +144,12 @@ def can_be_key(hint: Any) -> bool:
     if origin is typing.Annotated:
         return can_be_key(arguments[0])
     if origin is types.UnionType or origin is typing.Union:
-        return any(can_be_key(one) for one in arguments)
+        return any(can_be_key(argument) for argument in arguments)
     if origin is typing.Literal:
-        return any(isinstance(one, str | int) and not isinstance(one, bool) for one in arguments)
+        return any(
+            isinstance(argument, str | int) and not isinstance(argument, bool)
+            for argument in arguments
+        )
     class_ = origin or hint
     if class_ in (Any, object) or not isinstance(class_, type):
         return class_ is not None

@@ -152,13 +152,15 @@ class ProcessedCheck(Check):
         self._connection = connection
         self._consumer = consumer
         self._strategy = strategy
-        self._keys = {one.message.global_position: strategy.key_of(one) for one in batch}
+        self._keys = {
+            incoming.message.global_position: strategy.key_of(incoming) for incoming in batch
+        }
         self._known: set[tuple[str, str]] = set()
         self._dropped: dict[int, datetime] = {}
         self._new = _Rows()
         rows = _Rows()
-        for one in batch:
-            rows.add(one, self._keys[one.message.global_position])
+        for incoming in batch:
+            rows.add(incoming, self._keys[incoming.message.global_position])
         found = self._execute(
             "find",
             consumer,

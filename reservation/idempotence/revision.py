@@ -109,9 +109,9 @@ class RevisionCheck(Check):
         self._connection = connection
         self._of = (consumer, category)
         self._strategy = strategy
-        for one in batch:
-            strategy.revision_of(one)
-        lines = dict.fromkeys(strategy.line_of(one) for one in batch)
+        for incoming in batch:
+            strategy.revision_of(incoming)
+        lines = dict.fromkeys(strategy.line_of(incoming) for incoming in batch)
         found = self._execute("read", *_columns(lines))
         self._before = {(stream, source): revision for stream, source, revision in found}
         self._last = dict(self._before)

@@ -99,7 +99,8 @@ def are_as_stored(command: type, fields: Sequence[str]) -> bool:
         return False
     found = [inspect.getattr_static(command, field, None) for field in fields]
     return all(
-        isinstance(one, MemberDescriptorType) or not inspect.isdatadescriptor(one) for one in found
+        isinstance(member, MemberDescriptorType) or not inspect.isdatadescriptor(member)
+        for member in found
     )
 
 

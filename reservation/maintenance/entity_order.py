@@ -67,8 +67,8 @@ def check_waiting(
     """
     types = [
         name
-        for name, one in component.reservations.items()
-        if one.into == category and one.formerly is not None
+        for name, reservation in component.reservations.items()
+        if reservation.into == category and reservation.formerly is not None
     ]
     if partitions == 1 or not types:
         return

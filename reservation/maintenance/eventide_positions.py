@@ -66,11 +66,11 @@ def stored_position(
         StoreError: what is stored is no position.
     """
     named: Sequence[str | None] = identifiers or [None]
-    streams = [position_stream(category, one) for one in named]
+    streams = [position_stream(category, identifier) for identifier in named]
     found = [EventidePosition(name, _last(connection, name)) for name in streams]
-    if not any(one.position for one in found):
+    if not any(stored.position for stored in found):
         return None
-    return min(found, key=lambda one: one.position)
+    return min(found, key=lambda stored: stored.position)
 
 
 def _last(connection: Connection[Any], stream_name: str) -> int:

@@ -189,7 +189,9 @@ def prune_archived(
     def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
         things = [("archived_commands", component.command_category)]
         if older_than is not None:
-            things += [("archived_reservations", one) for one in component.reservation_categories]
+            things += [
+                ("archived_reservations", category) for category in component.reservation_categories
+            ]
         for name, category in things:
             query = sql.SQL(_RESERVATIONS[name].decode()).format(**_comparison())
             last, _ = archive.head(category)

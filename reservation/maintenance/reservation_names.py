@@ -63,13 +63,17 @@ def _suspicious(
     connection: Connection[Any], component: Component, category: str
 ) -> Iterator[StoredMessage]:
     """Give reservations that have neither the name that the server makes of them nor the former."""
-    declared = {n: one for n, one in component.reservations.items() if one.into == category}
-    plain = {n: replace(one, formerly=None) for n, one in declared.items()}
+    declared = {
+        n: reservation
+        for n, reservation in component.reservations.items()
+        if reservation.into == category
+    }
+    plain = {n: replace(reservation, formerly=None) for n, reservation in declared.items()}
     former = {
-        n: one
-        if one.formerly is None
-        else replace(one, key=one.formerly, entity=None, formerly=None)
-        for n, one in declared.items()
+        n: reservation
+        if reservation.formerly is None
+        else replace(reservation, key=reservation.formerly, entity=None, formerly=None)
+        for n, reservation in declared.items()
     }
     rules, former_rules = server_rules(plain), server_rules(former)
     first: int | None = 1

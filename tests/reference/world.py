@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection, conninfo
 
-from consumers.group.administration import find_resting, make, plan_move
+from consumers.group.administration import apply_changes, find_idle, plan_move
 from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
 from consumers.runtime.logs import Log
@@ -224,15 +224,15 @@ class World:
             session = Faulty(self.address, "reservation chaos", log, until=stop)
             session.faults, session.exchanges = faults, exchanges
             session.surroundings, session.outage = self.surroundings, self.outage
-            vitals = Counting()
-            vitals.counts = self.counts
+            telemetry = Counting()
+            telemetry.counts = self.counts
             consumer = Draining(
                 session,
                 self.component,
                 category,
                 batch_size=size,
                 share=GroupShare(to_begin_with=partitions),
-                vitals=vitals,
+                telemetry=telemetry,
                 log=log,
             )
             try:
@@ -257,7 +257,7 @@ class World:
         if self.control.execute(waiting).fetchall():
             return
         for category in self.plan.categories:
-            group = find_resting(self.control, "thing", category)
+            group = find_idle(self.control, "thing", category)
             read = self.control.execute(
                 "SELECT global_position FROM message_store.messages m"
                 " WHERE message_store.category(m.stream_name) = %s AND global_position <= %s"
@@ -265,7 +265,7 @@ class World:
                 [category, group.positions[0], LATE],
             ).fetchall()
             to = [0, *(position for (position,) in read)][max(len(read) - messages, 0)]
-            make(self.control, [plan_move(self.control, group, [to])])
+            apply_changes(self.control, [plan_move(self.control, group, [to])])
 
     def differences(self, history: History) -> list[str]:
         """Return in what the store differs from what the interpreter says."""

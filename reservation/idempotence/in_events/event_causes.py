@@ -50,9 +50,9 @@ def causes(connection: Connection[Any], batch: Sequence[Incoming]) -> list[Cause
     if not batch:
         return []
     after: dict[str, int] = {}
-    for one in batch:
-        position = one.message.global_position
-        after[one.entity_stream] = min(position, after.get(one.entity_stream, position))
+    for incoming in batch:
+        position = incoming.message.global_position
+        after[incoming.entity_stream] = min(position, after.get(incoming.entity_stream, position))
     with translated():
         rows = (
             array_cursor(connection)

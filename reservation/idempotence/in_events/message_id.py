@@ -40,7 +40,9 @@ class MessageIdInEvents(Strategy):
         """Look for the messages among the events of their entities, in one statement."""
         del consumer, category  # the entity's stream tells one component from another
         found = causes(connection, batch)
-        return _EventIds({(one.stream_name, one.message_id) for one in found if one.message_id})
+        return _EventIds(
+            {(cause.stream_name, cause.message_id) for cause in found if cause.message_id}
+        )
 
 
 class _EventIds(Check):

@@ -69,9 +69,9 @@ class PositionInEvents(Strategy):
         """Find the highest position that each entity has seen of the category, in one statement."""
         del consumer  # the entity's stream tells one component from another
         highest: dict[str, int] = {}
-        for one in causes(connection, batch):
-            if one.source == category and one.sequence is not None:
-                highest[one.stream_name] = max(one.sequence, highest.get(one.stream_name, 0))
+        for cause in causes(connection, batch):
+            if cause.source == category and cause.sequence is not None:
+                highest[cause.stream_name] = max(cause.sequence, highest.get(cause.stream_name, 0))
         return _HighestPositions(highest, pseudo_events=self.pseudo_events)
 
 

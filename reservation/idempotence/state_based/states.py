@@ -178,16 +178,16 @@ class States:
         if versions:
             self._execute(
                 "append",
-                streams=TextArray([one.stream_name for one in versions]),
-                positions=IntArray([one.position for one in versions]),
-                messages=UuidArray([one.message_id for one in versions]),
-                categories=TextArray([one.category for one in versions]),
-                global_positions=IntArray([one.global_position for one in versions]),
-                bases=IntArray([one.base for one in versions]),
-                states=TextArray([one.state for one in versions]),
-                given=TextArray([one.given for one in versions]),
-                outputs=TextArray([one.outputs for one in versions]),
-                hashes=TextArray([one.outputs_hash for one in versions]),
+                streams=TextArray([version.stream_name for version in versions]),
+                positions=IntArray([version.position for version in versions]),
+                messages=UuidArray([version.message_id for version in versions]),
+                categories=TextArray([version.category for version in versions]),
+                global_positions=IntArray([version.global_position for version in versions]),
+                bases=IntArray([version.base for version in versions]),
+                states=TextArray([version.state for version in versions]),
+                given=TextArray([version.given for version in versions]),
+                outputs=TextArray([version.outputs for version in versions]),
+                hashes=TextArray([version.outputs_hash for version in versions]),
             )
 
     def publish(self, versions: Sequence[tuple[str, int]]) -> None:
