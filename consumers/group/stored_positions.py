@@ -42,7 +42,7 @@ class StoredPosition:
             there were never others, or all were at one position.
         position: the global position of the last message handled; 0 before the first.
         message_id: the id of the message there; None at 0, and if it is not known.
-        foreign: whether the position was taken in another log, so that it means nothing in this one.
+        foreign: whether the position was taken in another log, so that it means nothing here.
         epoch: how often the partition changed hands; 0 if the consumer was never run.
         holder: who may move the position; None if nobody.
         updated_at: when it was last written; None if the consumer was never run.
