@@ -400,7 +400,7 @@ def test_a_message_that_is_gone_from_the_store_stays_dead(connection, store, til
     till.drain(database_url)
     letter = administration.find(connection, Selection())[0]
     assert (letter.state, letter.reason) == ("dead", "undecodable")
-    assert "is in the store no more" in letter.error
+    assert "is no longer in the store" in letter.error
     discard(connection, position)
     till.drain(database_url)
     assert till.paid(store) == ["1b"]
