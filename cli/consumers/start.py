@@ -1,11 +1,13 @@
 """``reservation start``: run a component's consumers."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import click
 from psycopg import Connection
 
+from cli.common.durations import DurationType
 from cli.common.errors import debug_option
 from cli.common.extras import require_extras
 from cli.common.options import app_options, database_option
@@ -62,11 +64,12 @@ SHARED = 16
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0, 86_400),
-    default=30,
+    type=DurationType(at_most=timedelta(days=1), plain_seconds=True),
+    default="30s",
     show_default=True,
-    metavar="SECONDS",
-    help="How long finishing the batch in hand may take when told to stop.",
+    metavar="DURATION",
+    help="How long a consumer may take to finish its batch when it is stopped, such as 0.5s or 2m. "
+    "A plain number is in seconds.",
 )
 @click.option(
     "--stop-on-error",
@@ -105,7 +108,7 @@ def start(
     size: int | None,
     database_url: str,
     batch_size: int,
-    grace: float,
+    grace: timedelta,
     stop_on_error: bool,
     log_level: str,
     metrics_port: int | None,
@@ -172,7 +175,7 @@ def start(
                 database_url,
                 batch_size,
                 log_level,
-                grace,
+                grace.total_seconds(),
                 share,
                 stop_on_error,
             )

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cli.common.durations import DurationType
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
@@ -34,15 +35,18 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 @json_option
 @click.option(
     "--watch",
-    type=click.FloatRange(0.1, 86_400),
+    type=DurationType(
+        at_least=timedelta(milliseconds=100), at_most=timedelta(days=1), plain_seconds=True
+    ),
     is_flag=False,
-    flag_value=2.0,
-    metavar="[SECONDS]",
-    help="Look again every so many seconds, 2 if they are left out, until Ctrl-C.",
+    flag_value="2s",
+    metavar="[DURATION]",
+    help="Update the table at this interval until Ctrl-C, such as 500ms or 1m; 2s without a value. "
+    "A plain number is in seconds.",
 )
 @debug_option
 def status(
-    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: float | None
+    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: timedelta | None
 ) -> None:
     """Show where consumers are, how far behind, and who is at work on what.
 
@@ -67,7 +71,7 @@ def status(
         raise click.UsageError("--watch needs a terminal; leave it out, and look again later")
     component = None if app is None else load_component(app, app_dir)
     if watch is not None:
-        _watch(database_url, component, watch, app)
+        _watch(database_url, component, watch.total_seconds(), app)
         return
     seen = _look(database_url, component)
     if as_json:

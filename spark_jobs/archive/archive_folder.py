@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
@@ -31,9 +30,7 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import ArchiveError, SparkJobError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty
 from spark_jobs.common.files import File, FileFault
-
-if TYPE_CHECKING:
-    from spark_jobs.snapshot.snapshot import Snapshot
+from spark_jobs.snapshot.snapshot import Snapshot
 
 _VERSION = 2
 # In the first form, ``content`` is a hash of another kind (`spark_jobs.archive.content`), and the
@@ -153,7 +150,7 @@ class Archive:
         """Where the files of each run are."""
         return [str(self.folder / _name(one.run)) for one in self.runs]
 
-    def check(self, snapshot: "Snapshot", category: str) -> None:
+    def check(self, snapshot: Snapshot, category: str) -> None:
         """Make sure that the store is the one that the archive is of.
 
         Args:

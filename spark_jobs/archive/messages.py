@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
+
 from reservation.maintenance.pruning import COMPARED, Portion
 from spark_jobs.common.errors import ArchiveError
 
@@ -24,9 +27,6 @@ def portions(path: Path, number: int) -> Iterator[Portion]:
     Raises:
         ArchiveError: the file cannot be read.
     """
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
-
     try:
         with ParquetFile(path) as file:
             for group in range(file.num_row_groups):
@@ -40,8 +40,6 @@ def portions(path: Path, number: int) -> Iterator[Portion]:
 
 
 def _portion(batch: Any) -> Portion:  # of pyarrow, which has no types
-    import pyarrow as pa
-
     columns = {name: batch.column(name) for name in _COLUMNS}
     columns["time"] = columns["time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     values = zip(*(columns[name].to_pylist() for name in COMPARED), strict=True)

@@ -14,21 +14,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
 from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.timestamps import hours_since_epoch
+from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.run import Run, working
+from spark_jobs.reconciliation.union import of_one_run
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source.columns import CategoryQuery
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def archive(
     run: Run,
     folder: Path,
     before: datetime,
-    watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None,
+    watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None,
 ) -> ArchiveResult:
     """Archive the messages of a component's categories that are older than a date.
 
@@ -103,7 +105,7 @@ def in_session(
     folder: Path,
     before: datetime,
     snapshot: Snapshot,
-    spark: "SparkSession",
+    spark: SparkSession,
 ) -> ArchiveResult:
     """Do the same in a session and under a snapshot that are there."""
     declaration = Declaration.of(component)
@@ -172,7 +174,7 @@ def _lasts(
 
 
 def write(
-    spark: "SparkSession",
+    spark: SparkSession,
     snapshot: Snapshot,
     declaration: Declaration,
     folder: Path,
@@ -190,11 +192,6 @@ def write(
         after: the global position behind which the part of each category begins.
         until: the one that it ends with.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
-    from spark_jobs.common.timestamps import hours_since_epoch
-    from spark_jobs.reconciliation.categories import Categories
-
     # As others understand it too.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     read = Categories(spark, snapshot, declaration, after, until)
@@ -210,11 +207,9 @@ def write(
 
 
 def verified(
-    spark: "SparkSession", folder: Path, expected: Mapping[str, Mapping[str, Checksums]]
+    spark: SparkSession, folder: Path, expected: Mapping[str, Mapping[str, Checksums]]
 ) -> list[str]:
     """Read back what was written; return in what it differs from what the server told of it."""
-    from spark_jobs.reconciliation.union import of_one_run
-
     wanted = {
         (category, day): one for category, days in expected.items() for day, one in days.items()
     }

@@ -11,16 +11,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from reservation.component import Component
+from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.judging import Rows
+from spark_jobs.analysis.prefilter import PrefilterInput
 from spark_jobs.common.errors import SparkJobError
+from spark_jobs.reconciliation import run
+from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.session.java import kept_classes
 from spark_jobs.session.session import spark_session
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.source.columns import TYPES, schema
+from spark_jobs.source.options import arrow_schema
 
 # How long Java may take to write the file, in seconds.
 _PATIENCE = 600
@@ -62,18 +70,8 @@ class _Rehearse:
     key: str
 
 
-def _rehearse(spark: "SparkSession") -> None:
+def _rehearse(spark: SparkSession) -> None:
     """Do what a job does, with one message and no database."""
-    from spark_jobs.analysis import fingerprints
-    from spark_jobs.analysis.commands import CommandsJob
-    from spark_jobs.analysis.effects import EffectsJob
-    from spark_jobs.analysis.judging import Rows
-    from spark_jobs.analysis.prefilter import PrefilterInput
-    from spark_jobs.reconciliation import run
-    from spark_jobs.reconciliation.full_run import FullRun
-    from spark_jobs.snapshot.progress import Consumed, Progress
-    from spark_jobs.source.columns import TYPES, schema
-
     component = Component("rehearsal", id="entity_id")
     component.reserve(_Rehearse, into="rehearsed", key="key")
     table = _message(category=component.command_category, key_category="rehearsed")
@@ -92,17 +90,12 @@ def _rehearse(spark: "SparkSession") -> None:
         run.samples(whole.findings())
 
 
-def _message(**values: str) -> "pa.Table":
+def _message(**values: str) -> pa.Table:
     """Return a table with one message in it, all columns of which have a value."""
-    import pyarrow as pa
-
-    from spark_jobs.source.columns import TYPES
-    from spark_jobs.source.options import arrow_schema
-
     of_types = {"string": "a", "bigint": 1, "boolean": False, "timestamp": datetime.now(UTC)}
     row = {name: values.get(name, of_types[type_]) for name, type_ in TYPES.items()}
     return pa.Table.from_pylist([row], arrow_schema(TYPES))
 
 
-def _as_they_are(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches

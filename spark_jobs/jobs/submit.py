@@ -15,20 +15,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+from pyspark.sql import SparkSession
 
 from reservation.app_path import load_component
 from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.result import Events, Report
+from spark_jobs.jobs import archive
 from spark_jobs.reconciliation import run as running
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
 from spark_jobs.snapshot.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # By job, the parts of the report that it prints.
 PARTS = {
@@ -73,8 +73,6 @@ def _report(job: str, app: str) -> None:
 
 
 def _archive(app: str, folder: str, date: str) -> None:
-    from spark_jobs.jobs import archive
-
     try:
         before = datetime.fromisoformat(date)
     except ValueError:
@@ -104,7 +102,7 @@ def _ending() -> Iterator[None]:
 
 
 @contextmanager
-def _submitted(app: str) -> "Iterator[tuple[Run, Snapshot, SparkSession]]":
+def _submitted(app: str) -> Iterator[tuple[Run, Snapshot, SparkSession]]:
     """Give what is to be done, and a snapshot and a session for it."""
     url = os.environ.get(DATABASE_VARIABLE, "")
     run = Run(load_component(app, "."), app, Path(), url, master=None)
@@ -112,7 +110,7 @@ def _submitted(app: str) -> "Iterator[tuple[Run, Snapshot, SparkSession]]":
         yield run, snapshot, spark
 
 
-def alone(job: str, run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
+def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
     """Return a report in which there is what one job tells, and nothing else."""
     name = run.component.name
     report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())

@@ -6,17 +6,16 @@ read before, and in the sum of their global positions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-    from spark_jobs.analysis.judging import Read
+from spark_jobs.analysis.judging import Read
 
 
 def messages(
-    read: "Read", known: "DataFrame", until: Mapping[str, int], columns: Sequence[str]
-) -> "DataFrame":
+    read: Read, known: DataFrame, until: Mapping[str, int], columns: Sequence[str]
+) -> DataFrame:
     """Return the messages that are not known, of parts of categories.
 
     Args:
@@ -25,11 +24,9 @@ def messages(
         until: the categories, and up to which global position of each to look.
         columns: of the messages.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
     known = known.select("global_position")
 
-    def unknown(frame: "DataFrame") -> "DataFrame":
+    def unknown(frame: DataFrame) -> DataFrame:
         is_here = F.lit(False)
         for category, last in until.items():
             is_here |= (F.col("category") == category) & (F.col("global_position") <= last)

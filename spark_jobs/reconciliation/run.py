@@ -9,31 +9,36 @@ from datetime import timedelta
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.storagelevel import StorageLevel
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from spark_jobs.analysis import fingerprints, latency, reissues
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.prefilter import PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
+from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.result import Finding, Report
+from spark_jobs.common.timestamps import from_micros
+from spark_jobs.reconciliation import incremental, late, stored_state
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.reconciliation.union import Union
 from spark_jobs.session.session import LOCAL, spark_session
 from spark_jobs.session.settings import is_local
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import GRACE, Snapshot, exported_snapshot
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_jobs.analysis.commands import CommandsJob
-    from spark_jobs.analysis.effects import EffectsJob
-    from spark_jobs.analysis.prefilter import PrefilterInput
-    from spark_jobs.reconciliation import full_run, incremental, stored_state
-    from spark_jobs.reconciliation.categories import Categories
-    from spark_jobs.reconciliation.jdbc import Jdbc
-    from spark_jobs.reconciliation.union import Union
+from spark_jobs.source.columns import looked_at
 
 # How many rows of each finding are shown; the Parquet output has all of them.
 SAMPLES = 20
@@ -88,7 +93,7 @@ class Run:
 
 
 def reconcile(
-    run: Run, watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None
+    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
 ) -> Report:
     """Hold a component's commands against their reservations, and these against the events.
 
@@ -105,8 +110,6 @@ def reconcile(
         ArchiveError: the archive can not be read.
         SparkJobError: the job did not come to its end, or the findings can not be written.
     """
-    from spark_jobs.reconciliation import stored_state
-
     if run.state is not None:
         stored_state.refuse_others(run.state)
     with working(run, watch) as (snapshot, spark):
@@ -115,8 +118,8 @@ def reconcile(
 
 @contextmanager
 def working(
-    run: Run, watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None
-) -> "Iterator[tuple[Snapshot, SparkSession]]":
+    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
+) -> Iterator[tuple[Snapshot, SparkSession]]:
     """Give a snapshot, and a session that is watched, for what a run is to do."""
     with (
         exported_snapshot(run.database_url) as snapshot,
@@ -134,7 +137,7 @@ def working(
         yield snapshot, spark
 
 
-def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
+def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
     """Do the same in a session and under a snapshot that are there."""
     reconciling, following = jobs(run)
     with opened(run, snapshot, spark) as taking:
@@ -160,11 +163,8 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
     return report
 
 
-def jobs(run: Run) -> "tuple[CommandsJob, EffectsJob]":
+def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
     """Return the jobs that judge a component's messages."""
-    from spark_jobs.analysis.commands import CommandsJob
-    from spark_jobs.analysis.effects import EffectsJob
-
     return CommandsJob(run.component, run.app, _app_dir(run)), EffectsJob(run.component)
 
 
@@ -188,12 +188,12 @@ def judged_by(run: Run) -> str:
 
 def heads(
     component: Component,
-    state: "stored_state.State",
+    state: State,
     snapshot: Snapshot,
     archive: Archive | None = None,
     *,
     counts: bool = True,
-) -> "tuple[dict[str, stored_state.Head], dict[str, int]]":
+) -> tuple[dict[str, Head], dict[str, int]]:
     """Return the last message of each category, if the store is the one that the state is of.
 
     Args:
@@ -211,8 +211,6 @@ def heads(
     Raises:
         StateError: it is not.
     """
-    from spark_jobs.reconciliation.stored_state import Head
-
     if state.manifest is not None:
         state.check(
             {
@@ -238,33 +236,23 @@ def heads(
 
 @contextmanager
 def opened(
-    run: Run, snapshot: Snapshot, spark: "SparkSession"
-) -> "Iterator[full_run.FullRun | incremental.IncrementalRun]":
+    run: Run, snapshot: Snapshot, spark: SparkSession
+) -> Iterator[FullRun | incremental.IncrementalRun]:
     """Give what judges everything, or what is new since a state was written.
 
     The state goes on once nothing more is asked of it.
     """
-    from pyspark.storagelevel import StorageLevel
-
-    from spark_jobs.common.caching import unpersisted
-    from spark_jobs.reconciliation import incremental, late, stored_state
-    from spark_jobs.reconciliation.categories import Categories
-    from spark_jobs.reconciliation.full_run import FullRun
-    from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
-    from spark_jobs.reconciliation.union import Union
-    from spark_jobs.source.columns import looked_at
-
     component = run.component
     declaration = Declaration.of(component)
     progress = snapshot.progress(component, run.grace)
     archive = _archive(run, declaration, snapshot)
 
-    def stored(after: Mapping[str, int]) -> "Categories | Jdbc":
+    def stored(after: Mapping[str, int]) -> Categories | Jdbc:
         if run.jdbc is None:
             return Categories(spark, snapshot, declaration, after)
         return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
 
-    def reading(after: Mapping[str, int]) -> "Categories | Jdbc | Union":
+    def reading(after: Mapping[str, int]) -> Categories | Jdbc | Union:
         if archive is None:
             return stored(after)
         behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
@@ -296,13 +284,8 @@ def opened(
             step.commit()
 
 
-def _sifted(run: Run, read: "Categories | Union | Jdbc", progress: Progress) -> "PrefilterInput":
+def _sifted(run: Run, read: Categories | Union | Jdbc, progress: Progress) -> PrefilterInput:
     """Return a component's messages by their signs, as the server makes them if it can."""
-    from spark_jobs.analysis import fingerprints
-    from spark_jobs.analysis.prefilter import PrefilterInput
-    from spark_jobs.reconciliation.categories import Categories
-    from spark_jobs.reconciliation.jdbc import Jdbc
-
     assert not isinstance(read, Jdbc)  # noqa: S101  it can not read single messages
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
@@ -329,7 +312,7 @@ def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[i
     return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
 
 
-def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Report:
+def with_latency(report: Report, rows: DataFrame, effects: DataFrame) -> Report:
     """Return a report with latency and volume.
 
     Args:
@@ -337,10 +320,6 @@ def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Rep
         rows: those of `CommandsJob`.
         effects: those of `EffectsJob`.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
-    from spark_jobs.analysis import latency
-
     commands = rows.where("is_command")
     durations = latency.durations(
         commands,
@@ -352,20 +331,13 @@ def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Rep
     return dataclasses.replace(report, latency=told, volume=latency.volumes(commands, told))
 
 
-def with_reissues(report: Report, rows: "DataFrame") -> Report:
+def with_reissues(report: Report, rows: DataFrame) -> Report:
     """Return a report with who sends again; of the rows of `CommandsJob`."""
-    from spark_jobs.analysis import reissues
-
     return dataclasses.replace(report, reissues=reissues.reissues(rows.where("is_command")))
 
 
-def samples(findings: "DataFrame") -> list[Finding]:
+def samples(findings: DataFrame) -> list[Finding]:
     """Return the first rows of each finding."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
-    from spark_jobs.common.timestamps import from_micros
-
     by_position = Window.partitionBy("finding").orderBy("global_position")
     rows = (
         findings.withColumn("nth", F.row_number().over(by_position))

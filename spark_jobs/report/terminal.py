@@ -53,8 +53,8 @@ def _verdict(reached: Sequence[ExceededThreshold]) -> Text:
 
 
 def _threshold(reached: ExceededThreshold) -> Text:
-    kind = ("Too much: ", "bold red") if reached.threshold.failing else ("Warning: ", "bold yellow")
-    return Text.assemble(kind, f"{reached}")
+    style = "bold red" if reached.threshold.failing else "bold yellow"
+    return Text.assemble((f"{reached.heading}: ", style), f"{reached}")
 
 
 def _counts(

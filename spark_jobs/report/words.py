@@ -171,7 +171,7 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
         return Verdict(
             False,
             f"{_many(amount, 'finding')} {several} attention.",
-            "Too much was found of: " + "; ".join(str(one) for one in failing) + ".",
+            "Thresholds exceeded: " + "; ".join(map(str, failing)) + ".",
         )
     if listed:
         return Verdict(

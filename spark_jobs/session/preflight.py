@@ -10,18 +10,19 @@ import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from reservation.app_path import load_component
 from reservation.errors import ReservationError
+from reservation.postgres.connection import connect
 from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
 from spark_jobs.session.failure import reason
 from spark_jobs.session.settings import PATIENCE, seconds, standalone_addresses
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+from spark_jobs.source import source  # noqa: F401  the workers import what reading needs
 
 _CONNECT_PORT = 15002
 _DIAL_SECONDS = 10
@@ -69,7 +70,7 @@ def _require_listener(what: str, addresses: list[tuple[str, int]]) -> None:
     raise SparkUnavailableError(f"There is no {what}: {told}")
 
 
-def require_workers(session: "SparkSession", database_url: str, app: str | None) -> None:
+def require_workers(session: SparkSession, database_url: str, app: str | None) -> None:
     """Make sure that workers take up work, import the job and the app, and reach the database.
 
     Args:
@@ -114,14 +115,8 @@ def require_workers(session: "SparkSession", database_url: str, app: str | None)
         raise SparkJobError(f"Spark's workers: {problems[0]}{_why(database_url)}")
 
 
-def look(app: str | None, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def look(app: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Tell, on a worker, what keeps it from the job: one row with the problem, or none."""
-    import pyarrow as pa
-
-    from reservation.app_path import load_component
-    from reservation.postgres.connection import connect
-    from spark_jobs.source import source  # noqa: F401  it imports what reading needs
-
     for _ in batches:
         problems = []
         try:

@@ -7,7 +7,8 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
@@ -16,9 +17,6 @@ from spark_jobs.session import package, preflight, settings
 from spark_jobs.session.failure import reason
 from spark_jobs.session.java import require_java
 from spark_jobs.session.size import Size
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
 
@@ -36,7 +34,7 @@ def spark_session(
     app: str | None = None,
     app_dir: str | Path = ".",
     size: Size = Size.LARGE,
-) -> Iterator["SparkSession"]:
+) -> Iterator[SparkSession]:
     """Give a Spark session for the jobs, and end it after.
 
     Workers on this machine take the database's address from the environment of this process. Those
@@ -90,7 +88,7 @@ def spark_session(
                 session.stop()
 
 
-def parallelism(session: "SparkSession") -> int:
+def parallelism(session: SparkSession) -> int:
     """Return into how many ranges to divide what is read: as many as run at a time, or more.
 
     ``spark.default.parallelism`` decides where it is set.
@@ -102,13 +100,13 @@ def parallelism(session: "SparkSession") -> int:
     return _RANGES if context is None else max(2, context.defaultParallelism)
 
 
-def _started(master: str | None, properties: dict[str, str], log: Path) -> "SparkSession":
+def _started(master: str | None, properties: dict[str, str], log: Path) -> SparkSession:
     """Start Spark's driver in a Java process of this one's."""
     require_java()
     if master is not None:
         preflight.require_master(master)
         os.environ.pop("SPARK_REMOTE", None)  # PySpark takes it before any master
-    builder = _pyspark().builder.appName("reservation")
+    builder = SparkSession.builder.appName("reservation")
     if master is not None:
         builder = builder.master(master)
         if settings.is_local(master) or settings.is_on_loopback(master):
@@ -122,11 +120,11 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> "Spar
             raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
 
 
-def _connected(remote: str, added: dict[str, str]) -> "SparkSession":
+def _connected(remote: str, added: dict[str, str]) -> SparkSession:
     """Open a session on a server, which has properties and workers of its own."""
     preflight.require_server(remote)
     try:
-        session = _pyspark().builder.remote(remote).getOrCreate()
+        session = SparkSession.builder.remote(remote).getOrCreate()
     except ImportError as error:
         raise SparkUnavailableError(
             "Spark Connect needs what is not installed yet: pip install 'reservation[connect]'"
@@ -147,7 +145,7 @@ def _connected(remote: str, added: dict[str, str]) -> "SparkSession":
 
 
 def _send_packages(
-    session: "SparkSession", scratch: Path, app: str | None, app_dir: str | Path
+    session: SparkSession, scratch: Path, app: str | None, app_dir: str | Path
 ) -> None:
     """Let the workers import our packages, and the app's modules."""
     archive = scratch / "reservation.zip"
@@ -155,16 +153,6 @@ def _send_packages(
     before = list(sys.path)
     session.addArtifacts(str(archive), pyfile=True)
     sys.path[:] = before  # here they are imported from where they were
-
-
-def _pyspark() -> "type[SparkSession]":
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkUnavailableError(
-            "Spark is not installed; install it with: pip install 'reservation[spark]'"
-        ) from error
-    return SparkSession
 
 
 @contextlib.contextmanager

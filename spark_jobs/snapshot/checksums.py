@@ -9,15 +9,14 @@ lies in files, so that nothing on the way from one to the other can be wrong in 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import Connection, sql
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.postgres.queries import load_queries
 from spark_jobs.source.columns import MADE, MESSAGE, CategoryQuery
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _QUERIES = {
     name: text.decode()
@@ -100,19 +99,18 @@ def _hashed(name: str) -> sql.Composable:
     return _sql(_QUERIES["hashed"]).format(value=_sql(form).format(column=sql.Identifier(name)))
 
 
-def of_rows(rows: "DataFrame") -> "dict[tuple[str, str], Checksums]":
+def of_rows(rows: DataFrame) -> dict[tuple[str, str], Checksums]:
     """Return what Spark makes of messages, by category and day.
 
     Args:
         rows: with all of `COLUMNS`, ``category`` and ``day``.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-    def part(begin: int) -> "Column":
+    def part(begin: int) -> Column:
         digits = F.substring("hash", begin, _DIGITS)
         return F.sum(F.conv(digits, 16, 10).cast("decimal(20,0)"))
 
-    def text(name: str) -> "Column":
+    def text(name: str) -> Column:
         value = (F.unix_micros(name) if name == "time" else F.col(name)).cast("string")
         return F.coalesce(F.concat(F.length(value), F.lit(":"), value), F.lit("-"))
 

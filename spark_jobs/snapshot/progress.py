@@ -1,16 +1,14 @@
 """How far consumers are, which tells what is lost from what is still to come."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.snapshot import partitions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +81,13 @@ class Consumed:
         pairs = zip(self.partitions, other.partitions, strict=True)
         return self.position >= other.position and all(mine >= theirs for mine, theirs in pairs)
 
-    def has_read(self, hashed: "Column") -> "Column":
+    def has_read(self, hashed: Column) -> Column:
         """Return whether a message was read, of rows with ``global_position`` and ``time``.
 
         Args:
             hashed: the hash of the cardinal id of its stream (`spark_jobs.snapshot.partitions`);
                 looked at between the lowest and the highest position only.
         """
-        from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
         at = F.col("global_position")
         if self.position is None:
             return F.col("time") < F.lit(self.before)
@@ -125,11 +121,11 @@ class Progress:
 
     def marked(
         self,
-        messages: "DataFrame",
-        known_as: "Callable[[str], object]" = str,
+        messages: DataFrame,
+        known_as: Callable[[str], object] = str,
         *,
         was: "Progress | None" = None,
-    ) -> "DataFrame":
+    ) -> DataFrame:
         """Add what the consumers did to messages with category, global position and time.
 
         Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict) and ``is_watched``
@@ -143,16 +139,13 @@ class Progress:
             was: how far the consumers were; for the messages that are ``is_past``, a column that
                 they have if this is given.
         """
-        import pyarrow as pa
-        from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
         letters: list[dict[str, object]] = []
         if "cardinal" in messages.columns:
             hashed = F.col("cardinal")
         else:
             hashed = partitions.hashed(F.col("stream_name"))
 
-        def read(progress: Progress, **also: bool) -> "tuple[Column, Column]":
+        def read(progress: Progress, **also: bool) -> tuple[Column, Column]:
             was_read = is_watched = F.lit(False)
             for category, consumed in progress.consumed.items():
                 of = {"category": known_as(category), **also}

@@ -105,7 +105,7 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
         }
         assert stream(following.line()) == ("reported", "o1")
         server.crash()
-        assert following.line().startswith("Waiting to go on: Cannot reach the database")
+        assert following.line().startswith("Waiting to continue: Cannot reach the database")
         server.start()
         with closing(connect(server.address, autocommit=True)) as connection:
             orphan(MessageStore(connection), "o2")
@@ -151,7 +151,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
         status, said = following.stop(signal.SIGINT)
     assert status == 0, said
     assert said == [
-        "Warning: orphan: 2, more than 0",
+        "Warning: 2 orphan (allowed: 0)",
         "1 reported, 0 mended; what stands: 2 orphan.",
     ]
 
@@ -175,4 +175,4 @@ def test_what_makes_no_sense_together_is_refused(tmp_path):
         "reconcile", "bank:account", "--follow", "--details", "--html", str(tmp_path / "page.html")
     )
     assert done.returncode == 2
-    assert "it does not go together with --details, --html" in " ".join(done.stderr.split())
+    assert "leave out --details, --html" in " ".join(done.stderr.split())
