@@ -90,9 +90,11 @@ class FingerprintQuery(columns.CategoryQuery):
     def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
         """Return what makes each of the columns."""
         component, numbering = self.component, Numbering.of(self.component)
-
-        def made(name: str) -> sql.Composable:
-            return columns.expression(name, category, self.declaration)
+        made = columns.expressions(
+            ["global_position", "time", "is_copy", "key_category", "key_stream", "causation"],
+            category,
+            self.declaration,
+        )
 
         def sign(name: str, **values: sql.Composable) -> sql.Composable:
             return sql.SQL(_FINGERPRINTS[name]).format(
@@ -105,7 +107,7 @@ class FingerprintQuery(columns.CategoryQuery):
         }
         by_stream = sign("key_of_stream")
         signs: dict[str, sql.Composable] = {
-            **{name: made(name) for name in ("global_position", "time")},
+            **{name: made[name] for name in ("global_position", "time")},
             "category": sql.Literal(numbering.category(self.category)),
             "type": sign("type", numbers=columns.by_type(numbers)),
             "is_first": sign("is_first"),
@@ -120,16 +122,16 @@ class FingerprintQuery(columns.CategoryQuery):
             first, last = map(sql.Literal, uneven)
             signs["cardinal"] = sign("cardinal", first=first, last=last)
         if self.category == component.command_category:
-            signs["is_copy"] = made("is_copy")
+            signs["is_copy"] = made["is_copy"]
             signs["key"] = sign(
                 "key_of_command",
-                **{name: made(name) for name in ("key_category", "key_stream", "is_copy")},
+                **{name: made[name] for name in ("key_category", "key_stream", "is_copy")},
             )
         elif self.category == component.name:
             signs["key"] = by_stream if component.initiations else null
             signs["says"] = null
             signs["type"] = sql.SQL("NULL::integer")
-            signs["causation"] = made("causation")
+            signs["causation"] = made["causation"]
             signs["kind"] = sign("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
         return {name: signs[name] for name in self.columns}
 

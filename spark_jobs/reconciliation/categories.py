@@ -102,7 +102,7 @@ class CategoryLookup:
     ) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
         of = self.categories
-        query = made.PositionsQuery(categories, columns, of.declaration, firsts_of)
+        query = made.PositionsQuery(categories, columns, of.declaration, firsts_of).composed()
         types = made.types_of(columns)
         read = partial(reading.chosen, query, of.snapshot.id, arrow_schema(types))
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))

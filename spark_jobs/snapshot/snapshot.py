@@ -131,10 +131,11 @@ class Snapshot:
         found = ranges.divided(
             connection, names, min(begins), max(ends), number, most=_MOST_FOR_ONE
         )
+        composed = [query.composed(connection) for query in queries]
         return [
             "\nUNION ALL\n".join(
-                query.text(max(first, begin), min(last, end), connection)
-                for query, begin, end in zip(queries, begins, ends, strict=True)
+                query.in_range(max(first, begin), min(last, end))
+                for query, begin, end in zip(composed, begins, ends, strict=True)
             )
             for first, last in found
         ]

@@ -21,7 +21,7 @@ from reservation.postgres.connection import check_address, connect
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import ReadError
-from spark_jobs.source.columns import PositionsQuery
+from spark_jobs.source.columns import ComposedQuery
 
 _QUERIES = load_queries("spark_jobs.source")
 
@@ -67,10 +67,10 @@ def parts(
 
 
 def chosen(
-    query: PositionsQuery, snapshot: str, schema: pa.Schema, positions: Iterable[pa.RecordBatch]
+    query: ComposedQuery, snapshot: str, schema: pa.Schema, positions: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read the messages at given global positions, as rows with one column."""
-    wanted = (query.text(batch.column(0).to_pylist()) for batch in positions)
+    wanted = (query.at(batch.column(0).to_pylist()) for batch in positions)
     return batches(wanted, snapshot, schema)
 
 

@@ -112,8 +112,9 @@ class MessageStoreReader(ds.DataSourceReader):
                     asked.partitions,
                 )
             ]
+            queries = {name: asked.query(name).composed(connection) for name in asked.categories}
             return [
-                reading.QueryRange(asked.query(name).text(first, last, connection), snapshot)
+                reading.QueryRange(queries[name].in_range(first, last), snapshot)
                 # Spark takes no read without a part.
                 for name, first, last in found or [(asked.categories[0], 0, 0)]
             ]

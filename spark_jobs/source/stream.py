@@ -70,8 +70,9 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
         """Divide a batch into ranges."""
         asked = ReadOptions(self._options)
         with reading.planning(None) as connection:
+            queries = {name: asked.query(name).composed(connection) for name in asked.categories}
             return [
-                reading.QueryRange(asked.query(category).text(first, last, connection), None)
+                reading.QueryRange(queries[category].in_range(first, last), None)
                 for category in asked.categories
                 for first, last in ranges.divided(
                     connection, [category], start[category] + 1, end[category], asked.partitions
