@@ -14,7 +14,6 @@ from spark_jobs.reconciliation.run import Run, judged_by
 from spark_jobs.session.failure import reason
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import exported_snapshot
-from spark_jobs.source.source import MessageStoreSource
 
 # Between the end of a round and the next, in seconds.
 INTERVAL = 10.0
@@ -67,7 +66,6 @@ def follow(
                 size=size,
             )
         )
-        spark.dataSource.register(MessageStoreSource)
         opened.enter_context(watch(spark))
         follower = Follower(run, state, spark, audience)
         audience.began(follower)

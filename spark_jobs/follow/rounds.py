@@ -1,27 +1,24 @@
 """One round of following a store: look, read what is new, judge, report what has persisted.
 
 A round looks at the store in one transaction: how far the consumers are, and what the last message
-of each category is. Then a query of Structured Streaming reads from where the state ends to exactly
-these messages, and what they change is judged (`spark_jobs.reconciliation.incremental`). So
-positions and messages are of one moment. With younger positions a command could be reported as
-missing although its reservation is only not read yet. The snapshot need not be held meanwhile: a
-writer that holds the category's lock makes nothing visible before the last message that was seen,
-and what another writer does is found by the next round that counts.
+of each category is. It then reads from where the state ends to exactly these messages, and judges
+what they change (`spark_jobs.reconciliation.incremental`). So positions and messages are of one
+moment. With newer positions a command could be reported as missing although its reservation was
+only not read yet. The transaction need not stay open meanwhile. A writer that holds the category's
+lock makes nothing visible before the last message that was seen, and what another writer does is
+found by the next round that counts.
 
 A round also counts the messages up to where the state ends, because one that was written without
-the lock may have become visible there. Of a large store that takes long, so it is done only as
-often as it takes at most a tenth of the time.
+the lock may have become visible there. Counting a large store takes long, so it takes at most a
+tenth of the time.
 
-The query runs for one round (``availableNow``), since a round is also due without new messages:
-when a consumer has moved, or a violation has lasted for the grace. Spark calls nobody then. The
-query's checkpoint lies in the folder of the run, beside the rows that it gave and the verdicts on
-them. All of it counts from the moment at which the state names that folder. So offsets and verdicts
-go on together or not at all, wherever a round dies, and no message is left out or counted twice.
+What a round reads, and the verdicts on it, are in the folder of the run. All of it counts from the
+moment at which the state names that folder. So a round that fails leaves no message out, and counts
+none twice.
 
-A round in which nothing has changed and nothing is due asks the database only.
+A round in which nothing has changed and nothing is due only asks the database.
 """
 
-import json
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,11 +38,9 @@ from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.incremental import IncrementalRun
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.reconciliation.stored_state import Head, State
-from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.source import columns
-from spark_jobs.source.source import NAME
 
 # Of the time between two counts of what was read, one takes at most one part in so many.
 _COUNT_ONE_IN = 10
@@ -211,10 +206,7 @@ class Follower:
         self._state.remove_leftovers()
         state, nothing = self._state, self._nothing
         step = IncrementalRun(self._spark, state, nothing, look.heads, look.progress, look.store)
-        if any(last > self._state.after.get(name, 0) for name, last in look.until.items()):
-            self._read(step, look)
-        if look.late:
-            self._read_late(step, look)
+        self._read(step, look)
         run_concurrently([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
@@ -232,42 +224,24 @@ class Follower:
         self.told, self.mended = self.told + len(events) - mended, self.mended + mended
 
     def _read(self, step: IncrementalRun, look: StoreView) -> None:
-        """Let a query take in what came after the state, up to what was seen."""
-
-        def take(batch: DataFrame, number: int) -> None:
-            with unpersisted([batch.persist()]):
-                for job in self._jobs:
-                    step.add(job, batch, f"batch-{number}")
-
-        query = (
-            self._spark.readStream.format(NAME)
-            .option("categories", json.dumps(self.categories))
-            .option("columns", ",".join(self._columns))
-            .option("declaration", Declaration.of(self._run.component).to_json())
-            .option("after", json.dumps(self._state.after))
-            .option("until", json.dumps(look.until))
-            .option("partitions", parallelism(self._spark))
-            .load()
-            .writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(self._state.folder / step.name / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-
-    def _read_late(self, step: IncrementalRun, look: StoreView) -> None:
-        """Take in what became visible behind what was read already."""
-        declaration = Declaration.of(self._run.component)
+        """Read what came after the state, up to what was seen, and what became visible late."""
+        declaration, after = Declaration.of(self._run.component), self._state.after
+        has_new = any(last > after.get(name, 0) for name, last in look.until.items())
+        if not (has_new or look.late):
+            return
         with exported_snapshot(self._run.database_url) as snapshot:
-            read = Categories(self._spark, snapshot, declaration)
-            known = incremental.known(self._spark, self._state)
-            messages = late.messages(read, known, look.late, self._columns)
-            with unpersisted([messages.persist()]):
-                for job in self._jobs:
-                    step.add(job, messages, "late")
+            if has_new:
+                read = Categories(self._spark, snapshot, declaration, after, look.until)
+                self._add(step, read(self.categories, self._columns), "rows")
+            if look.late:
+                known = incremental.known(self._spark, self._state)
+                read = Categories(self._spark, snapshot, declaration)
+                self._add(step, late.messages(read, known, look.late, self._columns), "late")
+
+    def _add(self, step: IncrementalRun, messages: DataFrame, part: str) -> None:
+        with unpersisted([messages.persist()]):
+            for job in self._jobs:
+                step.add(job, messages, part)
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

@@ -127,7 +127,7 @@ class Snapshot:
         connection = self._connection
         names = [query.category for query in queries]
         begins = [after.get(name, 0) + 1 for name in names]
-        ends = [until.get(name) or ranges.head(connection, name) for name in names]
+        ends = [until[name] if name in until else ranges.head(connection, name) for name in names]
         found = ranges.divided(
             connection, names, min(begins), max(ends), number, most=_MOST_FOR_ONE
         )
