@@ -76,7 +76,7 @@ def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
     assert told.returncode == 0, told.stderr
     assert told.stdout == (
         "processed messages of till Pay: 3 days would be removed\n"
-        "Nothing is changed; do so with --apply.\n"
+        "Nothing is changed; remove it with --apply.\n"
     )
     assert connection.execute(count).fetchone() == (5,)
     done = cli("--apply", "--json")

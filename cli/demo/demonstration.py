@@ -73,7 +73,11 @@ def demo(context: click.Context, seed: int, as_json_: bool) -> None:
 
     seconds = time.monotonic() - started
     found = reached(report)
-    well = in_order(found) and not any(statuses.values()) and all(one.holds for one in invariants)
+    well = (
+        in_order(found)
+        and not any(statuses.values())
+        and all(invariant.holds for invariant in invariants)
+    )
     if as_json_:
         click.echo(json.dumps(_as_json(well, invariants, report, found, seconds)))
     else:
@@ -96,20 +100,20 @@ def _as_json(
         "seconds": round(seconds, 1),
         "invariants": [
             {
-                "name": one.name,
-                "statement": one.statement,
-                "holds": one.holds,
-                "brokenBy": one.broken_by[:BROKEN_SHOWN],
+                "name": invariant.name,
+                "statement": invariant.statement,
+                "holds": invariant.holds,
+                "brokenBy": invariant.broken_by[:BROKEN_SHOWN],
             }
-            for one in invariants
+            for invariant in invariants
         ],
         "reconciliation": as_json(report, found),
     }
 
 
 def _print_invariants(console: Console, invariants: "list[Invariant]") -> None:
-    for one in invariants:
-        mark = ("holds ", "green") if one.holds else ("BROKEN", "bold red")
-        console.print(Text.assemble(mark, f"  {one.name}  {one.statement}"))
-        for what in one.broken_by[:BROKEN_SHOWN]:
+    for invariant in invariants:
+        mark = ("holds ", "green") if invariant.holds else ("BROKEN", "bold red")
+        console.print(Text.assemble(mark, f"  {invariant.name}  {invariant.statement}"))
+        for what in invariant.broken_by[:BROKEN_SHOWN]:
             console.print(Text(f"            {what}"))

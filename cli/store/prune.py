@@ -148,8 +148,8 @@ def prune(
                 count = _counted(totals[key], step.unit)
                 click.echo(f"{step.kind} of {step.of}: {count}", err=True)
     if as_json:
-        told = _as_json(apply, totals, notes, reservations)
-        click.echo(json.dumps(told if archive is None else {**told, "differing": differing}))
+        summary = _as_json(apply, totals, notes, reservations)
+        click.echo(json.dumps(summary if archive is None else {**summary, "differing": differing}))
     else:
         click.echo("\n".join(_sentences(apply, totals, notes)))
     if differing:
@@ -158,9 +158,9 @@ def prune(
 
 def _refuse_foreign(connection: Connection[Any], component: Component, app: str) -> None:
     """Refuse to prune by positions of another log."""
-    for one in read_positions(connection, component):
-        if one.foreign:
-            raise ForeignPositionError(one.consumer, one.category, one.position, app)
+    for stored in read_positions(connection, component):
+        if stored.foreign:
+            raise ForeignPositionError(stored.consumer, stored.category, stored.position, app)
 
 
 def _archive(folder: Path, component: Component) -> "Archive":
@@ -177,12 +177,12 @@ def _sentences(
     found = {key: count for key, count in totals.items() if count}
     for (kind, of, unit), count in found.items():
         yield f"{kind} of {of}: {_counted(count, unit)} {done}"
-    for one in notes:
-        yield f"{one.kind} of {one.of}: {one.note}"
+    for note in notes:
+        yield f"{note.kind} of {note.of}: {note.note}"
     if not found:
         yield f"Nothing {'was' if apply else 'is'} to be removed."
     elif not apply:
-        yield "Nothing is changed; do so with --apply."
+        yield "Nothing is changed; remove it with --apply."
 
 
 def _differing(positions: list[int], archived: Path | None) -> str:
@@ -190,7 +190,7 @@ def _differing(positions: list[int], archived: Path | None) -> str:
     more = f" and {len(positions) - _NAMED:,} more" if len(positions) > _NAMED else ""
     return (
         f"Kept {_counted(len(positions), 'messages')} of the store, because the archive in "
-        f"{archived} has something else at the same global position: {named}{more}; find out which "
+        f"{archived} holds other messages at the same global positions: {named}{more}; find out which "
         f"of the two was changed"
     )
 
@@ -210,6 +210,6 @@ def _as_json(
         for (kind, of, unit), count in totals.items()
         if count
     ]
-    kept = [{"kind": one.kind, "of": one.of, "why": one.note} for one in notes]
+    kept = [{"kind": note.kind, "of": note.of, "why": note.note} for note in notes]
     warning = {} if reservations is None else {"warning": _TAKES_EFFECT_AGAIN}
     return {"applied": apply, "pruned": pruned, "kept": kept, **warning}

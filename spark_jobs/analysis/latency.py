@@ -105,7 +105,7 @@ def latencies(durations: DataFrame) -> list[Latency]:
         which no command came that far are left out, and so are all hours but the newest `HOURS`.
     """
     rows = _newest(_merged(_by_type_and_hour(durations))).collect()
-    told = [one for row in rows for one in _of_row(row)]
+    told = [measured for row in rows for measured in _of_row(row)]
     return sorted(told, key=_order)
 
 
@@ -119,7 +119,11 @@ def volumes(commands: DataFrame, latency: Sequence[Latency]) -> list[Volume]:
     Returns:
         The newest `HOURS` hours in which something was sent, the earliest first.
     """
-    handled = {one.hour: one.count for one in latency if one.stage == "whole" and one.type is None}
+    handled = {
+        measured.hour: measured.count
+        for measured in latency
+        if measured.stage == "whole" and measured.type is None
+    }
     rows = _by_hour(commands).orderBy(F.col("hour").desc()).limit(HOURS).collect()
     return [
         Volume(

@@ -41,7 +41,7 @@ def reissues(commands: DataFrame) -> Reissues:
     """
     found = _of_all(_by_sender(_held_against_previous(commands))).collect()[0]
     bursts = sorted(
-        (_burst(one) for some in found["bursts"] or () for one in some),
+        (_burst(burst) for some in found["bursts"] or () for burst in some),
         key=lambda burst: (-burst.sends, burst.first, burst.key_stream),
     )
     longest, widest = found["longest"], found["widest"]

@@ -50,7 +50,7 @@ class Archive:
         """Look at what there is.
 
         Raises:
-            ArchiveError: it is another component's, of another declaration, or can not be read.
+            ArchiveError: it is another component's, of another declaration, or cannot be read.
         """
         self.folder = folder
         self._component = component
@@ -73,7 +73,7 @@ class Archive:
             manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=ArchiveManifest)
         except (OSError, msgspec.MsgspecError) as error:
             raise ArchiveError(
-                f"The archive in {self.folder} can not be read ({error}); put {path.name} back "
+                f"The archive in {self.folder} cannot be read ({error}); put {path.name} back "
                 f"from a copy"
             ) from error
         if manifest.version not in (_VERSION, _FORMER):
@@ -111,16 +111,16 @@ class Archive:
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message here, or 0 and None."""
-        for one in reversed(self.runs):
-            if category in one.categories:
-                part = one.categories[category]
+        for run in reversed(self.runs):
+            if category in run.categories:
+                part = run.categories[category]
                 return part.last, part.last_id
         return 0, None
 
     @property
     def after(self) -> dict[str, int]:
         """Up to where each category is here."""
-        categories = {category for one in self.runs for category in one.categories}
+        categories = {category for run in self.runs for category in run.categories}
         return {category: self.head(category)[0] for category in categories}
 
     @property
@@ -128,9 +128,9 @@ class Archive:
         """How many messages there are of each category."""
         return {
             category: sum(
-                one.categories[category].kept.count
-                for one in self.runs
-                if category in one.categories
+                run.categories[category].kept.count
+                for run in self.runs
+                if category in run.categories
             )
             for category in self.after
         }
@@ -143,12 +143,12 @@ class Archive:
     @property
     def former(self) -> list[int]:
         """The numbers of the runs whose digests of contents have to be made anew."""
-        return [one.run for one in self.runs if one.version == _FORMER]
+        return [run.run for run in self.runs if run.version == _FORMER]
 
     @property
     def folders(self) -> list[str]:
         """Where the files of each run are."""
-        return [str(self.folder / _name(one.run)) for one in self.runs]
+        return [str(self.folder / _name(run.run)) for run in self.runs]
 
     def check(self, snapshot: Snapshot, category: str) -> None:
         """Make sure that the store is the one that the archive is of.
@@ -177,10 +177,10 @@ class Archive:
         Raises:
             ArchiveError: it is.
         """
-        for one in self.runs:
-            if store is not None and one.store not in (None, store):
+        for run in self.runs:
+            if store is not None and run.store not in (None, store):
                 raise ArchiveError(
-                    f"The archive in {self.folder} is of the store {one.store}, and this store is "
+                    f"The archive in {self.folder} is of the store {run.store}, and this store is "
                     f"{store}; name another database, or another folder"
                 )
 
@@ -194,9 +194,9 @@ class Archive:
             if path.partition("/")[0] not in runs
         ]
         return beside + [
-            FileFault(f"{_name(one.run)}/{fault.path}", fault.what, fault.is_foreign)
-            for one in self.runs
-            for fault in data_files.faults(self.folder / _name(one.run), one.files)
+            FileFault(f"{_name(run.run)}/{fault.path}", fault.what, fault.is_foreign)
+            for run in self.runs
+            for fault in data_files.faults(self.folder / _name(run.run), run.files)
         ]
 
     def require_whole(self) -> None:
@@ -221,10 +221,10 @@ class Archive:
         Raises:
             ArchiveError: a file cannot be read.
         """
-        for one in self.runs:
-            for path in sorted(one.files):
+        for run in self.runs:
+            for path in sorted(run.files):
                 if unquote(path.partition("/")[0]) == f"category={category}":
-                    yield from portions(self.folder / _name(one.run) / path, number)
+                    yield from portions(self.folder / _name(run.run) / path, number)
 
     def begin(self, lock: Lock) -> Path:
         """Return the folder that the next run is to write, which is not there yet.
@@ -281,7 +281,7 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Arc
     What a run left that died is removed.
 
     Raises:
-        ArchiveError: it is in use, another component's, holds something else, or can not be read
+        ArchiveError: it is in use, another component's, holds something else, or cannot be read
             or made.
     """
     refuse_others(folder)
@@ -324,12 +324,12 @@ def there(
         as_of: what runs have put there that read the store later does not count.
 
     Raises:
-        ArchiveError: there is none, it is another component's, or can not be read, or its files
+        ArchiveError: there is none, it is another component's, or cannot be read, or its files
             are not those that were archived.
     """
     archive = Archive(folder, component, declaration)
     if as_of is not None:
-        archive.runs = [one for one in archive.runs if one.time <= as_of]
+        archive.runs = [run for run in archive.runs if run.time <= as_of]
     if not archive.runs:
         raise ArchiveError(
             f"There is no archive in {folder}; make one with `reservation archive`, or name the "

@@ -26,7 +26,7 @@ def address_for_workers(database_url: str) -> str | None:
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
 
     Returns:
-        The address; None where it holds a secret or can not be read, so that nothing is passed on
+        The address; None where it holds a secret or cannot be read, so that nothing is passed on
         and the workers' own environment, service file or password file decides.
     """
     try:

@@ -13,5 +13,5 @@ def unpersisted(kept: list[DataFrame]) -> Iterator[None]:
         yield
     finally:
         with suppress(Exception):  # a session that is gone keeps nothing
-            for one in kept:
-                one.unpersist()
+            for frame in kept:
+                frame.unpersist()

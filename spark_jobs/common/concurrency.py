@@ -19,7 +19,7 @@ def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
     """
     executor = ThreadPoolExecutor(len(work), "reservation")
     try:
-        futures = [executor.submit(one) for one in work]
+        futures = [executor.submit(task) for task in work]
         wait(futures)
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)

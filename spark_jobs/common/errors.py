@@ -20,11 +20,11 @@ class OptionError(ReservationError):
 
 
 class StateError(ReservationError):
-    """The state of earlier runs can not be gone on from."""
+    """The state of earlier runs cannot be gone on from."""
 
 
 class ArchiveError(ReservationError):
-    """An archive can not be gone on from, or read."""
+    """An archive cannot be gone on from, or read."""
 
 
 class ThresholdError(ReservationError):
@@ -32,4 +32,4 @@ class ThresholdError(ReservationError):
 
 
 class SparkSettingError(ReservationError):
-    """A property that Spark was to be given can not be passed on."""
+    """A property that Spark was to be given cannot be passed on."""

@@ -12,7 +12,7 @@ from reservation.errors import ReservationError
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The file that is locked, which can note one line for the next who locks it."""
+    """The file that is locked, which cannote one line for the next who locks it."""
 
     _file: int
 
@@ -50,7 +50,7 @@ def require_empty(
     try:
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as refused:
-        raise error(f"The {what} {folder} can not be read: {refused.strerror}") from refused
+        raise error(f"The {what} {folder} cannot be read: {refused.strerror}") from refused
     # What mounting leaves is nobody's.
     others = there - {file, "lost+found", *ours, Lock.noted_in(folder / file)}
     if others:
@@ -68,14 +68,14 @@ def file_lock(folder: Path, file: str, what: str, error: type[ReservationError])
         folder: the folder; only its owner can look into one that is made.
         file: the name of the file in it that is locked.
         what: what the folder is called in errors.
-        error: what is raised where it is in use or can not be made.
+        error: what is raised where it is in use or cannot be made.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as refused:
-        raise error(f"The {what} {folder} can not be made: {refused.strerror}") from refused
+        raise error(f"The {what} {folder} cannot be made: {refused.strerror}") from refused
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

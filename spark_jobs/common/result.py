@@ -34,7 +34,7 @@ class CommandCounts:
         initiates: whether the commands start their entity's stream.
         commands: how many commands are stored.
         keys: how many distinct idempotence keys they have.
-        keyless: commands that have no usable key, and so can not be reserved.
+        keyless: commands that have no usable key, and so cannot be reserved.
         duplicates: commands that say the same as an earlier one of their key.
         reserved: keys that have a reservation.
         missing: keys without one although the consumer has read their command: lost.
@@ -282,11 +282,11 @@ class Report:
             "duplicates": "duplicates",
         }
         if name in of_categories:
-            return sum(getattr(one, of_categories[name]) for one in self.categories)
+            return sum(getattr(counts, of_categories[name]) for counts in self.categories)
         if name in ("pending", "dead"):
-            return sum(getattr(one, name) for one in (*self.categories, *self.effects))
+            return sum(getattr(counts, name) for counts in (*self.categories, *self.effects))
         if name == "unhandled":
-            return sum(one.unhandled for one in self.effects)
+            return sum(effects.unhandled for effects in self.effects)
         return {
             "effect-twice": self.events.effect_twice,
             "without-cause": self.events.without_cause,

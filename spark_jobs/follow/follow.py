@@ -40,11 +40,11 @@ def follow(
         What followed, which still tells what stands.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached at the beginning.
+        DatabaseUnavailableError: the database cannot be reached at the beginning.
         SchemaError: it holds no message store.
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property can not be passed on.
-        StateError: the state can not be gone on from.
+        SparkSettingError: a property cannot be passed on.
+        StateError: the state cannot be gone on from.
         SparkJobError: a round failed twice.
     """
     with ExitStack() as opened:

@@ -142,7 +142,7 @@ class Follower:
         """Look at the store.
 
         Raises:
-            DatabaseUnavailableError: it can not be reached.
+            DatabaseUnavailableError: it cannot be reached.
             StateError: it is not the one that the state is of.
         """
         with exported_snapshot(self._run.database_url) as snapshot:

@@ -88,11 +88,11 @@ def archive(
         watch: what is entered with the session while it works.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached.
+        DatabaseUnavailableError: the database cannot be reached.
         SchemaError: it holds no message store.
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property can not be passed on.
-        ArchiveError: the archive can not be gone on from.
+        SparkSettingError: a property cannot be passed on.
+        ArchiveError: the archive cannot be gone on from.
         SparkJobError: the job did not come to its end.
     """
     archive_folder.refuse_others(folder)

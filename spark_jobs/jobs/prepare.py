@@ -60,7 +60,7 @@ def keep() -> Path:
             gateway.proc.wait(_PATIENCE)
             beside.replace(kept)
     except OSError as error:
-        raise SparkJobError(f"{kept} can not be written: {error.strerror}") from error
+        raise SparkJobError(f"{kept} cannot be written: {error.strerror}") from error
     return kept
 
 

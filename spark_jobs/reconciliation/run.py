@@ -102,13 +102,13 @@ def reconcile(
         watch: what is entered with the session while it works.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached.
+        DatabaseUnavailableError: the database cannot be reached.
         SchemaError: it holds no message store.
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property can not be passed on.
-        StateError: the state can not be gone on from.
-        ArchiveError: the archive can not be read.
-        SparkJobError: the job did not come to its end, or the findings can not be written.
+        SparkSettingError: a property cannot be passed on.
+        StateError: the state cannot be gone on from.
+        ArchiveError: the archive cannot be read.
+        SparkJobError: the job did not come to its end, or the findings cannot be written.
     """
     if run.state is not None:
         stored_state.refuse_others(run.state)
@@ -286,7 +286,7 @@ def opened(
 
 def _sifted(run: Run, read: Categories | Union | Jdbc, progress: Progress) -> PrefilterInput:
     """Return a component's messages by their signs, as the server makes them if it can."""
-    assert not isinstance(read, Jdbc)  # noqa: S101  it can not read single messages
+    assert not isinstance(read, Jdbc)  # noqa: S101  it cannot read single messages
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
         return PrefilterInput(read.fingerprints(component, progress), read.at)

@@ -161,7 +161,7 @@ class State:
             manifest = msgspec.json.decode(text, type=StateManifest)
         except (OSError, msgspec.MsgspecError) as error:
             raise StateError(
-                f"The state in {self.folder} can not be read ({error}); {ANEW}"
+                f"The state in {self.folder} cannot be read ({error}); {ANEW}"
             ) from error
         if manifest.component != self._component:
             raise StateError(
@@ -336,7 +336,7 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
     """Open a state, or the place for one, to the exclusion of other runs.
 
     Raises:
-        StateError: it is in use, another component's, holds something else, or can not be read or
+        StateError: it is in use, another component's, holds something else, or cannot be read or
             made.
     """
     refuse_others(folder)
@@ -356,7 +356,7 @@ def refuse_others(folder: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        raise StateError(f"The state in {folder} can not be read ({error}); {ANEW}") from error
+        raise StateError(f"The state in {folder} cannot be read ({error}); {ANEW}") from error
     require_empty(folder, _LOCK, [f".{_CURRENT}"], "state", StateError)
 
 

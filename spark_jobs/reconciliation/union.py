@@ -72,7 +72,7 @@ class Union:
         Args:
             positions: with the column ``global_position``.
         """
-        assert isinstance(self.store, Categories)  # noqa: S101  the other can not
+        assert isinstance(self.store, Categories)  # noqa: S101  the other cannot
         return UnionLookup(self, self.store.at(positions), positions)
 
     def archived(self) -> DataFrame:
@@ -145,7 +145,7 @@ def _behind(positions: Mapping[str, int]) -> Column:
 
 
 def of_one_run(spark: SparkSession, folder: str) -> DataFrame:
-    """Return what lies in the folder of one run; files that can not be read are left out."""
+    """Return what lies in the folder of one run; files that cannot be read are left out."""
     return (
         spark.read.schema(f"{_FILES}, {_FOLDERS}")
         .option("ignoreCorruptFiles", "true")

@@ -24,7 +24,7 @@ class Outputs:
         """Return where to write a folder that does not exist yet.
 
         Raises:
-            SparkJobError: it exists already, or can not be made.
+            SparkJobError: it exists already, or cannot be made.
         """
         if place.is_symlink() and not place.exists():
             raise SparkJobError(
@@ -39,7 +39,7 @@ class Outputs:
         """Return where to write a file, which takes the place of one that is there.
 
         Raises:
-            SparkJobError: it can not be made.
+            SparkJobError: it cannot be made.
         """
         if place.is_dir():
             raise SparkJobError(f"The output file {place} is a folder; name a file")
@@ -51,7 +51,7 @@ class Outputs:
             beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
         except OSError as error:
             raise SparkJobError(
-                f"The output {kind} {place} can not be made: {error.strerror}"
+                f"The output {kind} {place} cannot be made: {error.strerror}"
             ) from error
         self._staged.append((beside, place))
         return beside

@@ -129,9 +129,9 @@ def reached(
     """
     counts = instead or {}
     wholes = {
-        "commands": sum(one.commands for one in report.categories),
+        "commands": sum(counts.commands for counts in report.categories),
         "events": report.events.events,
-        "reserved": sum(one.reserved for one in report.effects),
+        "reserved": sum(effects.reserved for effects in report.effects),
     }
     counted = (
         ExceededThreshold(
@@ -141,12 +141,12 @@ def reached(
         )
         for threshold in thresholds
     )
-    return tuple(one for one in counted if _exceeds(one))
+    return tuple(threshold for threshold in counted if _exceeds(threshold))
 
 
 def in_order(reached: Iterable[ExceededThreshold]) -> bool:
     """Return whether none of these thresholds fails the run."""
-    return not any(one.threshold.failing for one in reached)
+    return not any(exceeded.threshold.failing for exceeded in reached)
 
 
 def _exceeds(counted: ExceededThreshold) -> bool:

@@ -165,8 +165,8 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
     found = {name: report.count(name) for name in VIOLATIONS}
     listed = [f"{count:,} {name}" for name, count in found.items() if count]
     if not in_order(reached):
-        failing = [one for one in reached if one.threshold.failing]
-        amount = sum(one.count for one in failing)
+        failing = [exceeded for exceeded in reached if exceeded.threshold.failing]
+        amount = sum(exceeded.count for exceeded in failing)
         several = "needs" if amount == 1 else "need"
         return Verdict(
             False,
@@ -179,7 +179,7 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
             "Within the limits that were set.",
             f"What was found is no more than was allowed: {', '.join(listed)}.",
         )
-    commands = sum(one.commands for one in report.categories)
+    commands = sum(counts.commands for counts in report.categories)
     if not commands:
         return Verdict(
             True, "Nothing was sent yet.", "There are no commands to hold against anything."
@@ -187,10 +187,10 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
     left = {
         "still to be read": report.count("pending"),
         "dead letters": report.count("dead"),
-        "handled in a way that leaves no trace": sum(one.silent for one in report.effects),
+        "handled in a way that leaves no trace": sum(effects.silent for effects in report.effects),
     }
     rest = [f"{count:,} {what}" for what, count in left.items() if count]
-    if rest or not (report.effects or any(one.initiates for one in report.categories)):
+    if rest or not (report.effects or any(counts.initiates for counts in report.categories)):
         return Verdict(
             True,
             "Nothing was lost, nothing was done twice.",
@@ -207,7 +207,7 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
 
 def report_keys(report: Report) -> int:
     """Return how many distinct idempotence keys the commands have."""
-    return sum(one.keys for one in report.categories)
+    return sum(counts.keys for counts in report.categories)
 
 
 def _many(count: int, what: str) -> str:

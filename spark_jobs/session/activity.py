@@ -36,7 +36,9 @@ class Activity:
         """Return how far the running stages are."""
         if self._tracker is None:
             return self._last
-        stages = [self._tracker.getStageInfo(one) for one in self._tracker.getActiveStageIds()]
+        stages = [
+            self._tracker.getStageInfo(stage_id) for stage_id in self._tracker.getActiveStageIds()
+        ]
         known = [stage for stage in stages if stage is not None]
         return Tasks(
             done=sum(stage.numCompletedTasks for stage in known),

@@ -39,7 +39,7 @@ def holds_a_credential(text: str) -> bool:
     return (
         any(pattern.search(text) for pattern in (_USER_AND_PASSWORD, _POSTGRES))
         or any(_names_a_secret(found[1]) for found in _ASSIGNMENT.finditer(decoded))
-        or any(_is_secret_to_libpq(one) for one in (text, *_POSTGRES_URL.findall(text)))
+        or any(_is_secret_to_libpq(candidate) for candidate in (text, *_POSTGRES_URL.findall(text)))
     )
 
 

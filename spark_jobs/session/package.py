@@ -42,8 +42,8 @@ def build(output: Path, app: str | None = None, app_dir: str | Path = ".") -> in
         app_dir: the folder that the app path starts from.
 
     Raises:
-        AppPathError: the app can not be imported.
-        SparkJobError: the file can not be written, or a module lies behind a symbolic link that
+        AppPathError: the app cannot be imported.
+        SparkJobError: the file cannot be written, or a module lies behind a symbolic link that
             leads out of `app_dir`.
     """
     files = dict(_ours())
@@ -53,7 +53,7 @@ def build(output: Path, app: str | None = None, app_dir: str | Path = ".") -> in
     try:
         _write(output, files)
     except OSError as error:
-        raise SparkJobError(f"{output} can not be written: {error.strerror}") from error
+        raise SparkJobError(f"{output} cannot be written: {error.strerror}") from error
     return len(files)
 
 
@@ -99,7 +99,7 @@ def _declared_data(folder: Path) -> Mapping[str, Sequence[str]]:
                 declared = project.get("tool", {}).get("setuptools", {}).get("package-data", {})
                 return {str(name): [*patterns] for name, patterns in declared.items()}
             except (OSError, ValueError, AttributeError, TypeError) as error:
-                raise SparkJobError(f"{place} can not be read: {error}") from error
+                raise SparkJobError(f"{place} cannot be read: {error}") from error
     return {}
 
 

@@ -35,7 +35,7 @@ def require_master(master: str) -> None:
 
     Raises:
         SparkUnavailableError: it does not.
-        SparkSettingError: the address can not be read.
+        SparkSettingError: the address cannot be read.
     """
     if master.startswith("spark://"):
         _require_listener(f"Spark master at {master}", standalone_addresses(master))
@@ -46,7 +46,7 @@ def require_server(remote: str) -> None:
 
     Raises:
         SparkUnavailableError: it does not.
-        SparkSettingError: the address can not be read.
+        SparkSettingError: the address cannot be read.
     """
     try:
         parts = urlsplit(remote)
@@ -54,7 +54,7 @@ def require_server(remote: str) -> None:
     except ValueError:
         host = None
     if host is None or parts.scheme != "sc":
-        raise SparkSettingError("The remote address can not be read; write it as sc://host:15002")
+        raise SparkSettingError("The remote address cannot be read; write it as sc://host:15002")
     port = port or _CONNECT_PORT
     _require_listener(f"Spark Connect server at sc://{host}:{port}", [(host, port)])
 
@@ -88,7 +88,7 @@ def require_workers(session: SparkSession, database_url: str, app: str | None) -
         if ended.wait(seconds(patience)):
             return
         late.set()
-        # What Spark has not even begun to plan can not be interrupted yet.
+        # What Spark has not even begun to plan cannot be interrupted yet.
         while not ended.wait(_AGAIN_SECONDS):
             session.interruptAll()
 
@@ -105,7 +105,7 @@ def require_workers(session: SparkSession, database_url: str, app: str | None) -
                 f"--conf {PATIENCE}=10min waits longer"
             ) from error
         raise SparkJobError(
-            f"Spark's workers can not run the job: {reason(error)}; they need Python packages of "
+            f"Spark's workers cannot run the job: {reason(error)}; they need Python packages of "
             f"their own, see docs/spark.md"
         ) from error
     finally:

@@ -54,8 +54,8 @@ def spark_session(
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master or
             server.
-        SparkSettingError: a property or an address can not be read, or holds a credential.
-        SparkJobError: the workers can not run the job, or what was done with the session failed.
+        SparkSettingError: a property or an address cannot be read, or holds a credential.
+        SparkJobError: the workers cannot run the job, or what was done with the session failed.
     """
     added = settings.parse_conf(conf)
     # PySpark says so wherever it imports pandas, which the jobs hand nothing to.
@@ -84,7 +84,7 @@ def spark_session(
         except Exception as error:
             raise SparkJobError(f"The Spark job failed: {reason(error, log)}") from error
         finally:
-            with contextlib.suppress(Exception):  # one that is gone can not be told to stop
+            with contextlib.suppress(Exception):  # one that is gone cannot be told to stop
                 session.stop()
 
 

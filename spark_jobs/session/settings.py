@@ -51,14 +51,14 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of ``spark://host:port``, of which there may be several.
 
     Raises:
-        SparkSettingError: it can not be read.
+        SparkSettingError: it cannot be read.
     """
     found = []
-    for one in master.removeprefix("spark://").split(","):
-        host, _, port = one.rpartition(":")
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise SparkSettingError(
-                f"The master {master} can not be read; write it as spark://host:7077"
+                f"The master {master} cannot be read; write it as spark://host:7077"
             )
         found.append((host.strip("[]"), int(port)))
     return found

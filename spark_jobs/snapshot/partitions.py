@@ -26,5 +26,5 @@ def position(hashed: Column, positions: Sequence[int]) -> Column:
         positions: those of the partitions, in order.
     """
     number = F.abs(F.coalesce(hashed, F.lit(0)) % len(positions))
-    of_each = F.array(*(F.lit(one).cast("bigint") for one in positions))
+    of_each = F.array(*(F.lit(at).cast("bigint") for at in positions))
     return F.get(of_each, number.cast("int"))

@@ -225,7 +225,7 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
     """Take a snapshot of the store and keep it alive for others to read.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached.
+        DatabaseUnavailableError: the database cannot be reached.
         SchemaError: it holds no message store, or one of another version.
     """
     with connect(database_url, application_name="reservation snapshot") as connection:

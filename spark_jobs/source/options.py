@@ -100,7 +100,7 @@ def categories(options: Mapping[str, str]) -> list[str]:
             named = json.loads(options.get("categories", "[]"))
         except ValueError:
             named = None
-    if not isinstance(named, list) or not named or not all(isinstance(one, str) for one in named):
+    if not isinstance(named, list) or not named or not all(isinstance(name, str) for name in named):
         raise OptionError(
             "The source message_store needs the option category, or categories as a JSON list: "
             '["account:command", "accountTransaction"]'

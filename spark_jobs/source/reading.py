@@ -85,7 +85,7 @@ def batches(
         schema: of what is given, in the order of the queries' columns.
 
     Raises:
-        ReadError: the database can not be reached, or ended the connection.
+        ReadError: the database cannot be reached, or ended the connection.
     """
     remaining = iter(queries)
     first = next(remaining, None)

@@ -333,10 +333,10 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
         archive()
     (folder / "run=000002").rename(folder / "run=000001")
     (folder / "run=000001" / "_manifest.json").write_text("{")
-    with pytest.raises(ArchiveError, match="can not be read"):
+    with pytest.raises(ArchiveError, match="cannot be read"):
         archive()
     (folder.parent / "file").touch()
-    with pytest.raises(ArchiveError, match="can not be made"):
+    with pytest.raises(ArchiveError, match="cannot be made"):
         archive_folder.opened(folder.parent / "file" / "x", "account", "").__enter__()
 
 

@@ -146,7 +146,7 @@ def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalon
         status=2,
         PYSPARK_PYTHON=str(bare),
     )
-    assert "Spark's workers can not run the job" in told
+    assert "Spark's workers cannot run the job" in told
     assert "No module named" in told
 
 

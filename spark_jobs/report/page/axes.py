@@ -84,7 +84,7 @@ def count_ticks(highest: float, most: int = 4) -> Sequence[int]:
     """Return round numbers from 0 to at least this one."""
     raw = max(highest, 1) / most
     size = 10 ** math.floor(math.log10(raw)) if raw >= 1 else 1
-    step = next(size * one for one in (1, 2, 5, 10) if size * one >= raw)
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
     return [int(step * number) for number in range(math.ceil(max(highest, 1) / step) + 1)]
 
 

@@ -44,7 +44,7 @@ class FindingRows:
 def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a report, and the thresholds that it reached, as a page."""
     style = _file("page.css")
-    commands = sum(one.commands for one in report.categories)
+    commands = sum(counts.commands for counts in report.categories)
     way = flow.stages(report)
     return (
         _environment()
@@ -64,7 +64,7 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             if report.volume
             else None,
             senders=markup(charts.draw_senders(report.reissues.senders))
-            if report.reissues and any(one.duplicates for one in report.reissues.senders)
+            if report.reissues and any(sender.duplicates for sender in report.reissues.senders)
             else None,
             most_senders=SENDERS,
             most_bursts=BURSTS,
@@ -114,9 +114,9 @@ def _latency_pictures(latency: Sequence[Latency]) -> list[tuple[str, Markup]]:
     pictures = []
     for stage, title in STAGES:
         hours = [
-            one
-            for one in latency
-            if one.stage == stage and one.type is None and one.hour is not None
+            measured
+            for measured in latency
+            if measured.stage == stage and measured.type is None and measured.hour is not None
         ]
         if hours:
             pictures.append((title, _latency_picture(hours, title)))
@@ -131,9 +131,11 @@ def _latency_rows(latency: Sequence[Latency]) -> list[tuple[str, Latency]]:
     """Return what was measured of all hours, by stage, of all types first."""
     rows: list[tuple[str, Latency]] = []
     for stage, title in STAGES:
-        of_stage = [one for one in latency if one.stage == stage and one.hour is None]
+        of_stage = [
+            measured for measured in latency if measured.stage == stage and measured.hour is None
+        ]
         of_stage.sort(key=lambda one: (one.type is not None, -one.count, one.type or ""))
-        rows.extend((title, one) for one in of_stage)
+        rows.extend((title, measured) for measured in of_stage)
     return rows
 
 
