@@ -190,8 +190,8 @@ def _differing(positions: list[int], archived: Path | None) -> str:
     more = f" and {len(positions) - _NAMED:,} more" if len(positions) > _NAMED else ""
     return (
         f"Kept {_counted(len(positions), 'messages')} of the store, because the archive in "
-        f"{archived} holds other messages at the same global positions: {named}{more}; find out which "
-        f"of the two was changed"
+        f"{archived} holds other messages at the same global positions: {named}{more}; find out "
+        f"which of the two was changed"
     )
 
 

@@ -119,10 +119,10 @@ class CommandsJob:
             .withColumn("group", _group())
         )
 
-    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
         """Return of each command and reservation what it says and what it is, in numbers."""
         component, numbering = self.component, Numbering.of(self.component)
-        rows = progress.marked(signs, numbering.category)
+        rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
         was_sent = category == numbering.category(component.command_category)
         is_event = category == numbering.category(component.name)

@@ -79,10 +79,10 @@ class EffectsJob:
             if not key.within and type_ in self.component.reservations
         ]
 
-    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
         """Return of each row what it is, in numbers."""
         numbering = Numbering.of(self.component)
-        rows = progress.marked(signs, numbering.category)
+        rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
         is_event = category == numbering.category(self.component.name)
         is_copy = F.col("is_copy")

@@ -1,9 +1,8 @@
-"""Classes of Spark's Java process, kept in the form in which Java can take them up at once.
+"""Store the classes of Spark's Java process in the form in which Java loads them fastest.
 
-Most of the time that a small job takes goes into reading, checking and linking some 20,000 classes.
-Java can write those that a process has used to a file, and share them with later ones (class data
-sharing, JEP 350). It finds out by itself whether the file fits its version and the jars, and goes
-without it if not.
+A small job spends most of its time on reading, checking and linking about 20,000 classes. Java can
+write the classes that a process has used to a file, and share them with later processes (class data
+sharing, JEP 350). It ignores the file if its version or the jars have changed.
 """
 
 import tempfile
@@ -35,10 +34,10 @@ _PATIENCE = 600
 
 
 def keep() -> Path:
-    """Let a Java process do what the jobs do, and keep the classes that it used.
+    """Let a Java process do what the jobs do, and store the classes that it used.
 
     Returns:
-        Where they are kept.
+        The file that holds them.
 
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old.
@@ -80,11 +79,11 @@ def _rehearse(spark: SparkSession) -> None:
     read = Rows(messages)
     progress = Progress({component.command_category: Consumed(1, letters=[2])})
     reconciling, following = CommandsJob(component, "", None), EffectsJob(component)
-    by_signs = PrefilterInput(
+    by_fingerprints = PrefilterInput(
         fingerprints.of_messages(read, component, progress, "", None), lambda _: read
     )
-    for sifted in (None, by_signs):
-        whole = FullRun(read, progress, sifted)
+    for prefiltered in (None, by_fingerprints):
+        whole = FullRun(read, progress, prefiltered)
         whole.take(reconciling)
         whole.take(following)
         run.samples(whole.findings())

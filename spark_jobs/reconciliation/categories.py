@@ -53,11 +53,11 @@ class Categories:
         return self._read(queries, made.types_of(columns))
 
     def fingerprints(self, component: Component, progress: Progress) -> DataFrame:
-        """Return the signs of a component's messages, as the server makes them.
+        """Return the fingerprints of a component's messages, made by the server.
 
         Args:
             component: the component.
-            progress: how far the consumers are that the signs will be marked with.
+            progress: how far the consumers are that the fingerprints will be marked with.
         """
         seed, types = secrets.randbits(63), list(fingerprints.TYPES)
         queries = [
