@@ -47,7 +47,7 @@ class FullRun:
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        return judging.together([one.findings for _, one in sorted(self._judged.items())])
+        return judging.combined([one.findings for _, one in sorted(self._judged.items())])
 
     def rows(self, job: PrefilterJob) -> DataFrame:
         """Return all rows of a job."""
