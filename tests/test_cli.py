@@ -221,7 +221,7 @@ def test_the_command_line_starts_without_any_extra():
         f"import sys; sys.modules.update(dict.fromkeys({names}));"
         "from click.testing import CliRunner; from cli.main import main;"
         f"runs = [CliRunner().invoke(main, [*words, '--help']) for words in {PATHS}];"
-        "sys.exit('\\n'.join(run.output for run in runs if run.exit_code))"
+        "sys.exit('\\n'.join(run.output for run in runs if run.exit_code) or None)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False

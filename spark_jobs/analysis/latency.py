@@ -23,9 +23,10 @@ _SECOND = 1_000_000
 def durations(commands: DataFrame, reservations: DataFrame, events: DataFrame) -> DataFrame:
     """Return when each command was sent, reserved and handled.
 
-    A copy follows its command. An event follows the copy, or the command if that was handled directly
-    or started its entity's stream. A pseudo event counts as an event here, since it says that its
-    message was handled. Of several copies or events of one cause the first in the store counts.
+    A copy follows its command. An event follows the copy, or the command if that was handled
+    directly or started its entity's stream. A pseudo event counts as an event here, since it says
+    that its message was handled. Of several copies or events of one cause the first in the store
+    counts.
 
     Only numbers are grouped, which needs no sorting; the names of types are joined at the end.
 
@@ -112,7 +113,7 @@ def volumes(commands: DataFrame, latency: Sequence[Latency]) -> list[Volume]:
 
     Args:
         commands: without the copies, with ``time`` and ``key_stream``.
-        latency: that of the same commands, as `latencies` returns it, for the number of handled ones.
+        latency: what `latencies` returns for the same commands; it counts the handled ones.
 
     Returns:
         The newest `HOURS` hours in which something was sent, the earliest first.

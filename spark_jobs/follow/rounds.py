@@ -42,24 +42,24 @@ from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.source import columns
 
-# Of the time between two counts of what was read, one takes at most one part in so many.
+# A count takes at most one part in so many of the time until the next.
 _COUNT_ONE_IN = 10
 
 
 class Audience(Protocol):
-    """Who is told what happens."""
+    """Receives the events of a follower."""
 
     def began(self, follower: "Follower") -> None:
-        """Hear that it begins."""
+        """Called before the first round."""
 
     def happened(self, event: persistence.ViolationEvent) -> None:
-        """Hear of a violation that has lasted for the grace, or was mended."""
+        """Called for a violation that has persisted for the grace, or was mended."""
 
     def looked(self, follower: "Follower") -> None:
-        """Hear that a round came to its end."""
+        """Called after each round."""
 
     def waits(self, why: str) -> None:
-        """Hear that a round failed and is begun again."""
+        """Called when a round failed and is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class StoreView:
         time: when that was, in UTC.
         heads: the last message of each category.
         progress: how far the consumers are.
-        late: the categories that have messages that became visible behind what was read, with the
-            global position up to which that was.
+        late: the categories with late messages, each with the global position up to which it was
+            read.
         store: the id of the store; None if it has none.
     """
 
@@ -83,30 +83,30 @@ class StoreView:
 
     @property
     def until(self) -> dict[str, int]:
-        """Up to where each category is to be read."""
+        """The global position up to which each category is read."""
         return {category: head.position for category, head in self.heads.items()}
 
 
 class Follower:
-    """Goes on with a state, round by round.
+    """Advances a state, round by round.
 
     Attributes:
-        categories: what it reads.
-        report: the counts of the last round, without rows; None if there never was one.
-        told, mended: how many violations it has told, and how many it has told to be mended.
+        categories: the categories that it reads.
+        report: the counts of the last round, without rows; None before the first.
+        reported, mended: how many violations it has reported, and how many of these as mended.
     """
 
     def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
         """Begin.
 
         Args:
-            run: what is to be done.
-            state: what it goes on with.
+            run: what to reconcile, and where.
+            state: the state to continue.
             spark: the session.
-            audience: who is told.
+            audience: receives the events.
         """
         self.categories = categories_of(run.component)
-        self.told = self.mended = 0
+        self.reported = self.mended = 0
         self._run = run
         self._state = state
         self._spark = spark
@@ -119,7 +119,7 @@ class Follower:
 
     @property
     def standing(self) -> dict[str, int]:
-        """How many violations of each kind were told and are there still."""
+        """How many reported violations of each kind still exist."""
         manifest = self._state.manifest
         return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
 
@@ -143,7 +143,7 @@ class Follower:
 
         Raises:
             DatabaseUnavailableError: it cannot be reached.
-            StateError: it is not the one that the state is of.
+            StateError: the state belongs to another store.
         """
         with exported_snapshot(self._run.database_url) as snapshot:
             return self.look_at(snapshot)
@@ -152,7 +152,7 @@ class Follower:
         """Look at the store as a snapshot shows it.
 
         Raises:
-            StateError: it is not the one that the state is of.
+            StateError: the state belongs to another store.
         """
         component, start = self._run.component, time.monotonic()
         counts = start >= self._counts_from
@@ -164,20 +164,20 @@ class Follower:
         return StoreView(snapshot.time, heads, progress, behind, snapshot.store)
 
     def round(self, look: StoreView) -> None:
-        """Read and judge what is new, tell what has lasted too long or was mended, and note it."""
+        """Read and judge what is new, report violations that persist or were mended, and commit."""
         if not self._is_settled(look):
             self._go_on(look)
         self.report = self._counted(look.time)
 
     def _is_settled(self, look: StoreView) -> bool:
-        """Tell whether nothing has changed that a verdict hangs on, and nothing is to be told."""
+        """Return whether no verdict can have changed, and nothing is due to be reported."""
         manifest = self._state.manifest
         if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
             return False
         since = manifest.lasting.waits_since
         if since is not None and since <= look.time - self._run.grace:
             return False
-        # Where the age of messages says what was read, only what is pending grows older.
+        # If the age of messages decides what was read, only pending verdicts change with time.
         is_pending = any(
             count
             for counts in manifest.counts.values()
@@ -216,12 +216,13 @@ class Follower:
         step.lasting = persistence.summed_up(noted, folder)
         step.bring_together()
         events = list(persistence.events(noted, before, look.time))
-        # Spark is not asked any more, so that what is told is also noted as told.
+        # No Spark job runs between the report and the commit, which could fail.
         for event in events:
             self._audience.happened(event)
         step.commit()
         mended = sum(event.is_mended for event in events)
-        self.told, self.mended = self.told + len(events) - mended, self.mended + mended
+        self.reported += len(events) - mended
+        self.mended += mended
 
     def _read(self, step: IncrementalRun, look: StoreView) -> None:
         """Read what came after the state, up to what was seen, and what became visible late."""

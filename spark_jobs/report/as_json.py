@@ -1,4 +1,4 @@
-"""A run as a JSON object; `schema.json` beside this module describes it."""
+"""A report as a JSON object; `schema.json` beside this module describes it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,10 +11,9 @@ from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
 def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, Any]:
-    """Return a report, and the thresholds that it reached, as one JSON object.
+    """Return a report, and the thresholds that it exceeds, as one JSON object.
 
-    Texts of the store are as they are stored: whoever writes the object escapes them, as
-    `json.dumps` does.
+    Texts of the store are not escaped; `json.dumps` escapes them.
     """
     return {
         "component": report.component,

@@ -1,4 +1,4 @@
-"""A run as JUnit XML, which systems for continuous integration show as tests."""
+"""A report as JUnit XML, which systems for continuous integration show as tests."""
 
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -9,11 +9,11 @@ from spark_jobs.report.words import at, shown
 
 
 def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
-    """Return one suite for the component, with one case for each name that a threshold may have.
+    """Return a suite for the component, with a case for each name that a threshold may have.
 
-    A case fails where a threshold that fails the run was reached. What was counted otherwise, and
-    the warnings, are the output of the case. Nothing in it is a character that XML cannot hold:
-    those are none that is printed, and so are written as escapes.
+    A case fails if a threshold that fails the run is exceeded. Other counts, and the warnings, are
+    the output of the case. Characters that XML cannot contain are not printable, so they are
+    written as escapes.
     """
     suites = Element("testsuites", name="reservation reconcile")
     failing = {

@@ -1,4 +1,4 @@
-"""A run as a file for the textfile collector of Prometheus' node-exporter."""
+"""A report as a file for the textfile collector of Prometheus' node-exporter."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""A run as people read it on a terminal."""
+"""A report for a terminal."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
 
 
 def print_report(report: Report, reached: Sequence[ExceededThreshold], console: Console) -> None:
-    """Print a report, and the thresholds that it reached, to a console."""
+    """Print a report, and the thresholds that it exceeds, to a console."""
     console.print(render(report, reached))
 
 
@@ -53,7 +53,7 @@ def _verdict(reached: Sequence[ExceededThreshold]) -> Text:
         )
     return Text.assemble(
         ("Not in order: ", "bold red"),
-        "the counts in red need attention; --output DIR writes every row of them as Parquet.",
+        "the counts in red need attention; --output DIR writes all their rows as Parquet.",
     )
 
 
@@ -102,8 +102,7 @@ def _reissues(reissues: Reissues) -> Text:
         return Text("No key was sent again.")
     return Text(
         f"The longest time between two sends of one key is {duration(reissues.longest_gap)} "
-        f"({shown(reissues.longest_gap_key)}); whatever is kept to know a reissue has to be kept "
-        f"for longer."
+        f"({shown(reissues.longest_gap_key)}); keep what recognizes a reissue for longer than that."
     )
 
 

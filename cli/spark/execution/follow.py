@@ -120,7 +120,7 @@ class _Printed:
         if self._as_json:
             self._object(
                 event="ended",
-                reported=follower.told,
+                reported=follower.reported,
                 mended=follower.mended,
                 standing=follower.standing,
                 inOrder=in_order(exceeded),
@@ -128,7 +128,7 @@ class _Printed:
         else:
             for threshold in exceeded:
                 self._line(f"{threshold.heading}: {threshold}")
-            self._line(ended(follower.told, follower.mended, follower.standing))
+            self._line(ended(follower.reported, follower.mended, follower.standing))
         return in_order(exceeded)
 
     def _reached(self, follower: Follower) -> tuple[ExceededThreshold, ...]:

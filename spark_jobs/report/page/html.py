@@ -42,7 +42,7 @@ class FindingRows:
 
 
 def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
-    """Return a report, and the thresholds that it reached, as a page."""
+    """Return a report, and the thresholds that it exceeds, as a page."""
     style = _file("page.css")
     commands = sum(counts.commands for counts in report.categories)
     way = flow.stages(report)
