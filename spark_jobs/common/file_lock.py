@@ -1,4 +1,4 @@
-"""A folder that one process at a time may write to."""
+"""A folder that only one process at a time may write to."""
 
 import fcntl
 import os
@@ -18,18 +18,18 @@ class Lock:
 
     @property
     def noted(self) -> str | None:
-        """What is noted."""
+        """The line; None if there is none."""
         return os.pread(self._file, 1024, 0).decode(errors="replace").strip() or None
 
     def note(self, line: str | None) -> None:
-        """Note a line in the place of what was noted, on the disk; None for nothing."""
+        """Replace the line, and flush it to disk; None removes it."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{line or ''}\n".encode(), 0)
         os.fsync(self._file)
 
     @staticmethod
     def noted_in(file: Path) -> str | None:
-        """Return what is noted in a file without locking it; None if there is no such file."""
+        """Return the line in a file without locking it; None if there is no such file."""
         with suppress(OSError):
             return file.read_text(errors="replace").strip() or None
         return None
@@ -42,16 +42,16 @@ def require_empty(
 
     Args:
         folder: the folder, which need not exist.
-        file: the name of the file in it that is locked; what is noted there may be there too.
-        ours: the names of what else may be there.
-        what: what the folder is called in errors.
-        error: what is raised where it holds something else or cannot be read.
+        file: the name of the lock file in it; what its line names may be there too.
+        ours: further names that may be there.
+        what: the name for the folder in errors.
+        error: the error to raise if it holds something else or cannot be read.
     """
     try:
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as refused:
         raise error(f"The {what} {folder} cannot be read: {refused.strerror}") from refused
-    # What mounting leaves is nobody's.
+    # A file system has this folder from the start.
     others = there - {file, "lost+found", *ours, Lock.noted_in(folder / file)}
     if others:
         raise error(
@@ -62,13 +62,13 @@ def require_empty(
 
 @contextmanager
 def file_lock(folder: Path, file: str, what: str, error: type[ReservationError]) -> Iterator[Lock]:
-    """Have a folder, which is made if need be, to the exclusion of other runs.
+    """Lock a folder, which is made if necessary, against other runs.
 
     Args:
-        folder: the folder; only its owner can look into one that is made.
-        file: the name of the file in it that is locked.
-        what: what the folder is called in errors.
-        error: what is raised where it is in use or cannot be made.
+        folder: the folder; only its owner can read a new one.
+        file: the name of the lock file in it.
+        what: the name for the folder in errors.
+        error: the error to raise if it is in use or cannot be made.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

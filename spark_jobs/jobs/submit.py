@@ -76,7 +76,7 @@ def _archive(app: str, folder: str, date: str) -> None:
     try:
         before = datetime.fromisoformat(date)
     except ValueError:
-        _refuse(f"{date!r} is no date; write 2026-01-31")
+        _refuse(f"{date!r} is not a date; write 2026-01-31")
     before = before.replace(tzinfo=before.tzinfo or UTC)
     with _ending(), _submitted(app) as (run, snapshot, spark):
         result = archive.in_session(run.component, Path(folder), before, snapshot, spark)
@@ -94,7 +94,7 @@ def _refuse(why: str) -> NoReturn:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Let what could not run end the process with one line."""
+    """End the process with one line after an error."""
     try:
         yield
     except ReservationError as error:
@@ -103,7 +103,7 @@ def _ending() -> Iterator[None]:
 
 @contextmanager
 def _submitted(app: str) -> Iterator[tuple[Run, Snapshot, SparkSession]]:
-    """Give what is to be done, and a snapshot and a session for it."""
+    """Open a snapshot and a session for a run."""
     url = os.environ.get(DATABASE_VARIABLE, "")
     run = Run(load_component(app, "."), app, Path(), url, master=None)
     with running.working(run) as (snapshot, spark):
@@ -111,7 +111,7 @@ def _submitted(app: str) -> Iterator[tuple[Run, Snapshot, SparkSession]]:
 
 
 def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
-    """Return a report in which there is what one job tells, and nothing else."""
+    """Return a report with the results of one job only."""
     name = run.component.name
     report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
     reconciling, following = running.jobs(run)
@@ -131,9 +131,9 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report
 
 
 def part(job: str, report: Report) -> dict[str, Any]:
-    """Return what a job tells of a report, as one JSON object."""
-    told = as_json(report, ())
-    return {name: told[name] for name in ("component", "time", *PARTS[job])}
+    """Return the part of a report that a job makes, as one JSON object."""
+    whole = as_json(report, ())
+    return {name: whole[name] for name in ("component", "time", *PARTS[job])}
 
 
 if __name__ == "__main__":

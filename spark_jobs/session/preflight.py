@@ -1,8 +1,7 @@
-"""Whether what a job needs is there, asked before Spark waits for it, or for ever.
+"""Checks before a job, of what Spark would otherwise wait for, perhaps for ever.
 
-A master or server that does not listen is found by a connection. Whether the cluster takes up work
-at all, and whether its workers can import the job and reach the database, is found by one small
-task.
+A connection shows whether a master or server listens. One small task shows whether the cluster takes
+up work at all, and whether its workers can import the job and reach the database.
 """
 
 import os
@@ -31,7 +30,7 @@ _AGAIN_SECONDS = 0.5
 
 
 def require_master(master: str) -> None:
-    """Make sure that a standalone master listens; of other kinds, Spark itself tells.
+    """Make sure that a standalone master listens; Spark itself reports on other kinds.
 
     Raises:
         SparkUnavailableError: it does not.
@@ -64,10 +63,10 @@ def _require_listener(what: str, addresses: list[tuple[str, int]]) -> None:
         try:
             socket.create_connection(address, _DIAL_SECONDS).close()
         except OSError as error:
-            told = error.strerror or str(error)
+            problem = error.strerror or str(error)
         else:
             return
-    raise SparkUnavailableError(f"There is no {what}: {told}")
+    raise SparkUnavailableError(f"There is no {what}: {problem}")
 
 
 def require_workers(session: SparkSession, database_url: str, app: str | None) -> None:
@@ -88,7 +87,7 @@ def require_workers(session: SparkSession, database_url: str, app: str | None) -
         if ended.wait(seconds(patience)):
             return
         late.set()
-        # What Spark has not even begun to plan cannot be interrupted yet.
+        # A job that Spark has not begun to plan cannot be interrupted yet.
         while not ended.wait(_AGAIN_SECONDS):
             session.interruptAll()
 
@@ -116,7 +115,7 @@ def require_workers(session: SparkSession, database_url: str, app: str | None) -
 
 
 def look(app: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Tell, on a worker, what keeps it from the job: one row with the problem, or none."""
+    """Check a worker, on the worker: yield one row with the problem, or none."""
     for _ in batches:
         problems = []
         try:
@@ -132,7 +131,7 @@ def _why(database_url: str) -> str:
     if address_for_workers(database_url) is not None:
         return ""
     return (
-        f". The address that was given here holds a password, so they were not told it: set "
+        f". The given address holds a password, so it was not passed on to them: set "
         f"{DATABASE_VARIABLE}, PGSERVICEFILE or PGPASSFILE in their environment, or give an "
         f"address without a password"
     )

@@ -1,9 +1,9 @@
-"""How many messages there are and what they say, in numbers that the server and Spark both make.
+"""Checksums of messages, which the server and Spark compute independently.
 
-A message is hashed by SHA-256 over the text of its columns, each with its length before it. Of the
-messages of a day two parts of their hashes, of 60 bits each, are added up, so that the order in
-which they lie does not matter. The server makes the sums out of its own rows, and Spark out of what
-lies in files, so that nothing on the way from one to the other can be wrong in both.
+A message is hashed with SHA-256 over the text of its columns, each preceded by its length. Two
+parts of the hashes, of 60 bits each, are summed up over the messages of a day, so that their order
+does not matter. The server sums up its own rows, and Spark what is in files, so that an error on
+the way from one to the other cannot be in both.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _QUERIES = {
 }
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
 
-# All that is kept of a message beside its category; the others are in the data.
+# The columns that are archived beside the category; the others follow from the data.
 COLUMNS = [
     name for name in MESSAGE | MADE if name not in ("category", "function_data", "entity_id")
 ]
@@ -36,7 +36,7 @@ _DIGITS = 15
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What some messages add up to.
+    """The checksums of some messages.
 
     Attributes:
         count: how many there are.
@@ -51,7 +51,7 @@ class Checksums:
     low: int
 
     def __add__(self, other: "Checksums") -> "Checksums":
-        """Return what these and others add up to."""
+        """Return the checksums of these and other messages together."""
         return Checksums(
             self.count + other.count,
             min(self.first, other.first),
@@ -71,19 +71,19 @@ def _sql(text: str) -> sql.SQL:
 
 
 def total(sums: Iterable[Checksums]) -> Checksums:
-    """Return what several add up to; there is at least one."""
+    """Return the sum of several checksums; there is at least one."""
     return reduce(Checksums.__add__, sums)
 
 
 def of_store(
     connection: Connection[Any], query: CategoryQuery, first: int, last: int
 ) -> dict[str, Checksums]:
-    """Return what the server makes of a part of a category, by day.
+    """Return the server's checksums of a part of a category, by day.
 
     Args:
         connection: in a transaction that sees the messages.
         query: what is read of the category, with all of `COLUMNS`.
-        first, last: the global positions that the part begins and ends with.
+        first, last: the first and last global position of the part.
     """
     text = _sql(_QUERIES["sums"]).format(
         columns=sql.SQL(", ").join(_hashed(name) for name in COLUMNS),
@@ -100,7 +100,7 @@ def _hashed(name: str) -> sql.Composable:
 
 
 def of_rows(rows: DataFrame) -> dict[tuple[str, str], Checksums]:
-    """Return what Spark makes of messages, by category and day.
+    """Return Spark's checksums of messages, by category and day.
 
     Args:
         rows: with all of `COLUMNS`, ``category`` and ``day``.

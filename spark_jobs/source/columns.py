@@ -1,4 +1,4 @@
-"""The columns that the source has, and the query that takes those that are asked for."""
+"""The columns of the source, and the queries that read them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from psycopg import Connection, sql
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.declaration import Declaration, DeclaredKey
 
-# Under each column's name its type in Spark: what a message is, and what is made of it.
+# The columns by name, with their types in Spark: those of a message, and those computed from it.
 MESSAGE = {
     "category": "string",
     "global_position": "bigint",
@@ -37,12 +37,12 @@ _COLUMNS = {
 }
 _QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs.source").items()}
 
-# The condition that leaves no more of a stream than its first message.
+# The condition that reads only the first message of each stream.
 FIRST = sql.SQL("m.position = 0")
 
 
 def _sql(text: str) -> sql.SQL:
-    return sql.SQL(text)  # from files of ours only
+    return sql.SQL(text)  # from this package's files only
 
 
 def types_of(names: Sequence[str]) -> dict[str, str]:
@@ -51,13 +51,13 @@ def types_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def looked_at(declaration: Declaration) -> list[str]:
-    """Return the columns that the jobs ask for, all of them together."""
+    """Return the columns that all jobs together read."""
     unasked = {"data", "metadata", *([] if declaration.by_function else ["function_data"])}
     return [name for name in TYPES if name not in unasked]
 
 
 def schema(types: Mapping[str, str]) -> str:
-    """Return columns with their types, in Spark's words."""
+    """Return columns with their types as a schema of Spark."""
     return ", ".join(f"{name} {type_}" for name, type_ in types.items())
 
 
@@ -217,11 +217,11 @@ def _composed(
 
 
 def _key_stream(key: DeclaredKey, sent_to: str = "sent_to") -> sql.Composable:
-    """Return what makes the stream that a key names, NULL where one of its parts is unusable.
+    """Return the SQL of the stream that a key names, NULL if one of its parts is unusable.
 
     Args:
         key: how it is made.
-        sent_to: the query that gives the stream of the command, beneath which a copy may be.
+        sent_to: the name of the SQL of the command's stream, which a copy's stream extends.
     """
     parts = [
         _sql(_COLUMNS[f"part_{kind}"]).format(
@@ -242,14 +242,14 @@ def _beneath(sent_to: str) -> sql.Composable:
 
 
 def _is_copied_to(key: DeclaredKey) -> sql.Composable:
-    """Return what tells whether a message is where its reservation would be."""
+    """Return the SQL of whether a message is where its reservation would be."""
     if key.by_function:
         return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source"))
     return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source"))
 
 
 def by_type(values: dict[str, sql.Composable]) -> sql.Composable:
-    """Return the branches of a CASE by type; there is always one, or it would be no CASE."""
+    """Return the branches of a CASE by type; at least one, as SQL requires."""
     branches: list[sql.Composable] = [
         sql.SQL("WHEN {} THEN {}").format(sql.Literal(type_), value)
         for type_, value in values.items()
