@@ -1,4 +1,4 @@
-"""The messages of an archive in portions, for whoever compares them with those of the store."""
+"""The messages of an archive in portions, to be compared with those of the store."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from spark_jobs.common.errors import ArchiveError
 
 _COLUMNS = ["global_position", *COMPARED]
 
-# About how many bytes of messages are held at a time, however large a single one is.
+# About how many bytes of messages are held at a time.
 _BYTES = 64 * 2**20
 
 
@@ -22,7 +22,7 @@ def portions(path: Path, number: int) -> Iterator[Portion]:
 
     Args:
         path: the Parquet file.
-        number: how many a portion holds at most.
+        number: the maximal number of messages of a portion.
 
     Raises:
         ArchiveError: the file cannot be read.

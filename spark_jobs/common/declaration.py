@@ -107,8 +107,8 @@ class Declaration(msgspec.Struct, frozen=True):
         return cls(keys, camel_case(component.id))
 
 
-# The kinds of JSON value that are parts of keys as they are. For other types, the component's own code
-# makes the part of the key, as it does for the consumers.
+# The kinds of JSON value that are parts of keys as they are. For other types, the component's own
+# code makes the part of the key, as it does for the consumers.
 _KINDS = {str: "string", int: "number"}
 
 

@@ -12,7 +12,7 @@ from reservation.errors import ReservationError
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The file that is locked, which cannote one line for the next who locks it."""
+    """The locked file, which can hold a line for the next process that locks it."""
 
     _file: int
 

@@ -213,8 +213,8 @@ def verified(
     }
     found = checksums.of_rows(of_one_run(spark, str(folder)))
     return [
-        f"{category} of {day}: {_in_words(wanted.get(key))} in the store, {_in_words(found.get(key))} in "
-        f"the archive"
+        f"{category} of {day}: {_in_words(wanted.get(key))} in the store, "
+        f"{_in_words(found.get(key))} in the archive"
         for key in sorted(wanted.keys() | found.keys())
         if wanted.get(key) != found.get(key)
         for category, day in [key]

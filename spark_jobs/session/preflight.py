@@ -1,7 +1,7 @@
 """Checks before a job, of what Spark would otherwise wait for, perhaps for ever.
 
-A connection shows whether a master or server listens. One small task shows whether the cluster takes
-up work at all, and whether its workers can import the job and reach the database.
+A connection shows whether a master or server listens. One small task shows whether the cluster
+takes up work at all, and whether its workers can import the job and reach the database.
 """
 
 import os

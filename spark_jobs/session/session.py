@@ -37,9 +37,9 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Open a Spark session for the jobs, and stop it at the end.
 
-    Workers on this machine take the database's address from the environment of this process. Workers
-    of a cluster get it through a property, if it holds no secret. One zip file with this package and
-    the app's modules is sent to them.
+    Workers on this machine take the database's address from the environment of this process.
+    Workers of a cluster get it through a property, if it holds no secret. One zip file with this
+    package and the app's modules is sent to them.
 
     Args:
         database_url: a libpq URL or connection string; empty for libpq's own defaults.

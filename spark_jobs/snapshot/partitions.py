@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 
 def hashed(stream_name: Column) -> Column:
-    """Return the hash of a stream's cardinal id, by which it is in a partition; null without an id.
+    """Return the hash of a stream's cardinal id, which decides its partition; null without an id.
 
     The server has the same as ``hash_64(cardinal_id(stream_name))``.
     """
@@ -23,7 +23,7 @@ def position(hashed: Column, positions: Sequence[int]) -> Column:
 
     Args:
         hashed: the hash of its stream's cardinal id.
-        positions: those of the partitions, in order.
+        positions: the positions of the partitions, in order.
     """
     number = F.abs(F.coalesce(hashed, F.lit(0)) % len(positions))
     of_each = F.array(*(F.lit(at).cast("bigint") for at in positions))

@@ -321,7 +321,7 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
         pytest.raises(ArchiveError, match="in use by another run"),
     ):
         archive()
-    with pytest.raises(ArchiveError, match="declared its keys otherwise; use it with the code of"):
+    with pytest.raises(ArchiveError, match="declared other keys; use it with the code of"):
         archive_folder.there(folder, "account", "{}")
     spark_connection.execute("UPDATE message_store.messages SET id = gen_random_uuid()")
     spark_connection.execute("UPDATE reservation.positions SET message_id = NULL")

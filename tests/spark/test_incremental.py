@@ -243,7 +243,7 @@ def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
     step(spark, folder, messages, progress(random.Random(FIRST), 4, []))
     for name, declaration, said in (
         ("b", "keys", "of the component 'a', not 'b'"),
-        ("a", "others", "declared its keys or handlers otherwise"),
+        ("a", "others", "declared other keys or handlers"),
     ):
         with pytest.raises(StateError, match=said), stored_state.opened(folder, name, declaration):
             pass
