@@ -1,4 +1,4 @@
-"""Checks before a job, of what Spark would otherwise wait for, perhaps for ever.
+"""Checks before a job, of what Spark would otherwise wait for, perhaps without end.
 
 A connection shows whether a master or server listens. One small task shows whether the cluster
 takes up work at all, and whether its workers can import the job and reach the database.

@@ -67,7 +67,7 @@ class Checksums:
 
 
 def _sql(text: str) -> sql.SQL:
-    return sql.SQL(text)  # from files of ours, or already composed
+    return sql.SQL(text)  # from files of this package, or already composed
 
 
 def total(sums: Iterable[Checksums]) -> Checksums:

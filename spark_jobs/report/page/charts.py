@@ -94,7 +94,7 @@ def draw_latency(latency: Sequence[Latency], title: str, *, narrow: bool = False
 
 
 def _draw_line(picture: Element, points: dict[int, tuple[float, float]], class_: str) -> None:
-    """Draw a line that is broken where there was nothing; what stands alone is a dot."""
+    """Draw a line that is broken at missing values; a single value is a dot."""
     numbers = list(points)
     line = ""
     for number in numbers:
@@ -106,7 +106,7 @@ def _draw_line(picture: Element, points: dict[int, tuple[float, float]], class_:
 
 
 def draw_volume(volume: Sequence[Volume], *, narrow: bool = False) -> Element:
-    """Return how many commands were sent over time, and what became of them, one upon another.
+    """Return the number of commands over time, and what became of them, as stacked bars.
 
     Args:
         volume: by hour; at least one. Where hours are put together, they are added.
@@ -137,8 +137,8 @@ def draw_volume(volume: Sequence[Volume], *, narrow: bool = False) -> Element:
     for number, counts in sorted(sums.items()):
         below = 0
         bar = add(picture, "g")
-        told = (f"{count:,} {name}" for count, name in zip(counts, _PARTS, strict=True) if count)
-        add(bar, "title", f"{buckets.start(number):%Y-%m-%d %H:%M}: {', '.join(told)}")
+        parts = (f"{count:,} {name}" for count, name in zip(counts, _PARTS, strict=True) if count)
+        add(bar, "title", f"{buckets.start(number):%Y-%m-%d %H:%M}: {', '.join(parts)}")
         for count, class_ in zip(counts, _PARTS, strict=True):
             if count:
                 high, low = (frame.y(at / ticks[-1]) for at in (below + count, below))
@@ -168,7 +168,7 @@ def _with_axes(
     heights: Iterable[tuple[float, str]],
     narrow: bool,
 ) -> Element:
-    """Return an empty picture with its axes; heights are in pixels, with what they say."""
+    """Return an empty picture with its axes; the labels are by their heights in pixels."""
     class_ = f"chart {'narrow' if narrow else 'wide'}"
     picture = drawing(frame.width, frame.height, title, description, class_)
     for y, text in heights:

@@ -12,8 +12,8 @@ from spark_jobs.common.result import Report
 from spark_jobs.report.page.svg import add, drawing
 from spark_jobs.report.words import compact, share
 
-_CIRCLE = 0.5523  # how far the handles of a Bézier curve are for a quarter of a circle
-_THINNEST = 2.0  # what is there must be seen, however little it is
+_CIRCLE = 0.5523  # the length of the handles of a Bézier curve for a quarter of a circle
+_THINNEST = 2.0  # so that the smallest flow is visible
 _NODE = 9.0
 
 
@@ -116,12 +116,14 @@ def _some(*losses: Loss) -> tuple[Loss, ...]:
 
 def describe(way: Sequence[Stage]) -> str:
     """Return the picture in words."""
-    told = []
+    sentences = []
     for stage in way:
         losses = ", ".join(f"{loss.count:,} {loss.label}" for loss in stage.losses)
         note = f" ({stage.note})" if stage.note else ""
-        told.append(f"{stage.count:,} {stage.label}{note}" + (f", less {losses}" if losses else ""))
-    return "; ".join(told) + "."
+        sentences.append(
+            f"{stage.count:,} {stage.label}{note}" + (f", less {losses}" if losses else "")
+        )
+    return "; ".join(sentences) + "."
 
 
 @dataclass(frozen=True, slots=True)

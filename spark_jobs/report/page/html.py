@@ -1,4 +1,4 @@
-"""A run as one page that needs nothing else: no script, no font, no picture from anywhere."""
+"""A report as one self-contained page, without scripts, and without external fonts or pictures."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from spark_jobs.report.page.svg import markup
 from spark_jobs.report.thresholds import ExceededThreshold
 from spark_jobs.report.words import KINDS, STAGES, Kind
 
-# How much of a list a person reads; the JSON object and the Parquet files have all of it.
+# How many rows of a list the page shows; the JSON object and the Parquet files hold all.
 ROWS = 12
 SENDERS = 30
 BURSTS = 10
@@ -74,13 +74,13 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
 
 
 def content_policy(style: str) -> str:
-    """Return the content policy of a page: nothing at all but this very style sheet."""
+    """Return the content policy of a page: only this style sheet is allowed."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def inspecting(rows: Sequence[Finding]) -> str:
-    """Return the query for these rows, which is made of numbers only."""
+    """Return the query for these rows; only numbers are inserted."""
     numbers = ", ".join(str(int(row.global_position)) for row in rows)
     if not numbers:
         return ""
@@ -90,7 +90,7 @@ def inspecting(rows: Sequence[Finding]) -> str:
 
 
 def _found(report: Report) -> list[FindingRows]:
-    """Return the kinds of which something was found."""
+    """Return the kinds with findings."""
     found = []
     for kind in KINDS:
         rows = [row for row in report.findings if row.finding == kind.name][:ROWS]
@@ -145,7 +145,7 @@ def _file(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return what fills the template: everything is escaped, and nothing may be left open."""
+    """Return the environment of the template: all values are escaped, and none may be missing."""
     environment = Environment(
         loader=FunctionLoader(_file),
         autoescape=True,
