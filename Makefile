@@ -15,7 +15,7 @@ CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
 # What is marked `check` stands for the tests of its kind that are left out.
 FAST := -m "check or not (spark or faults or slow)"
 # What is about Spark, processes, the command line and Python alone, not about the server.
-NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_signs.py, \
+NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_fingerprints.py, \
 	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,app_path arguments cli codec commands \
 	component context copying deploy docs equivalence eventide explorer faults group hostile_settings \
 	invariants metrics mutation order poison project properties reference returned shooting_range start status \

@@ -1,4 +1,4 @@
-"""``reservation completion``: what a shell needs to complete our commands."""
+"""``reservation completion``: the script with which a shell completes the commands."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -13,7 +13,11 @@ from psycopg import conninfo, sql
 from cli.main import main
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import SCHEMA_VERSION, check_installed
+from tests.commands import every_command
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+
+COMMANDS = {" ".join(path): command for path, command in every_command(main)}
+PATHS = [list(path) for path, _ in every_command(main)]
 
 
 def invoke(*arguments, **env):
@@ -215,12 +219,40 @@ def test_the_command_line_starts_without_any_extra():
     names += ["pyarrow", "pyspark"]
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({names}));"
-        "from cli.main import main; main(['start', '--help'])"
+        "from click.testing import CliRunner; from cli.main import main;"
+        f"runs = [CliRunner().invoke(main, [*words, '--help']) for words in {PATHS}];"
+        "sys.exit('\\n'.join(run.output for run in runs if run.exit_code) or None)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["start", "--help"], ["reconcile", "--help"]])
+def test_no_help_imports_spark(words):
+    """Nor does asking for the list of the commands."""
+    program = (
+        "import sys; from click.testing import CliRunner; from cli.main import main;"
+        f"CliRunner().invoke(main, {words}); print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_a_command_imports_nothing_of_another():
+    """The modules of the other commands are loaded when somebody asks for them."""
+    program = (
+        "import sys; from click.testing import CliRunner; from cli.main import main;"
+        "CliRunner().invoke(main, ['store', '--help']);"
+        "print(*sorted(name for name in sys.modules if name.startswith('cli.consumers')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "\n"
 
 
 def test_a_password_is_not_told_even_when_it_was_written_wrong():
@@ -270,16 +302,6 @@ def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
         assert "wrong one" not in done.stderr
 
 
-def every_command(command, *path):
-    """Give the words that lead to each command, and the command."""
-    yield path, command
-    for name, one in getattr(command, "commands", {}).items():
-        yield from every_command(one, *path, name)
-
-
-COMMANDS = {" ".join(path): command for path, command in every_command(main)}
-
-
 @pytest.mark.parametrize("words", COMMANDS)
 def test_every_command_explains_itself(words):
     """With what it does, and what each of its options is for."""
@@ -302,6 +324,26 @@ def test_the_overview_names_every_command():
 def test_shells_can_complete_our_commands(shell):
     """The script is click's."""
     assert "_RESERVATION_COMPLETE" in invoke("completion", shell).output
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("re", ["reconcile"]),
+        ("st", ["start", "status", "store"]),
+        ("store re", ["repair"]),
+        ("reconcile bank:account --gr", ["--grace"]),
+    ],
+)
+def test_names_and_options_are_completed(words, offered):
+    """Also those of commands that are loaded only when somebody asks for them."""
+    env = {
+        "_RESERVATION_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"reservation {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    done = CliRunner().invoke(main, prog_name="reservation", env=env)
+    assert [line.partition(",")[2] for line in done.output.splitlines()] == offered
 
 
 def test_the_version_is_told():

@@ -94,6 +94,8 @@ def test_a_runtime_folder_that_somebody_else_made_is_refused(shared, kind):
         place.mkdir(mode=0o777)
     done = run_as(OTHER, shared, "store", "install")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Error: The folder {place} is not this user's alone; remove")
+    assert done.stderr.startswith(
+        f"Error: The folder {place} belongs to another user or is writable by others"
+    )
     assert done.stderr.count("\n") == 1
     assert list(trap.iterdir()) == []

@@ -167,7 +167,7 @@ def test_without_a_terminal_there_is_no_asking(reservation, connection):
     """Nothing is moved, and the line says what would have been."""
     done = reservation("positions", "reset", "bank:account", status=2)
     assert "from 5 to 0" in done.stderr
-    assert "give --yes if that is meant" in done.stderr
+    assert "give --yes to confirm" in done.stderr
     assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
 
 

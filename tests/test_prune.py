@@ -76,7 +76,7 @@ def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
     assert told.returncode == 0, told.stderr
     assert told.stdout == (
         "processed messages of till Pay: 3 days would be removed\n"
-        "Nothing is changed; do so with --apply.\n"
+        "Nothing is changed; remove it with --apply.\n"
     )
     assert connection.execute(count).fetchone() == (5,)
     done = cli("--apply", "--json")
@@ -355,8 +355,14 @@ def test_consumers_are_not_waited_for(connection, store, database_url):
     [
         (["bank:account"], None),
         (["--reservations-older-than", "90d"], "--reservations-older-than needs APP, as in bank:a"),
-        (["bank:account", "--reservations-older-than", "90"], "'90' is no age; write days or"),
-        (["bank:account", "--reservations-older-than", "0d"], "'0d' is no age"),
+        (
+            ["bank:account", "--reservations-older-than", "90"],
+            "'90' is not a time span; write a number",
+        ),
+        (
+            ["bank:account", "--reservations-older-than", "0d"],
+            "'0d' is out of range; write a time span from 1h",
+        ),
         (["bank:account", "--reservations-older-than", "99999d"], None),
         (["bank:account", "--reservations-older-than", "36h"], None),
     ],

@@ -1,4 +1,4 @@
-"""An embedded PostgreSQL from the package index, for those who have no server at hand."""
+"""An embedded PostgreSQL from the package index, for users without a server."""
 
 import os
 import stat
@@ -17,14 +17,13 @@ def data_folder() -> Path:
 
 
 def pgserver() -> ModuleType:
-    """Return the package that starts the server, with a runtime folder of this user's own.
+    """Return the package that starts the server, with a runtime folder that only this user has.
 
-    When it is imported, it decides where its lock and long-named sockets lie: in a folder below
-    ``XDG_RUNTIME_DIR``, or, if there is none, directly in the folder for temporary files, which all
-    users of a machine share.
+    On import the package chooses the folder of its lock and of its long-named sockets: a folder
+    below ``XDG_RUNTIME_DIR``, or else the folder for temporary files, which all users share.
 
     Raises:
-        Failure: there is no folder that only this user can write to.
+        CommandError: there is no folder that only this user can write to.
     """
     named = os.environ.get("XDG_RUNTIME_DIR")
     runtime = _runtime_folder(named)
@@ -44,10 +43,10 @@ def _runtime_folder(named: str | None) -> Path:
     """Return a folder for locks and sockets that no other user can write to.
 
     Args:
-        named: the one that the session of the user has; one of another user's is passed over.
+        named: the folder of the user's session; a folder of another user is ignored.
 
     Raises:
-        Failure: another user has made the folder in its place.
+        CommandError: another user has made the folder.
     """
     if named and _is_mine(Path(named)):
         folder = Path(named)
@@ -59,19 +58,19 @@ def _runtime_folder(named: str | None) -> Path:
             place.mkdir(mode=0o700, exist_ok=True)
             if not _is_mine(place):
                 raise CommandError(
-                    f"The folder {place} is not this user's alone; remove it, or set "
-                    f"XDG_RUNTIME_DIR to a folder that only this user can write to"
+                    f"The folder {place} belongs to another user or is writable by others; remove "
+                    f"it, or set XDG_RUNTIME_DIR to a folder that only this user can write to"
                 )
     except OSError as error:
         raise CommandError(
-            f"The runtime folder {folder} can not be made: {error.strerror}; set XDG_RUNTIME_DIR "
+            f"The runtime folder {folder} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR "
             f"to a folder that only this user can write to"
         ) from error
     return folder
 
 
 def _is_mine(folder: Path) -> bool:
-    """Tell whether a folder, and no link to one, is this user's and nobody else can write to it."""
+    """Return whether this is a folder, not a link, that only this user can write to."""
     try:
         status = folder.lstat()
     except OSError:
@@ -81,17 +80,17 @@ def _is_mine(folder: Path) -> bool:
 
 
 def start_embedded(folder: Path | None = None, *, delete: bool = False) -> str:
-    """Start the server in a data folder, unless it runs already, and return its address.
+    """Start the server in a data folder, unless it is running, and return its address.
 
     The extra ``embedded`` must be installed. The server stops when the last process that started
     it ends.
 
     Args:
-        folder: where its data is; the command line's own folder if None.
-        delete: whether the data goes away when the server stops.
+        folder: the data folder; the command line's own folder if None.
+        delete: whether to delete the data when the server stops.
 
     Raises:
-        Failure: the server does not start, or this user has no runtime folder.
+        CommandError: the server does not start, or this user has no runtime folder.
     """
     package = pgserver()
     folder = folder or data_folder()

@@ -1,7 +1,7 @@
-"""What a user sees when something goes wrong: one line, and an exit status.
+"""Errors of the command line: one line, and an exit status.
 
-0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the command could not run;
-130 it was interrupted from the keyboard.
+0 success; 1 a message, a consumer or an invariant is not in order; 2 the command could not run; 130
+it was interrupted from the keyboard.
 """
 
 import signal
@@ -42,7 +42,7 @@ class Group(click.Group):
         try:
             return super().invoke(context)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
-            raise  # click knows what to do; of the last that who read the output has gone
+            raise  # click handles these; the last means that the reader of the output is gone
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as error:
@@ -70,7 +70,7 @@ def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.meta[_DEBUG] = True
 
 
-# Every command takes it, so that it may stand before or after the command's name.
+# Every command has it, so that it may be given before or after the command's name.
 debug_option = click.option(
     "--debug",
     is_flag=True,
@@ -81,5 +81,5 @@ debug_option = click.option(
 
 
 def exit_on_sigterm() -> None:
-    """Let SIGTERM end the process as an exception does, so that everything opened is closed."""
+    """Let SIGTERM raise SystemExit, so that everything opened is closed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

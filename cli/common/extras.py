@@ -1,4 +1,4 @@
-"""Extras of the package that a command needs, looked for before it does anything."""
+"""The extras of the package, checked before a command that needs them does anything."""
 
 from importlib.util import find_spec
 
@@ -13,7 +13,7 @@ _MODULES = {
 
 
 def is_installed(extra: str) -> bool:
-    """Tell whether an extra is installed."""
+    """Return whether an extra is installed."""
     return find_spec(_MODULES[extra]) is not None
 
 
@@ -27,8 +27,10 @@ def require_extras(*extras: str) -> None:
     """Make sure that extras are installed.
 
     Raises:
-        Failure: some are not; the message says how to install them all.
+        CommandError: some are missing; the message contains the command that installs them.
     """
     missing = [extra for extra in extras if not is_installed(extra)]
     if missing:
-        raise CommandError(f"This needs what is not installed yet: {install_hint(*missing)}")
+        raise CommandError(
+            f"This command needs extras that are not installed: {install_hint(*missing)}"
+        )

@@ -13,24 +13,24 @@ from cli.common.extras import install_hint, is_installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Variables with which libpq is told where the database is.
+# The variables from which libpq takes the address of the database.
 _LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def database_option(command: F) -> F:
-    """Add ``--database-url``; the command gets an address that can be connected to."""
+    """Add ``--database-url``; the command gets an address to connect to."""
     return click.option(
         "--database-url",
         envvar="RESERVATION_DATABASE_URL",
         show_envvar=True,
         metavar="URL",
         callback=_resolve,
-        help="The store's database, as a libpq URL or connection string. Keep passwords out of it: "
-        "libpq takes them from PGPASSWORD, a service file or a password file. Without it, libpq's "
-        "variables (PGHOST, PGSERVICE, …) decide; without those, an embedded PostgreSQL is "
-        "started.",
+        help="The store's database, as a libpq URL or connection string, such as "
+        "postgresql://localhost/bank. Give a password in PGPASSWORD, a service file or a password "
+        "file. The default is libpq's variables (PGHOST, PGSERVICE, …); without these, an "
+        "embedded PostgreSQL is started.",
     )(command)
 
 
@@ -40,7 +40,7 @@ def app_options(command: F) -> F:
 
 
 def optional_app_options(command: F) -> F:
-    """Add the same, where ``APP`` may be left out; it is None then."""
+    """Add the same with an optional ``APP``, which is None by default."""
     return _app_options(command, required=False)
 
 
@@ -50,7 +50,7 @@ def _app_options(command: F, *, required: bool) -> F:
         type=click.Path(file_okay=False),
         default=".",
         show_default="the current folder",
-        help="The folder in which APP's module is looked for first.",
+        help="The folder in which APP's module is looked up first.",
     )(command)
     metavar = "APP" if required else "[APP]"
     return click.argument("app", metavar=metavar, required=required)(command)
@@ -62,8 +62,8 @@ def spark_options(command: F) -> F:
         "--conf",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A property of Spark's, as spark-submit takes it. May be given more than once; not "
-        "for credentials.",
+        help="A property of Spark, as spark-submit takes it, such as spark.driver.memory=4g. "
+        "Repeat it for several. Not for credentials.",
     )(command)
     command = click.option(
         "--remote",
@@ -71,7 +71,7 @@ def spark_options(command: F) -> F:
         show_envvar=True,
         is_eager=True,
         metavar="URL",
-        help="A Spark Connect server, sc://host:port, instead of a master.",
+        help="A Spark Connect server, such as sc://host:15002, instead of a master.",
     )(command)
     return click.option(
         "--master",
@@ -87,7 +87,7 @@ def _one_place(context: click.Context, _: click.Parameter, value: str | None) ->
         return "local[*]"
     if context.get_parameter_source("remote") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("Spark runs in one place: give --master or --remote, not both.")
-    context.params["remote"] = None  # what is named here counts more than a variable
+    context.params["remote"] = None  # an option takes precedence over a variable
     return value
 
 
@@ -96,8 +96,8 @@ def _resolve(context: click.Context, _: click.Parameter, value: str | None) -> s
         return value
     if value == "" or os.environ.get("RESERVATION_DATABASE_URL") == "":
         raise CommandError(
-            "The database's address is empty: a variable that should hold it is not set, perhaps; "
-            "name the database, or leave out --database-url and RESERVATION_DATABASE_URL"
+            "The database's address is empty, perhaps because a variable is not set; give an "
+            "address, or leave out --database-url and RESERVATION_DATABASE_URL"
         )
     if context.resilient_parsing or any(name in os.environ for name in _LIBPQ_VARIABLES):
         return ""

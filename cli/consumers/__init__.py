@@ -1,1 +1,1 @@
-"""The commands that start consumers and look at or change what they left."""
+"""The commands that start consumers, and that show or change their state in the store."""

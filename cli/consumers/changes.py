@@ -1,4 +1,4 @@
-"""Showing what is to become of positions, asking, and making it so."""
+"""Show planned changes of positions, ask for confirmation, and apply them."""
 
 import json
 import sys
@@ -19,35 +19,35 @@ from reservation.messages.message import printable
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to be removed of what a component's consumers remember.
+    """What is removed of what a component's consumers remember.
 
     Attributes:
         component: whose consumers.
-        remembered: how much that is, by kind.
+        remembered: how many records there are, by kind.
     """
 
     component: Component
     remembered: Mapping[str, int]
 
     @property
-    def told(self) -> str:
-        """Say what is removed."""
+    def summary(self) -> str:
+        """What is removed, in words."""
         return f"forgets {counted(self.remembered)}"
 
 
 def counted(remembered: Mapping[str, int]) -> str:
-    """Return how much is remembered, as a text."""
+    """Return the counts of what is remembered, as a text."""
     return ", ".join(f"{count:,} {kind}" for kind, count in remembered.items()) or "nothing"
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def chosen(component: Component, category: str | None) -> list[str]:
-    """Return the category that was named, or all that a component's consumers read.
+    """Return the given category, or all that a component's consumers read.
 
     Raises:
-        UsageError: it is none of theirs.
+        UsageError: the component's consumers do not read the category.
     """
     if category is None:
         return categories(component)
@@ -59,7 +59,7 @@ def check_category(component: Component, category: str) -> None:
     """Refuse a category that a component's consumers do not read.
 
     Raises:
-        UsageError: it is none of theirs.
+        UsageError: the component's consumers do not read the category.
     """
     if category not in categories(component):
         raise click.UsageError(
@@ -77,23 +77,23 @@ def carry_out(
     dry_run: bool = False,
     forgetting: Removal | None = None,
 ) -> None:
-    """Say what changes do, make them if that is confirmed, and say that.
+    """Show changes, apply them once they are confirmed, and print the result.
 
     Args:
         connection: not in a transaction.
-        changes: as they were planned; those that change nothing are only shown.
-        question: what is asked, once it was said what it is about; None to make them unasked.
+        changes: the planned changes; those that change nothing are only shown.
+        question: the question to confirm; None to apply the changes without asking.
         as_json: whether to print one JSON object instead of lines.
-        dry_run: whether to leave it at saying what they do.
-        forgetting: what is removed in the same transaction; None for nothing.
+        dry_run: whether to show the changes only.
+        forgetting: what to remove in the same transaction; None for nothing.
 
     Raises:
-        Failure: there is no terminal to ask on.
+        CommandError: there is no terminal to ask on.
         Abort: the answer is no.
-        StoreError: something has changed in the meantime; nothing is done.
+        StoreError: something has changed in the meantime; nothing is applied.
     """
-    due = [] if dry_run else [one for one in changes if one.changes or forgetting]
-    forgotten = [] if forgetting is None else [f"{forgetting.component.name}: {forgetting.told}"]
+    due = [] if dry_run else [change for change in changes if change.changes or forgetting]
+    forgotten = [] if forgetting is None else [f"{forgetting.component.name}: {forgetting.summary}"]
     if due and question is not None:
         _ask(due, forgotten, question)
     if forgetting is None:
@@ -101,13 +101,15 @@ def carry_out(
     else:
         apply_changes(connection, due, lambda locked: forget(locked, forgetting.component))
     if as_json:
-        shown: dict[str, object] = {"changes": [_as_json(one, one in due) for one in changes]}
+        shown: dict[str, object] = {
+            "changes": [_as_json(change, change in due) for change in changes]
+        }
         if forgetting is not None:
             shown["forgotten"] = dict(forgetting.remembered)
         click.echo(json.dumps(shown))
         return
-    for one in changes:
-        click.echo("\n".join(_sentences(one)))
+    for change in changes:
+        click.echo("\n".join(_sentences(change)))
     for line in forgotten:
         click.echo(line)
     if dry_run:
@@ -115,15 +117,15 @@ def carry_out(
 
 
 def _ask(changes: Sequence[GroupChange], forgotten: Sequence[str], question: str) -> None:
-    lines = [*(line for one in changes for line in _sentences(one)), *forgotten]
+    lines = [*(line for change in changes for line in _sentences(change)), *forgotten]
     if not sys.stdin.isatty():
         raise CommandError(
-            f"{'; '.join(lines)}; there is no terminal to ask on: give --yes if that is meant"
+            f"{'; '.join(lines)}; there is no terminal to ask on; give --yes to confirm"
         )
     click.echo("\n".join(lines), err=True)
-    over = sum(one.passed_over for one in changes)
+    over = sum(change.passed_over for change in changes)
     if over:
-        more = "at least " if any(one.at_least for one in changes) else ""
+        more = "at least " if any(change.at_least for change in changes) else ""
         question = f"{question}, and pass {more}{_messages(over)} over"
     click.confirm(f"{question}?", abort=True, err=True)
 
@@ -140,7 +142,7 @@ def _sentences(change: GroupChange) -> list[str]:
     if change.redelivered:
         lines.append(f"  {more}{_messages(change.redelivered)} redelivered")
     if change.carried is not None:
-        lines.append("  what was dealt with beyond that is kept, and not read again")
+        lines.append("  messages handled beyond that are kept, and not read again")
     return lines
 
 
@@ -149,7 +151,7 @@ def _messages(count: int) -> str:
 
 
 def _positions(positions: Sequence[int]) -> str:
-    """Return the positions of a group's partitions, shortly where they are all the same."""
+    """Return the positions of a group's partitions, as one number if they are all the same."""
     many = f" in {len(positions)} partitions" if len(positions) > 1 else ""
     different = sorted(set(positions))
     if len(different) == 1:

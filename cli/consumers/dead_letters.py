@@ -1,4 +1,4 @@
-"""``reservation dead-letters``: what consumers could not deal with, and what becomes of it."""
+"""``reservation dead-letters``: show, retry and discard messages that could not be handled."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from reservation.store.schema.install import check_installed
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NEXT = (
-    "The consumer that runs handles {what} within a second or two; if none runs, the next one to "
+    "The running consumer handles {what} within a second or two; if none runs, the next one to "
     "start does."
 )
 
@@ -31,20 +31,24 @@ _NEXT = (
 @click.group("dead-letters", cls=Group)
 @debug_option
 def dead_letters() -> None:
-    """See the messages that consumers could not deal with, and decide what becomes of them.
+    """Show the messages that consumers could not handle, and retry or discard them.
 
     \b
-    dead       it failed, or could never be handled
-    parked     it waits behind a dead one of the same entity
-    retry      it is to be handled again
-    handled    it was, later on
-    discarded  somebody gave it up
+    dead       the message failed, or cannot be handled
+    parked     it waits behind a dead message of the same entity
+    retry      it will be handled again
+    handled    it was handled later
+    discarded  it was given up
+
+    \b
+    Example:
+      reservation dead-letters list
     """
 
 
 def _whose(command: F) -> F:
-    command = click.option("--category", help="Only those of this category.")(command)
-    return click.option("--consumer", help="Only those of this component.")(command)
+    command = click.option("--category", help="Only dead letters of this category.")(command)
+    return click.option("--consumer", help="Only dead letters of this component.")(command)
 
 
 _positions = click.argument(
@@ -54,8 +58,10 @@ _positions = click.argument(
 
 @dead_letters.command("list")
 @_whose
-@click.option("--entity", metavar="STREAM", help="Only those of this entity, as in account-123.")
-@click.option("--all", "closed", is_flag=True, help="Also those that are handled or discarded.")
+@click.option(
+    "--entity", metavar="STREAM", help="Only dead letters of this entity, such as account-123."
+)
+@click.option("--all", "closed", is_flag=True, help="Also handled and discarded ones.")
 @database_option
 @json_option
 @debug_option
@@ -93,7 +99,7 @@ def list_command(
 @dead_letters.command("show")
 @click.argument("position", metavar="GLOBAL_POSITION", type=click.IntRange(1))
 @_whose
-@click.option("--data", "with_data", is_flag=True, help="Show the message's data too.")
+@click.option("--data", "with_data", is_flag=True, help="Also show the message's data.")
 @database_option
 @json_option
 @debug_option
@@ -107,7 +113,7 @@ def show_command(
 ) -> None:
     """Show everything about one dead letter, and its message.
 
-    The message's data is shown only with --data, because it may be what nobody else should read.
+    The message's data may be confidential, so it is shown only with --data.
 
     \b
     Examples:
@@ -127,7 +133,7 @@ def show_command(
 
 @dead_letters.command("retry")
 @click.argument("positions", metavar="[GLOBAL_POSITION]...", nargs=-1, type=click.IntRange(1))
-@click.option("--entity", metavar="STREAM", help="Retry what is dead of this entity.")
+@click.option("--entity", metavar="STREAM", help="Retry all that are dead of this entity.")
 @click.option("--all", "every", is_flag=True, help="Retry all that are dead.")
 @_whose
 @database_option
@@ -142,11 +148,11 @@ def retry_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Have dead letters handled again, and then what is parked behind them.
+    """Mark dead letters to be handled again, and then the messages parked behind them.
 
-    Do so once the fault is mended. Nothing is waited for: the consumer handles them, in the order
-    of the log. One that fails again is dead again, and what is parked behind it stays so. A
-    conflict can not be retried, because another command took its key.
+    Run this once the fault is fixed. The command does not wait: the consumer handles the messages
+    in the order of the log. One that fails again is dead again, and the messages behind it stay
+    parked. A conflict cannot be retried, because another command took its key.
 
     \b
     Examples:
@@ -155,19 +161,19 @@ def retry_command(
       reservation dead-letters retry --all --consumer account
     """
     if sum([bool(positions), entity is not None, every]) != 1:
-        raise click.UsageError("Say which: global positions, --entity or --all")
+        raise click.UsageError("Give global positions, --entity or --all")
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         changed = administration.retry(connection, Selection(consumer, category, entity), positions)
     if entity is not None and not changed.letters:
-        raise CommandError(f"Nothing is dead of the entity {printable(entity)}")
+        raise CommandError(f"The entity {printable(entity)} has no dead letter")
     _print_changed("retry", changed, as_json)
 
 
 @dead_letters.command("discard")
 @_positions
 @_whose
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @database_option
 @json_option
 @debug_option
@@ -179,10 +185,10 @@ def discard_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Give dead letters up, and have what is parked behind them handled.
+    """Give up dead letters, and let the messages parked behind them be handled.
 
-    The message stays in the store, and the letter with it, as discarded. Asks first. Where there is
-    no terminal to ask on, --yes is needed.
+    The message stays in the store, and so does the letter, as discarded. The command asks for
+    confirmation; without a terminal, give --yes.
 
     \b
     Examples:
@@ -202,9 +208,7 @@ def _confirm(letters: Sequence[StoredLetter]) -> None:
     for letter in letters:
         click.echo(str(letter), err=True)
     if not sys.stdin.isatty():
-        raise CommandError(
-            "There is no terminal to ask on; to discard without being asked, give --yes"
-        )
+        raise CommandError("There is no terminal to ask on; give --yes to confirm")
     click.confirm("They will not be handled. Discard them?", abort=True, err=True)
 
 
@@ -216,7 +220,7 @@ def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
     count = len(changed.letters)
     what = f"{count} dead {'letter' if count == 1 else 'letters'}"
     if not count:
-        click.echo("Nothing was changed: there is nothing dead, or it is to be retried already.")
+        click.echo("Nothing was changed: nothing is dead, or it will be retried already.")
     elif state == "retry":
         behind = f", and {changed.waiting} parked behind" if changed.waiting else ""
         click.echo(f"To be retried: {what}{behind}. {_NEXT.format(what='them')}")
@@ -231,15 +235,15 @@ def _table(letters: Sequence[StoredLetter]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
         table.add_column(title, overflow="fold")
-    for one in letters:
+    for letter in letters:
         cells = [
-            str(one.global_position),
-            one.state,
-            one.reason if one.behind is None else f"behind {one.behind}",
-            one.type,
-            one.stream_name,
-            one.consumer,
-            str(one.attempts),
+            str(letter.global_position),
+            letter.state,
+            letter.reason if letter.behind is None else f"behind {letter.behind}",
+            letter.type,
+            letter.stream_name,
+            letter.consumer,
+            str(letter.attempts),
         ]
         table.add_row(*[Text(printable(cell)) for cell in cells])
     return table
@@ -251,7 +255,7 @@ def _fields(letter: StoredLetter, content: Content | None, with_data: bool) -> T
     table.add_column(overflow="fold")
     shown = {key.replace("_", " "): value for key, value in dataclasses.asdict(letter).items()}
     if content is None:
-        shown["message"] = "is not in the store any more"
+        shown["message"] = "is no longer in the store"
     else:
         shown["written at"] = content.time
         shown["position in stream"] = content.position
@@ -265,7 +269,7 @@ def _fields(letter: StoredLetter, content: Content | None, with_data: bool) -> T
 
 
 def _visible(text: str) -> str:
-    """Return a text whole, with what could steer a terminal made visible."""
+    """Return the whole text, with control characters made visible."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

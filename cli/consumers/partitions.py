@@ -15,7 +15,7 @@ from reservation.store.schema.install import check_installed
 @click.command()
 @app_options
 @click.argument("number", metavar="N", type=click.IntRange(1, 1024))
-@click.option("--category", help="Change this category's alone.")
+@click.option("--category", help="Change only this category.")
 @database_option
 @json_option
 @debug_option
@@ -29,10 +29,10 @@ def partitions(
 ) -> None:
     """Change the number of partitions of what the component APP reads to N.
 
-    So many processes at most can share a category. No message is passed over, and none that was
-    dealt with is read again. Refuses while a consumer of one of the categories runs anywhere, and
-    until every partition has come to where the furthest was when the number was last changed, and
-    where the commands of an entity would not stay in order.
+    At most N processes can then share a category. No message is passed over, and no handled message
+    is read again. The command refuses while a consumer of one of the categories runs anywhere,
+    while a partition has not yet reached the highest position of the last change, and if the
+    commands of an entity would not stay in order.
 
     \b
     Examples:
@@ -41,11 +41,11 @@ def partitions(
     """
     component = load_component(app, app_dir)
     wanted = chosen(component, category)
-    for one in wanted:
-        check_order(component, one, number)
+    for category in wanted:
+        check_order(component, category, number)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        groups = [find_idle(connection, component.name, one) for one in wanted]
+        groups = [find_idle(connection, component.name, category) for category in wanted]
         with app_in_errors(app):
             changes = [plan_partitions(group, number) for group in groups]
         for group in groups:

@@ -1,4 +1,4 @@
-"""``reservation positions``: see where consumers are, and move them by hand."""
+"""``reservation positions``: show and change the positions of consumers."""
 
 import json
 
@@ -24,7 +24,12 @@ from reservation.store.schema.install import check_installed
 @click.group(cls=Group)
 @debug_option
 def positions() -> None:
-    """See where consumers are, and move them by hand."""
+    """Show the positions of consumers, and change them by hand.
+
+    \b
+    Example:
+      reservation positions list
+    """
 
 
 @positions.command("list")
@@ -45,7 +50,7 @@ def list_command(app: str | None, app_dir: str, database_url: str, as_json: bool
         check_installed(connection)
         stored = read_positions(connection, component)
     if as_json:
-        click.echo(json.dumps({"positions": [_as_json(one) for one in stored]}))
+        click.echo(json.dumps({"positions": [_as_json(position) for position in stored]}))
     elif not stored:
         click.echo("No consumer was ever run on this store.")
     else:
@@ -56,7 +61,7 @@ def list_command(app: str | None, app_dir: str, database_url: str, as_json: bool
 @app_options
 @click.argument("category")
 @click.argument("position", type=click.IntRange(0, 2**63 - 1))
-@click.option("--partition", type=click.IntRange(0), help="Move this partition alone.")
+@click.option("--partition", type=click.IntRange(0), help="Change only this partition.")
 @database_option
 @yes_option
 @json_option
@@ -73,10 +78,10 @@ def set_command(
 ) -> None:
     """Set the position of the component APP in CATEGORY to POSITION.
 
-    That is the global position of the last message that counts as dealt with. Further back, the
-    messages after it are redelivered. Further on, those up to it are passed over and never handled.
-    It says how many there are of either, and asks; where there is no terminal to ask on, --yes is
-    needed. Refuses while the consumer runs anywhere.
+    The position is the global position of the last message that counts as handled. A lower position
+    redelivers the messages after it. A higher one passes over the messages up to it; they are never
+    handled. The command prints the number of both and asks for confirmation; without a terminal,
+    give --yes. It refuses while the consumer runs anywhere.
 
     \b
     Examples:
@@ -108,8 +113,8 @@ def set_command(
 @click.option(
     "--forget/--keep",
     default=None,
-    help="What becomes of the processed messages, revisions, states and lost dead letters that the "
-    "consumers of APP remember. Needed where the store was cleared, restored or replaced.",
+    help="Remove or keep the processed messages, revisions, states and lost dead letters that the "
+    "consumers of APP remember. Required if the store was cleared, restored or replaced.",
 )
 @database_option
 @yes_option
@@ -126,12 +131,13 @@ def reset_command(
 ) -> None:
     """Set the positions of the component APP to 0, in CATEGORY or in all that it reads.
 
-    Every message is then redelivered. It says how many there are, and asks; where there is no
-    terminal to ask on, --yes is needed. Refuses while a consumer of one of them runs anywhere.
+    Every message is then redelivered. The command prints how many there are and asks for
+    confirmation; without a terminal, give --yes. It refuses while a consumer of one of the
+    categories runs anywhere.
 
-    Positions that were taken in another log mean that the store was cleared, restored or replaced.
-    What the consumers remember beside the log would then make new messages duplicates of messages
-    that are not there. --forget removes it: it is rebuilt from the log. --keep leaves it. See
+    Positions of another log mean that the store was cleared, restored or replaced. What consumers
+    remember outside the log could then make new messages look like duplicates of lost ones.
+    --forget removes these records; they are rebuilt from the log. --keep leaves them. See
     docs/backup.md.
 
     \b
@@ -144,18 +150,18 @@ def reset_command(
     wanted = chosen(component, category)
     if forget and category is not None:
         raise click.UsageError(
-            f"--forget is for all that {component.name} reads; leave {category} out"
+            f"--forget applies to all categories of {component.name}; leave out {category}"
         )
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        groups = [find_idle(connection, component.name, one) for one in wanted]
+        groups = [find_idle(connection, component.name, category) for category in wanted]
         asks = forget is None and any(group.foreign for group in groups)
         known = remembered(connection, component) if forget or asks else {}
         if asks and known:
             raise CommandError(
                 f"The positions of {component.name} are not of this store, and its consumers "
                 f"remember {counted(known)}, which may be of messages that are not in it; give "
-                f"--forget to remove that, or --keep to leave it; see docs/backup.md"
+                f"--forget to remove them, or --keep to keep them; see docs/backup.md"
             )
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]
         carry_out(
@@ -169,14 +175,15 @@ def reset_command(
 
 @positions.command("import")
 @app_options
-@click.option("--category", help="Take over this category's alone.")
+@click.option("--category", help="Take over only the position of this category.")
 @click.option(
     "--identifier",
     "identifiers",
     multiple=True,
-    help="That of Eventide's consumer, if it has one. Give it once for each member of a group.",
+    help="The identifier of Eventide's consumer, if it has one. Repeat it for each member of a "
+    "group.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and leave it at that.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
 @database_option
 @yes_option
 @json_option
@@ -193,14 +200,14 @@ def import_command(
 ) -> None:
     """Take over the positions that consumers of Eventide stored for what the component APP reads.
 
-    They are in streams such as account:command+position, or with the consumer's identifier
-    account:command+position-abc. Stop those consumers first. The message after the stored position
-    is the next one here. Eventide stores it after every 100 messages, so up to 99 that it has
-    handled are redelivered. Of a group the lowest position is taken.
+    Eventide stores them in streams such as account:command+position, or with the consumer's
+    identifier account:command+position-abc. Stop those consumers first. The consumers of APP then
+    start after the stored position. Eventide stores it after every 100 messages, so up to 99
+    handled messages are redelivered. Of a group the lowest position is taken.
 
-    Where a consumer of ours is beyond 0 already, it refuses unless there is --yes. It also refuses
-    where the store has reservations under other names than APP declares, because what is handled
-    again would take effect again: name the former form with formerly= in reserve.
+    The command refuses if a consumer of APP has a position above 0, unless --yes is given. It also
+    refuses if the store has reservations under other names than APP declares, because redelivered
+    messages would take effect again. Name the former form with formerly= in reserve.
 
     \b
     Examples:
@@ -213,25 +220,29 @@ def import_command(
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         check_names(connection, component, entirely=True)
-        for one in read:
-            theirs = stored_position(connection, one, identifiers)
-            if theirs is None:
+        for category in read:
+            stored = stored_position(connection, category, identifiers)
+            if stored is None:
                 continue
-            group = find_idle(connection, component.name, one)
-            after = [theirs.position] * len(group.positions)
+            group = find_idle(connection, component.name, category)
+            after = [stored.position] * len(group.positions)
             if max(group.positions) > 0 and after != list(group.positions) and not (yes or dry_run):
                 raise CommandError(
-                    f"The consumer {component.name} of {one} is at {max(group.positions):,} "
-                    f"already, and {theirs.stream_name} holds {theirs.position:,}; give --yes if "
-                    f"that is to take its place"
+                    f"The consumer {component.name} of {category} is at {max(group.positions):,} "
+                    f"already, and {stored.stream_name} holds {stored.position:,}; give --yes to "
+                    f"replace it"
                 )
             with app_in_errors(app):
                 changes.append(plan_move(connection, group, after))
-            click.echo(f"{printable(theirs.stream_name)}: {theirs.position:,}", err=True)
+            click.echo(f"{printable(stored.stream_name)}: {stored.position:,}", err=True)
         if not changes:
-            looked = [position_stream(one, who) for one in read for who in identifiers or (None,)]
+            looked = [
+                position_stream(category, who)
+                for category in read
+                for who in identifiers or (None,)
+            ]
             raise CommandError(
-                f"There is no position in {', '.join(looked)}; name the consumer's identifier with "
+                f"There is no position in {', '.join(looked)}; give the consumer's identifier with "
                 f"--identifier, if it has one"
             )
         carry_out(connection, changes, None, as_json=as_json, dry_run=dry_run)
@@ -245,15 +256,15 @@ def _table(stored: list[StoredPosition]) -> Table:
         table.add_column(heading, justify="right", overflow="fold")
     table.add_column("holder", overflow="fold")
     table.add_column("last commit", overflow="fold")
-    for one in stored:
+    for position in stored:
         table.add_row(
-            Text(printable(one.consumer)),
-            Text(printable(one.category)),
-            f"{one.partition} of {one.partitions}",
-            f"{one.position:,}{', not of this store' if one.foreign else ''}",
-            str(one.epoch),
-            Text(_holder(one)),
-            "never" if one.updated_at is None else f"{one.updated_at:%Y-%m-%d %H:%M:%S}",
+            Text(printable(position.consumer)),
+            Text(printable(position.category)),
+            f"{position.partition} of {position.partitions}",
+            f"{position.position:,}{', not of this store' if position.foreign else ''}",
+            str(position.epoch),
+            Text(_holder(position)),
+            "never" if position.updated_at is None else f"{position.updated_at:%Y-%m-%d %H:%M:%S}",
         )
     return table
 

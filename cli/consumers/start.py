@@ -1,11 +1,13 @@
 """``reservation start``: run a component's consumers."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import click
 from psycopg import Connection
 
+from cli.common.durations import DurationType
 from cli.common.errors import debug_option
 from cli.common.extras import require_extras
 from cli.common.options import app_options, database_option
@@ -21,8 +23,8 @@ from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.schema.preconditions import check_preconditions
 
-# How many parts a category has, unless it is said, once several processes share it: enough for some
-# processes more, and few enough to be seen at a glance.
+# The default number of partitions of a category that several processes share: enough for some more
+# processes, and few enough to read at a glance.
 SHARED = 16
 
 
@@ -31,7 +33,7 @@ SHARED = 16
 @click.option(
     "--only",
     type=click.Choice(["commands", "reserved"]),
-    help="Run one of the two consumers: that of the commands, or that of the reserved copies.",
+    help="Run only the consumer of the commands, or only that of the reserved copies.",
 )
 @click.option(
     "--workers",
@@ -43,13 +45,13 @@ SHARED = 16
 @click.option(
     "--partitions",
     type=click.IntRange(1, 1024),
-    help="How many parts each category has for processes to share, where it was never consumed. "
-    "[default: 1; with more workers than one, 16]",
+    help="How many partitions a category gets when it is first consumed. Processes share "
+    "partitions. [default: 1; with several workers, 16]",
 )
 @click.option(
     "--member",
     type=click.IntRange(0),
-    help="Take only this part, from 0, as a member of a group of a fixed size.",
+    help="Read only this partition, from 0, as a member of a group of a fixed size.",
 )
 @click.option("--size", type=click.IntRange(1, 1024), help="The size of that group.")
 @database_option
@@ -58,20 +60,21 @@ SHARED = 16
     type=click.IntRange(1, 10_000),
     default=1000,
     show_default=True,
-    help="How many messages to deal with in one transaction.",
+    help="How many messages to handle in one transaction.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0, 86_400),
-    default=30,
+    type=DurationType(at_most=timedelta(days=1), plain_seconds=True),
+    default="30s",
     show_default=True,
-    metavar="SECONDS",
-    help="How long finishing the batch in hand may take when told to stop.",
+    metavar="DURATION",
+    help="How long a consumer may take to finish its batch when it is stopped, such as 0.5s or 2m. "
+    "A plain number is in seconds.",
 )
 @click.option(
     "--stop-on-error",
     is_flag=True,
-    help="Stop at a message that can not be dealt with, with the position before it.",
+    help="Stop at a message that cannot be handled, with the position before it.",
 )
 @click.option(
     "--log-level",
@@ -84,15 +87,15 @@ SHARED = 16
     "--metrics-port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Answer there: /metrics for Prometheus, and /livez and /readyz for probes. 0 takes any "
-    "port that is free. Needs the extra `metrics`.",
+    help="Serve /metrics for Prometheus, and /livez and /readyz for probes, at this port. 0 takes "
+    "any free port. Needs the extra `metrics`.",
 )
 @click.option(
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
     metavar="HOST",
-    help="The address to answer at; 0.0.0.0 or :: for those who ask from outside, as in a pod.",
+    help="The address to serve at; 0.0.0.0 or :: for requests from outside, as in a pod.",
 )
 @debug_option
 def start(
@@ -105,7 +108,7 @@ def start(
     size: int | None,
     database_url: str,
     batch_size: int,
-    grace: float,
+    grace: timedelta,
     stop_on_error: bool,
     log_level: str,
     metrics_port: int | None,
@@ -117,25 +120,25 @@ def start(
     reserves each by its idempotence key; the other handles the reserved copies. Each runs in a
     process of its own. Logs go to standard error: readable lines on a terminal, JSON elsewhere.
 
-    Processes with the same component and database share its categories, started here with
-    --workers or elsewhere. Each takes its fair share of the parts, and hands over or takes over
-    within seconds when others come or go. One that finds no part free stands by. There are as many
-    parts as when the category was first consumed, until `reservation partitions` changes that.
+    Processes with the same component and database share its categories, whether started with
+    --workers or elsewhere. Each takes a fair share of the partitions, and shares are redistributed
+    within seconds when processes start or end. A process without a partition stands by. The number
+    of partitions is fixed when a category is first consumed; `reservation partitions` changes it.
 
-    Told to stop, a consumer finishes the batch in hand. If that takes longer than the grace, or
-    there is a second signal, the batch is rolled back and read again at the next start.
+    On SIGTERM or SIGINT, a consumer finishes its batch. If that takes longer than --grace, or on a
+    second signal, the batch is rolled back and read again at the next start.
 
-    Where the store has reservations under other names than APP declares, it refuses, because
-    reissues of their commands would take effect again: name the former form with formerly=.
+    The command refuses to start if the store has reservations under other names than APP declares,
+    because reissues of their commands would take effect again. Name the former form with formerly=.
 
-    A database that goes away while they run is waited for, for as long as it takes.
+    If the database becomes unavailable, the consumers wait for it.
 
-    A message that can not be dealt with becomes a dead letter, those of the same entity that come
-    after it are parked behind it, and the others go on: see `reservation dead-letters`. With
-    --stop-on-error it stops its consumer, with the position before it.
+    A message that cannot be handled becomes a dead letter. Later messages of the same entity are
+    parked behind it; all others are handled: see `reservation dead-letters`. With --stop-on-error
+    the consumer stops instead, with the position before the message.
 
-    Exit status: 0 it was told to stop and did; 1 a message can not be dealt with and was to stop
-    it, or a consumer died again and again; 2 it could not run.
+    Exit status: 0 it was stopped by a signal; 1 a message cannot be handled and --stop-on-error is
+    given, or a consumer died repeatedly; 2 it could not run.
 
     \b
     Examples:
@@ -172,7 +175,7 @@ def start(
                 database_url,
                 batch_size,
                 log_level,
-                grace,
+                grace.total_seconds(),
                 share,
                 stop_on_error,
             )
@@ -186,7 +189,7 @@ def start(
 def _share(
     workers: int, partitions: int | None, member: int | None, size: int | None
 ) -> GroupShare:
-    """Return which part of its group each consumer is to have."""
+    """Return which share of its group each consumer takes."""
     if member is None and size is None:
         return GroupShare(partitions, to_begin_with=max(workers, SHARED) if workers > 1 else 1)
     if member is None or size is None or workers > 1 or partitions is not None:
@@ -207,14 +210,14 @@ def _sizes(
         GroupError: a category has several in which an entity's messages would not stay in order.
     """
     positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
-    for one in read_positions(connection, component):
-        if one.category in positions and one.updated_at is not None:
-            positions[one.category].append(one)
+    for stored in read_positions(connection, component):
+        if stored.category in positions and stored.updated_at is not None:
+            positions[stored.category].append(stored)
     sizes = {}
     for category, known in positions.items():
         size = known[0].partitions if known else share.partitions or share.to_begin_with
         check_order(component, category, size)
-        after = min((one.position for one in known), default=0)
+        after = min((stored.position for stored in known), default=0)
         check_waiting(connection, component, category, size, after)
         sizes[category] = size
     return sizes

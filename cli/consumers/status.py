@@ -1,10 +1,10 @@
-"""``reservation status``: where the consumers are, how far behind, and who is at work."""
+"""``reservation status``: the position and the lag of each consumer, and who holds what."""
 
 import json
 import sys
 import time
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cli.common.durations import DurationType
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
@@ -34,26 +35,29 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 @json_option
 @click.option(
     "--watch",
-    type=click.FloatRange(0.1, 86_400),
+    type=DurationType(
+        at_least=timedelta(milliseconds=100), at_most=timedelta(days=1), plain_seconds=True
+    ),
     is_flag=False,
-    flag_value=2.0,
-    metavar="[SECONDS]",
-    help="Look again every so many seconds, 2 if they are left out, until Ctrl-C.",
+    flag_value="2s",
+    metavar="[DURATION]",
+    help="Update the table at this interval until Ctrl-C, such as 500ms or 1m; 2s without a value. "
+    "A plain number is in seconds.",
 )
 @debug_option
 def status(
-    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: float | None
+    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: timedelta | None
 ) -> None:
-    """Show where consumers are, how far behind, and who is at work on what.
+    """Show the position and the lag of consumers, and which process holds what.
 
-    Of every consumer in the store, or of those of the component APP, and for each partition of what
-    it reads: its position and the last one of the category, how many messages are left to deal with
-    and how old the oldest is, which process holds it, when it last committed, and its dead letters.
-    All of it is one snapshot, and needs no more rights than an auditor has.
+    Shows every consumer in the store, or those of the component APP. For each partition it prints
+    the position, the last position of the category, how many messages are unread and how old the
+    oldest is, which process holds the partition, when it last committed, and its dead letters. All
+    of it is one snapshot. An auditor's rights are enough.
 
-    No more than 100,000 messages are counted; 100,000+ means that there may be more. A position
-    that was taken in another log, before the store was cleared, restored or replaced, is named with
-    the command that helps.
+    At most 100,000 messages are counted; 100,000+ means that there may be more. A position of
+    another log, from before the store was cleared, restored or replaced, is reported with the
+    command that repairs it.
 
     \b
     Examples:
@@ -64,10 +68,10 @@ def status(
     if watch is not None and as_json:
         raise click.UsageError("--watch shows a table, and --json prints one object; leave out one")
     if watch is not None and not sys.stdout.isatty():
-        raise click.UsageError("--watch needs a terminal; leave it out, and look again later")
+        raise click.UsageError("--watch needs a terminal; leave it out")
     component = None if app is None else load_component(app, app_dir)
     if watch is not None:
-        _watch(database_url, component, watch, app)
+        _watch(database_url, component, watch.total_seconds(), app)
         return
     seen = _look(database_url, component)
     if as_json:
@@ -85,9 +89,9 @@ def _look(database_url: str, component: Component | None) -> Status:
 def _watch(
     database_url: str, component: Component | None, interval: float, app: str | None
 ) -> None:
-    """Show a table that is renewed, until interrupted; that is its end, and no failure.
+    """Show a table and update it until Ctrl-C, which is not a failure.
 
-    A database that goes away meanwhile is waited for: that is when somebody watches.
+    A database that becomes unavailable is waited for.
     """
     exit_on_sigterm()
     seen = _look(database_url, component)
@@ -117,9 +121,9 @@ def _render(seen: Status, problem: str | None = None, app: str | None = None) ->
 
 
 def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
-    """Return what is wrong with each consumer whose position was taken in another log."""
+    """Return an error for each consumer with a position of another log."""
     reached: dict[tuple[str, str], int] = {}
-    for stored in (one.stored for one in seen.partitions if one.stored.foreign):
+    for stored in (partition.stored for partition in seen.partitions if partition.stored.foreign):
         reads = printable(stored.consumer), printable(stored.category)
         reached[reads] = max(stored.position, reached.get(reads, 0))
     return [ForeignPositionError(*reads, position, app) for reads, position in reached.items()]
@@ -140,18 +144,24 @@ def _table(seen: Status) -> Table:
         ("dead letters", "left"),
     ):
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for one in seen.partitions:
+    for partition in seen.partitions:
         table.add_row(
-            Text(printable(one.stored.consumer)),
-            Text(printable(one.stored.category)),
-            Text(f"{one.stored.partition} of {one.stored.partitions}"),
-            Text(f"{one.stored.position:,}"),
-            Text(f"{one.head:,}"),
-            Text("not of this store", style="bold red") if one.stored.foreign else _lag(one.lag),
-            Text("" if one.lag.seconds is None else _age(one.lag.seconds)),
-            _holder(one.stored.holder),
-            Text("never" if one.stored.updated_at is None else _when(one.stored.updated_at)),
-            _letters(one),
+            Text(printable(partition.stored.consumer)),
+            Text(printable(partition.stored.category)),
+            Text(f"{partition.stored.partition} of {partition.stored.partitions}"),
+            Text(f"{partition.stored.position:,}"),
+            Text(f"{partition.head:,}"),
+            Text("not of this store", style="bold red")
+            if partition.stored.foreign
+            else _lag(partition.lag),
+            Text("" if partition.lag.seconds is None else _age(partition.lag.seconds)),
+            _holder(partition.stored.holder),
+            Text(
+                "never"
+                if partition.stored.updated_at is None
+                else _when(partition.stored.updated_at)
+            ),
+            _letters(partition),
         )
     return table
 
@@ -175,7 +185,7 @@ def _letters(one: PartitionStatus) -> Text:
 
 
 def _age(seconds: float) -> str:
-    """Return a time in its two largest units."""
+    """Return a time span in its two largest units."""
     left = int(seconds)
     parts: list[str] = []
     for unit, size in _UNITS:
@@ -195,24 +205,25 @@ def _as_json(seen: Status) -> dict[str, object]:
         "storeId": str(seen.store_id),
         "partitions": [
             {
-                "consumer": one.stored.consumer,
-                "category": one.stored.category,
-                "partition": one.stored.partition,
-                "partitions": one.stored.partitions,
-                "position": one.stored.position,
-                "messageId": one.stored.message_id and str(one.stored.message_id),
-                "foreign": one.stored.foreign,
-                "epoch": one.stored.epoch,
-                "head": one.head,
-                "lagMessages": one.lag.messages,
-                "lagAtLeast": one.lag.at_least,
-                "lagSeconds": one.lag.seconds,
-                "holder": one.stored.holder and asdict(one.stored.holder),
-                "updatedAt": one.stored.updated_at and one.stored.updated_at.isoformat(),
-                "dead": one.dead,
-                "parked": one.parked,
-                "retry": one.retry,
+                "consumer": partition.stored.consumer,
+                "category": partition.stored.category,
+                "partition": partition.stored.partition,
+                "partitions": partition.stored.partitions,
+                "position": partition.stored.position,
+                "messageId": partition.stored.message_id and str(partition.stored.message_id),
+                "foreign": partition.stored.foreign,
+                "epoch": partition.stored.epoch,
+                "head": partition.head,
+                "lagMessages": partition.lag.messages,
+                "lagAtLeast": partition.lag.at_least,
+                "lagSeconds": partition.lag.seconds,
+                "holder": partition.stored.holder and asdict(partition.stored.holder),
+                "updatedAt": partition.stored.updated_at
+                and partition.stored.updated_at.isoformat(),
+                "dead": partition.dead,
+                "parked": partition.parked,
+                "retry": partition.retry,
             }
-            for one in seen.partitions
+            for partition in seen.partitions
         ],
     }

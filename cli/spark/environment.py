@@ -1,19 +1,25 @@
-"""``reservation spark``: what Spark needs of us where it runs elsewhere."""
+"""``reservation spark``: what Spark needs from this package where it runs elsewhere."""
 
+import json
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from cli.common.errors import Group, debug_option
-from cli.common.extras import require_extras
+from cli.common.lazy import runs
+from cli.common.options import json_option
 from spark_jobs.session.package import build
 
 
 @click.group(cls=Group)
 @debug_option
 def spark() -> None:
-    """Get what is needed to run the jobs elsewhere, or to start them faster here."""
+    """Prepare what the jobs need to run elsewhere, or to start faster here.
+
+    \b
+    Example:
+      reservation spark package --app bank:account --app-dir examples
+    """
 
 
 @spark.command("package")
@@ -24,27 +30,28 @@ def spark() -> None:
     default="reservation.zip",
     show_default=True,
     metavar="FILE",
-    help="Where to write it; a file that is there is replaced.",
+    help="The zip file to write. An existing file is replaced.",
 )
 @click.option(
     "--app",
     metavar="APP",
-    help="A component, such as bank:account, whose modules are to travel too.",
+    help="A component, such as bank:account, whose modules are added.",
 )
 @click.option(
     "--app-dir",
     type=click.Path(file_okay=False),
     default=".",
     show_default="the current folder",
-    help="The folder in which APP's module is looked for first.",
+    help="The folder in which APP's module is looked up first.",
 )
+@json_option
 @debug_option
-def package_command(output: Path, app: str | None, app_dir: str) -> None:
-    """Build the zip file that `spark-submit --py-files` takes.
+def package_command(output: Path, app: str | None, app_dir: str, as_json: bool) -> None:
+    """Build the zip file for `spark-submit --py-files`.
 
-    It holds the Python of this package and, with --app, everything that the component imports from
-    its folder. What is compiled can not travel in it: the workers need psycopg, msgspec, pyarrow
-    and adbc-driver-postgresql of their own.
+    The file holds the Python modules of this package. With --app it also holds every module that
+    the component imports from its folder. Compiled packages cannot be added: install psycopg,
+    msgspec, pyarrow and adbc-driver-postgresql on the workers.
 
     `reservation reconcile --master` and `--remote` send such a file by themselves.
 
@@ -54,25 +61,25 @@ def package_command(output: Path, app: str | None, app_dir: str) -> None:
       reservation spark package -o bank.zip --app bank:account --app-dir examples
     """
     count = build(output, app, app_dir)
-    click.echo(f"{output}: {count} files")
+    if as_json:
+        click.echo(json.dumps({"file": str(output), "files": count}))
+    else:
+        click.echo(f"{output}: {count} files")
 
 
 @spark.command("prepare")
+@json_option
 @debug_option
+@runs("cli.spark.execution.prepare:prepare", "spark")
 def prepare_command() -> None:
-    """Let Spark start in about half the time on this machine.
+    """Halve the time that Spark takes to start on this machine.
 
-    Most of a small job's time goes into loading Java's classes. This runs through the jobs once,
-    without a database, and keeps the classes in a file of some 180 MB in the user's cache. Java
-    goes without it where it does not fit any more; run this again after Spark or Java was updated.
+    Most of a small job's time is spent on loading Java's classes. This command runs the jobs once,
+    without a database, and stores the loaded classes in a file of about 180 MB in the user's cache.
+    Java ignores the file once it no longer fits; run the command again after an update of Spark or
+    Java.
 
     \b
     Examples:
       reservation spark prepare
     """
-    require_extras("spark")
-    from spark_jobs.jobs.prepare import keep
-
-    with Console(stderr=True).status("Starting Spark and keeping its classes…"):
-        kept = keep()
-    click.echo(f"{kept}: {kept.stat().st_size / 1e6:,.0f} MB")

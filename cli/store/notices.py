@@ -1,4 +1,4 @@
-"""``reservation store notices``: whether writers tell waiting consumers of new messages."""
+"""``reservation store notices``: whether writers notify waiting consumers of new messages."""
 
 import json
 
@@ -17,11 +17,11 @@ from reservation.store.schema.install import check_installed
 @json_option
 @debug_option
 def notices(switch: str | None, database_url: str, as_json: bool) -> None:
-    """Let writers give notice of new messages, or let them give none.
+    """Switch the notification of consumers on or off, or show the setting.
 
-    With notices on, a consumer that waits is woken up when a message of its category is committed,
-    whoever writes it, and looks of its own accord only once a second. Off, it looks every 0.1
-    seconds. They are off until they are switched on. Without ON or OFF, says which.
+    With notices on, a commit wakes up the consumers that wait for a message of that category; they
+    poll only once a second. With notices off, they poll every 0.1 seconds. Notices are off by
+    default. Without ON or OFF, the command prints the setting.
 
     Switching needs the owner of the table of messages, waits for its writers, and takes place in
     one transaction. Run it again after an upgrade.

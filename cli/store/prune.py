@@ -1,17 +1,18 @@
-"""``reservation prune``: remove what is not needed any more and would grow for ever."""
+"""``reservation prune``: remove what is no longer needed and would otherwise grow without limit."""
 
 import json
-import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from psycopg import Connection
 
+from cli.common.durations import DurationType
 from cli.common.errors import CommandError, debug_option
 from cli.common.extras import require_extras
+from cli.common.lazy import load
 from cli.common.options import database_option, json_option, optional_app_options
 from consumers.group.stored_positions import read_positions
 from reservation.app_path import load_component
@@ -28,11 +29,12 @@ from reservation.maintenance.pruning import (
 from reservation.postgres.connection import connect
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import check_installed
+from spark_jobs.common.declaration import Declaration
 
 if TYPE_CHECKING:
     from spark_jobs.archive.archive_folder import Archive
 
-# How many messages that differ are named in the one line of the error; with --json all are.
+# How many differing messages the error names in its one line; --json prints all of them.
 _NAMED = 20
 
 _TAKES_EFFECT_AGAIN = (
@@ -41,47 +43,34 @@ _TAKES_EFFECT_AGAIN = (
 )
 
 
-class AgeType(click.ParamType[timedelta]):
-    """How old something is: a whole number of days or hours, as in 90d or 36h."""
-
-    name = "age"
-
-    def convert(
-        self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Return it as a time."""
-        if isinstance(value, timedelta):
-            return value
-        match = re.fullmatch(r"([1-9][0-9]{0,4})([dh])", value)
-        if match is None:
-            self.fail(f"{value!r} is no age; write days or hours, as in 90d or 36h", param, ctx)
-        return timedelta(**{{"d": "days", "h": "hours"}[match[2]]: int(match[1])})
-
-
 @click.command()
 @optional_app_options
 @click.option(
     "--reservations-older-than",
     "reservations",
-    type=AgeType(),
-    metavar="AGE",
-    help="Remove the reservations of APP that are older, as in 90d or 36h. A reissue of their "
-    "commands takes effect again.",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
+    "of their commands takes effect again.",
 )
 @click.option(
     "--archived",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Remove the commands of APP that are in this archive, which `reservation archive` made. "
-    "With --reservations-older-than, only reservations go that are in it too.",
+    help="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
+    "--reservations-older-than, remove only reservations that are in it too.",
 )
-@click.option("--apply", is_flag=True, help="Remove it. Without this, only say what would be.")
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Remove it. Without this option, only print what would be removed.",
+)
 @click.option(
     "--batch-size",
     type=click.IntRange(1, 100_000),
     default=1000,
     show_default=True,
-    help="How many messages to look at in one transaction.",
+    help="How many messages to examine in one transaction.",
 )
 @database_option
 @json_option
@@ -96,26 +85,26 @@ def prune(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Remove what is not needed any more and would grow for ever.
+    """Remove what is no longer needed and would otherwise grow without limit.
 
-    Says what would be removed; with --apply it is removed.
+    Prints what would be removed. With --apply it is removed.
 
-    Of processed messages the days go that are past what their handlers keep, and days to come are
-    made. A day goes only when its messages are dealt with.
+    Processed messages are removed by day, once the day is older than their handlers keep and all
+    its messages are handled. Partitions for the coming days are created.
 
-    Versions of states go for the component APP, module:attribute as in bank:account, once they are
-    older than the window that it declares.
+    Versions of states are removed for the component APP, such as bank:account, once they are older
+    than the window that it declares.
 
-    Reservations go only if it is said how old, and for the component APP. A reservation stream goes
-    as a whole, when its copy was handled and is no dead letter. A reissue of its command takes
-    effect again.
+    Reservations are removed only with --reservations-older-than, for the component APP. A
+    reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
+    reissue of its command takes effect again.
 
-    Archived commands go only if it is said where the archive is, and never the last of a stream.
-    Nothing goes then that is not archived. Each message is compared with the archive; what differs
-    stays and is named, and the exit status is 2.
+    Archived commands are removed only with --archived, except the last of each stream. Messages
+    that are not archived are kept. Each message is compared with the archive: one that differs is
+    kept and named, and the exit status is 2.
 
-    Consumers may run meanwhile. All of it happens in small transactions, and can be stopped and
-    started again at any time. Needs the owner of the store.
+    Consumers may run meanwhile. The work is done in small transactions; the command can be stopped
+    and started again at any time. Needs the owner of the store.
 
     \b
     Examples:
@@ -126,7 +115,7 @@ def prune(
     """
     for name, value in (("reservations-older-than", reservations), ("archived", archived)):
         if app is None and value is not None:
-            raise click.UsageError(f"--{name} needs APP, as in bank:account")
+            raise click.UsageError(f"--{name} needs APP, such as bank:account")
     things: list[Prune] = list(ALWAYS)
     archive = None
     if app is not None:
@@ -159,8 +148,8 @@ def prune(
                 count = _counted(totals[key], step.unit)
                 click.echo(f"{step.kind} of {step.of}: {count}", err=True)
     if as_json:
-        told = _as_json(apply, totals, notes, reservations)
-        click.echo(json.dumps(told if archive is None else {**told, "differing": differing}))
+        summary = _as_json(apply, totals, notes, reservations)
+        click.echo(json.dumps(summary if archive is None else {**summary, "differing": differing}))
     else:
         click.echo("\n".join(_sentences(apply, totals, notes)))
     if differing:
@@ -168,19 +157,17 @@ def prune(
 
 
 def _refuse_foreign(connection: Connection[Any], component: Component, app: str) -> None:
-    """Refuse to prune by positions that were taken in another log."""
-    for one in read_positions(connection, component):
-        if one.foreign:
-            raise ForeignPositionError(one.consumer, one.category, one.position, app)
+    """Refuse to prune by positions of another log."""
+    for stored in read_positions(connection, component):
+        if stored.foreign:
+            raise ForeignPositionError(stored.consumer, stored.category, stored.position, app)
 
 
 def _archive(folder: Path, component: Component) -> "Archive":
-    """Return an archive, whose files are those that were archived."""
-    require_extras("spark")
-    from spark_jobs.archive.archive_folder import there
-    from spark_jobs.common.declaration import Declaration
-
-    return there(folder, component.name, Declaration.of(component).to_json())
+    """Return an archive, once its files are known to be those that were archived."""
+    require_extras("spark")  # for Parquet
+    there = load("spark_jobs.archive.archive_folder:there")
+    return cast("Archive", there(folder, component.name, Declaration.of(component).to_json()))
 
 
 def _sentences(
@@ -190,12 +177,12 @@ def _sentences(
     found = {key: count for key, count in totals.items() if count}
     for (kind, of, unit), count in found.items():
         yield f"{kind} of {of}: {_counted(count, unit)} {done}"
-    for one in notes:
-        yield f"{one.kind} of {one.of}: {one.note}"
+    for note in notes:
+        yield f"{note.kind} of {note.of}: {note.note}"
     if not found:
         yield f"Nothing {'was' if apply else 'is'} to be removed."
     elif not apply:
-        yield "Nothing is changed; do so with --apply."
+        yield "Nothing is changed; remove it with --apply."
 
 
 def _differing(positions: list[int], archived: Path | None) -> str:
@@ -203,8 +190,8 @@ def _differing(positions: list[int], archived: Path | None) -> str:
     more = f" and {len(positions) - _NAMED:,} more" if len(positions) > _NAMED else ""
     return (
         f"Kept {_counted(len(positions), 'messages')} of the store, because the archive in "
-        f"{archived} has something else at the same global position: {named}{more}; find out which "
-        f"of the two was changed"
+        f"{archived} holds other messages at the same global positions: {named}{more}; find out "
+        f"which of the two was changed"
     )
 
 
@@ -223,6 +210,6 @@ def _as_json(
         for (kind, of, unit), count in totals.items()
         if count
     ]
-    kept = [{"kind": one.kind, "of": one.of, "why": one.note} for one in notes]
+    kept = [{"kind": note.kind, "of": note.of, "why": note.note} for note in notes]
     warning = {} if reservations is None else {"warning": _TAKES_EFFECT_AGAIN}
     return {"applied": apply, "pruned": pruned, "kept": kept, **warning}

@@ -1,4 +1,4 @@
-"""``reservation store repair``: set the sequence of global positions right."""
+"""``reservation store repair``: repair the sequence of global positions."""
 
 import json
 
@@ -17,11 +17,11 @@ from reservation.store.schema.preconditions import repair_sequence
 def repair(database_url: str, as_json: bool) -> None:
     """Set the sequence of global positions after the last message of the log.
 
-    Logical replication and a restore of the data alone copy the messages and leave the sequence
-    behind them. New messages then get positions that are in use, and every write fails. Where the
-    sequence is not behind, nothing is changed.
+    Logical replication, and a restore of the data alone, copy the messages but leave the sequence
+    behind. New messages then get positions that are in use, and every write fails. If the sequence
+    is not behind, nothing is changed.
 
-    Needs the owner of the store. Writers wait meanwhile, so it is safe while they run.
+    Needs the owner of the store. Writers wait meanwhile, so the command is safe while they run.
 
     \b
     Examples:

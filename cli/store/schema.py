@@ -1,4 +1,4 @@
-"""``reservation store``: the message store's schemas in a database, and who may do what with it."""
+"""``reservation store``: the message store's schemas in a database, and the rights on them."""
 
 import json
 import sys
@@ -18,7 +18,12 @@ from reservation.store.schema.roles import Grants, Kind, grant
 @click.group(cls=Group)
 @debug_option
 def store() -> None:
-    """Set up the message store, and who may do what with it."""
+    """Set up the message store, and the rights of its users.
+
+    \b
+    Example:
+      reservation store install --database-url postgresql://localhost/bank
+    """
 
 
 store.add_command(notices)
@@ -32,9 +37,9 @@ store.add_command(repair)
 def install_command(database_url: str, as_json: bool) -> None:
     """Put the message store into a database.
 
-    Adds the schemas message_store, which any Message DB client can use, and reservation, where the
-    consumers keep their positions. What is there already is left as it is, and a function that is
-    missing is made again. All of it happens in one transaction.
+    Adds the schema message_store, which any Message DB client can use, and the schema reservation,
+    which holds the consumers' positions. Existing objects are left as they are, and missing
+    functions are created again. All of it happens in one transaction.
 
     \b
     Examples:
@@ -53,8 +58,8 @@ def install_command(database_url: str, as_json: bool) -> None:
 def attach_command(database_url: str, as_json: bool) -> None:
     """Add the schema reservation to a database that Message DB set up.
 
-    Needs Message DB 1.3.0. Nothing in its schema message_store is touched. All of it happens in one
-    transaction, and `reservation store detach` takes it back.
+    Needs Message DB 1.3.0. Nothing in its schema message_store is changed. All of it happens in one
+    transaction; `reservation store detach` undoes it.
 
     \b
     Example:
@@ -67,17 +72,17 @@ def attach_command(database_url: str, as_json: bool) -> None:
 
 @store.command("detach")
 @database_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @debug_option
 def detach_command(database_url: str, yes: bool, as_json: bool) -> None:
     """Remove the schema reservation, and with it the consumers' positions.
 
-    The messages and the schema message_store stay as they are. Consumers that are attached again
-    begin at the start of their categories. Refuses while a consumer is running. All of it happens
-    in one transaction.
+    The messages and the schema message_store stay as they are. After attaching again, consumers
+    begin at the start of their categories. The command refuses while a consumer is running. All of
+    it happens in one transaction.
 
-    Asks first. Where there is no terminal to ask on, --yes is needed.
+    The command asks for confirmation; without a terminal, give --yes.
 
     \b
     Examples:
@@ -102,9 +107,9 @@ def detach_command(database_url: str, yes: bool, as_json: bool) -> None:
     "categories",
     multiple=True,
     metavar="CATEGORY",
-    help="A category that a sender may write to. Give it once for each.",
+    help="A category that a sender may write to, such as account:command. Repeat it for several.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the SQL and leave it at that.")
+@click.option("--dry-run", is_flag=True, help="Print the SQL, and do not run it.")
 @database_option
 @json_option
 @debug_option
@@ -119,13 +124,13 @@ def grants_command(
     """Give ROLE the rights of a sender, a consumer or an auditor.
 
     \b
-    sender    writes to the categories that are named, and reads nothing
-    consumer  what `reservation start` needs
-    auditor   reads everything: `reservation reconcile`, and clients that read
+    sender    writes to the given categories, and reads nothing
+    consumer  has what `reservation start` needs
+    auditor   reads everything: for `reservation reconcile`, and for clients that read
 
-    Afterwards the role has exactly these rights in the schemas message_store and reservation: any
-    other is taken away. A role that does not exist is created, and may not log in. The SQL is
-    printed and run, in one transaction. Run it again after an upgrade.
+    Afterwards the role has exactly these rights in the schemas message_store and reservation; any
+    other is revoked. A role that does not exist is created without LOGIN. The command prints the
+    SQL and runs it in one transaction. Run it again after an upgrade.
 
     \b
     Examples:
@@ -134,9 +139,11 @@ def grants_command(
       reservation store grants auditor spark
     """
     if kind == "sender" and not categories:
-        raise click.UsageError("A sender needs --category, once for each that it may write to")
+        raise click.UsageError(
+            "A sender needs --category, once for each category that it may write to"
+        )
     if kind != "sender" and categories:
-        raise click.UsageError(f"--category is for a sender, and {role} is to be {kind}")
+        raise click.UsageError(f"--category is for a sender; leave it out for the {kind} {role}")
     with connect(database_url, autocommit=True) as connection:
         granted = grant(connection, kind, role, categories, dry_run=dry_run)
     if as_json:
@@ -190,11 +197,11 @@ def _confirm(lost: Detached, database: str) -> None:
     if not sys.stdin.isatty():
         raise CommandError(
             f"Detaching removes the schema reservation from the database {database!r}, with "
-            f"{_positions(lost)}, and there is no terminal to ask on; give --yes if that is meant"
+            f"{_positions(lost)}, and there is no terminal to ask on; give --yes to confirm"
         )
     lines = [f"Detaching removes the schema reservation from the database {database!r}."]
     if lost.positions:
-        lines.append("These consumers lose their positions, and would begin anew:")
+        lines.append("These consumers lose their positions, and would begin from the start:")
         lines += [
             f"  {consumer} in {category}, at {position:,}"
             for consumer, category, position in lost.positions
@@ -202,7 +209,7 @@ def _confirm(lost: Detached, database: str) -> None:
     else:
         lines.append("No consumer has a position in it.")
     if lost.dependents:
-        lines.append("What depends on it is removed too:")
+        lines.append("These objects depend on it and are removed too:")
         lines += [f"  {dependent}" for dependent in lost.dependents]
     lines.append("The messages stay.")
     click.echo("\n".join(lines), err=True)

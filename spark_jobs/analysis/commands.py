@@ -1,7 +1,7 @@
-"""Commands held against their reservations: is every command reserved, and each key once?
+"""Compare commands with their reservations: is every command reserved, and each key once?
 
-Every row of the categories gets one verdict. Rows of one key are put in order, its reservation
-first and then its commands as they came; the content of the first row is what the key stands for.
+Every row of the categories gets one verdict. The rows of a key are sorted: its reservation first,
+then its commands in the order of the log. The content of the first row is what the key stands for.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from spark_jobs.snapshot.progress import Progress
 
 _MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
 
-# Under what name each count of a pair is kept, and the verdict that it counts.
+# The name of each count of a pair, and the verdict that it counts.
 _VERDICTS = {
     "duplicates": "duplicate",
     "missing": "missing",
@@ -54,7 +54,7 @@ class CommandsJob:
 
     @property
     def pairs(self) -> list[str]:
-        """The categories that commands are held against, each once."""
+        """The categories that commands are compared with, each once."""
         component = self.component
         pairs = list(component.reservation_categories)
         if component.reserves_within:
@@ -65,17 +65,17 @@ class CommandsJob:
 
     @property
     def starts_are_first(self) -> bool:
-        """Whether what starts an entity's stream is the first of it.
+        """Whether the event that starts an entity is always the first of its stream.
 
-        Only what leaves pseudo events may let another one start it.
+        With strategies that write pseudo events, one of these may come first.
         """
         return all(once.two_phase for once in self.component.strategies.values())
 
     def rows(self, read: Read) -> DataFrame:
         """Return commands and reservations, grouped by key.
 
-        Events stand for the reservations of commands that initiate: the first of the entity's
-        stream. Pseudo events start none, so what follows them may.
+        The first event of an entity's stream stands for the reservation of a command that
+        initiates. Pseudo events do not count as first.
         """
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
@@ -119,10 +119,10 @@ class CommandsJob:
             .withColumn("group", _group())
         )
 
-    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
-        """Return of each command and reservation what it says and what it is, in numbers."""
+    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
+        """Return the fingerprints of commands and reservations, with what is counted of them."""
         component, numbering = self.component, Numbering.of(self.component)
-        rows = progress.marked(signs, numbering.category)
+        rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
         was_sent = category == numbering.category(component.command_category)
         is_event = category == numbering.category(component.name)
@@ -140,7 +140,7 @@ class CommandsJob:
                 is_here = category == numbering.category(name)
                 pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
         is_wrong = ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False))
-        # What has no key, and what is of a wrong type, stands alone.
+        # A message without a key, or of a wrong type, is a group of its own.
         alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
         return rows.where(
             (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
@@ -150,20 +150,20 @@ class CommandsJob:
             pair.alias("pair"),
             is_command.alias("is_command"),
             is_start.alias("is_start"),
-            # What starts a stream says what the command says that it follows.
+            # An event that starts a stream has the content of the command that it follows.
             "says",
             F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
-            # Whether the consumer has taken it for a conflict.
+            # Whether the consumer has recorded it as a conflict.
             (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
             # Whether it waits for the consumer.
             (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
         )
 
     def groups(self, sketch: DataFrame) -> DataFrame:
-        """Tell which keys are in order.
+        """Return which keys are in order.
 
-        All commands of such a key say the same; it has one reservation, which says it too, or the
-        consumer has still to read them all.
+        All commands of such a key have the same content. It has one reservation with this content
+        too, or the consumer has not read any of its commands yet.
         """
         is_command = F.col("is_command")
         groups = sketch.groupBy("group").agg(
@@ -188,7 +188,7 @@ class CommandsJob:
         follows = F.coalesce(F.col("follows") == F.col("first_command"), F.lit(True))
         is_reserved = is_one & (commands > 0) & (reservations == 1) & follows
         is_pending = is_one & (commands > 0) & (F.col("waiting") == commands) & (reservations == 0)
-        # A stream that no command starts stands for nothing here.
+        # A stream without a command that initiates is not compared.
         is_nothing = (commands == 0) & (reservations == 1) & (F.col("starts") == 1)
         return groups.select(
             "group",
@@ -250,10 +250,10 @@ class CommandsJob:
 
 
 def _group() -> Column:
-    """Return what brings the rows of a key together; what has no key stands alone."""
+    """Return the group of a row: its key, or its own position without a key."""
     alone = F.concat(F.lit("-"), F.col("global_position").cast("string"))
     key = F.when(F.col("is_wrong"), alone).otherwise(F.coalesce("key_stream", alone))
-    # No name of a category has one.
+    # No category name contains a line feed.
     return F.concat(F.col("pair"), F.lit("\n"), key)
 
 
@@ -289,14 +289,14 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     meant = F.first(says).over(whole)
     starts = F.lit(False)
     if initiating is not None:
-        # An event says what the command says that it follows, and nothing if it follows another.
+        # An event has the content of the command of its key that it follows, or none.
         starts = ~is_command & (F.col("pair") == initiating)
         rows = rows.withColumn("followed", F.first("causation").over(whole))
         is_followed = is_command & (F.col("global_position") == F.col("followed"))
         followed = F.max(F.when(is_followed, says)).over(whole)
         meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
         says = F.when(starts, followed).otherwise(says)
-    # In few steps, for Spark analyses each of them by itself.
+    # In few steps, because Spark analyses each of them.
     judged = rows.withColumns(
         {
             "same": says.eqNullSafe(meant),
@@ -315,14 +315,14 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         .when(is_command & (F.col("nth_same") > 1), "duplicate")
         .when(is_command & F.col("is_reserved"), "reserved")
         .when(is_command, unreserved)
-        # A stream without a command that initiates stands for nothing here.
+        # A stream without a command that initiates is not compared.
         .when(starts, F.lit(None))
         .when(~F.col("has_command") & (F.col("nth_reservation") == 1), "orphan")
         .when(F.col("nth_reservation") > 1, "multiple")
     )
     is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
     is_conflict = F.coalesce(F.col("verdict") == "conflict", F.lit(False))
-    # The consumer says for itself why it has not dealt with a letter.
+    # A dead letter says itself why the consumer has not handled it.
     is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
     is_mismatch = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
     is_mismatch &= is_command & F.col("was_read")
@@ -338,7 +338,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
             "command_category": F.lit(command_category),
             "reservation_category": F.col("pair"),
             "message_id": F.col("id"),
-            # Whatever is not reserved waits for the consumer, or for somebody to mend it.
+            # A command without a reservation waits for the consumer, or for a repair.
             "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
         }
     )

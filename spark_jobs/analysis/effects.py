@@ -1,9 +1,9 @@
-"""Reserved commands held against the events that follow them: did each take effect, and once?
+"""Compare reserved commands with the events that follow them: did each take effect, and once?
 
-An event names what it follows, its cause. A cause and all that follow it are judged together. The
-ids of the events that this framework writes are derived from their cause, and the store admits each
-id once; so an effect that was brought about twice shows as events of one type in one stream, that
-follow one cause and have other ids.
+An event names the message that it follows, its cause. A cause and its events are judged together.
+This framework derives the ids of events from their cause, and the store accepts each id once. So an
+effect that happened twice shows as several events of one type in one stream that follow one cause
+and have other ids.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,7 @@ from spark_jobs.snapshot.progress import Progress
 _MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
 _VERDICTS = ("handled", "silent", "pending", "unhandled", "dead")
 
-# What there is in a group, as bits of a number: a cause; one that was read; one that may lack what
-# follows it; what follows it.
+# What a group contains, as bits: a cause; one that was read; one that may lack an event; an event.
 _CAUSE, _READ, _MAY_LACK, _FOLLOWED = 1, 2, 4, 8
 
 _FINDINGS = ("unhandled", "effect-twice", "without-cause")
@@ -70,17 +69,17 @@ class EffectsJob:
 
     @property
     def _reserved(self) -> list[tuple[str, DeclaredKey]]:
-        """The types whose copies are in categories of their own."""
+        """The types whose copies are in separate categories."""
         return [
             (type_, key)
             for type_, key in Declaration.of(self.component).keys.items()
             if not key.within and type_ in self.component.reservations
         ]
 
-    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
         """Return of each row what it is, in numbers."""
         numbering = Numbering.of(self.component)
-        rows = progress.marked(signs, numbering.category)
+        rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
         is_event = category == numbering.category(self.component.name)
         is_copy = F.col("is_copy")
@@ -94,7 +93,7 @@ class EffectsJob:
         number = number_of(category, [numbering.category(name) for name in self.categories])
         silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
         is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)
-        # Whether it is well that no event follows it.
+        # Whether it may lack an event.
         may_lack = ~F.col("is_letter") & (~F.col("was_read") | is_silent)
         of_cause = {_CAUSE: F.lit(True), _READ: F.col("was_read"), _MAY_LACK: may_lack}
         flags = reduce(
@@ -108,15 +107,15 @@ class EffectsJob:
             # Events of one stream and type have the same; pseudo events have none.
             "kind",
             F.when(is_copy, number).alias("category"),
-            # What follows a command that is reserved mostly follows its copy.
+            # The events of a reserved command mostly follow its copy.
             (was_sent & ~is_copy & type_.isin(*reserved)).alias("is_aside"),
         )
 
     def groups(self, sketch: DataFrame) -> DataFrame:
-        """Tell which causes are in order, but for reserved commands that nothing follows.
+        """Return which causes are in order.
 
-        No two of the events that follow such a cause are of one type and stream; a reserved
-        command is followed by one at least, or may lack it.
+        The events that follow such a cause all differ in type or stream. A reserved command is
+        followed by at least one event, unless it may lack one.
         """
         groups = (
             sketch.where(~F.coalesce("is_aside", F.lit(False)))
@@ -126,7 +125,7 @@ class EffectsJob:
                 F.count("kind").alias("events"),
                 F.min("kind").alias("kind"),
                 F.max("kind").alias("last_kind"),
-                # One bit of 64 for each, which two seldom share.
+                # One of 64 bits for each kind; two kinds seldom share one.
                 F.bit_or(F.expr("shiftleft(1L, CAST(kind & 63 AS int))")).alias("kinds"),
                 F.max("category").alias("category"),
             )
@@ -215,8 +214,8 @@ class EffectsJob:
 
 
 def _group(is_event: Column) -> Column:
-    """Return what brings a cause and the events that follow it together."""
-    # No message has the number of one that follows nothing, less than 0.
+    """Return the number of the group of a cause and its events."""
+    # An event without a cause gets a negative number, which no message has.
     followed = F.coalesce("causation", -F.col("global_position"))
     return F.when(is_event, followed).otherwise(F.col("global_position"))
 
@@ -250,7 +249,7 @@ def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
         & (before("type") == F.col("type"))
     )
     is_again = F.coalesce(again, F.lit(False))
-    # In few steps, for Spark analyses each of them by itself.
+    # In few steps, because Spark analyses each of them.
     grouped = rows.withColumn("is_again", is_again).withColumns(
         {
             "has_cause": F.first(is_cause).over(whole),
@@ -302,7 +301,7 @@ def _is_derived(id_: str) -> Column:
     """
     namespace = F.unhex(F.regexp_replace("cause_id", "-", ""))
     event, line = F.concat("stream_name", F.lit(" ")), F.lit("\n")
-    # An id that is no text or number is written as JSON writes it, mostly with small letters.
+    # An id that is neither a text nor a number is written as JSON, mostly in lower case.
     category = F.substring_index("cause_entity", "-", 1)
     small_id = F.lower(
         F.expr("substr(cause_entity, length(substring_index(cause_entity, '-', 1)) + 1)")
@@ -332,6 +331,6 @@ def _is_derived(id_: str) -> Column:
 
     def is_one_of(name: Column) -> Column:
         same = F.exists(ordinals, lambda n: derived(F.concat(name, n.cast("string"))) == F.col(id_))
-        return F.coalesce(same, F.lit(False))  # of what is no UUID nothing is derived
+        return F.coalesce(same, F.lit(False))  # nothing is derived from what is not a UUID
 
     return reduce(Column.__or__, map(is_one_of, (event, *further)))

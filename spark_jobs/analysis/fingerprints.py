@@ -1,7 +1,7 @@
-"""What is looked at of every message first: a few numbers that stand for what it is and says.
+"""Fingerprints: a few numbers that stand for what a message is and says, and that are read first.
 
-The server makes them, so that neither names nor contents travel. Where the component's own code
-makes keys, and of messages that lie in an archive, Spark makes them of the columns of a read.
+The server makes them, so that neither names nor contents are transferred. Spark makes them from the
+columns of a read where the component's own code makes keys, and for messages in an archive.
 """
 
 import secrets
@@ -27,18 +27,17 @@ from spark_jobs.source import columns
 TYPES = {
     "global_position": "bigint",
     "time": "timestamp",
-    # The numbers of names, from 0, in a `Numbering`; a type that is not in it has none, and that of
-    # an event neither.
+    # The numbers of names, from 0, in a `Numbering`; null for other types and for types of events.
     "category": "int",
     "type": "int",
     # Whether it is the first of its stream, and whether it is a copy in the command category.
     "is_first": "boolean",
     "is_copy": "boolean",
-    # Of commands and reservations: the pair and the key, or null for want of one; what they say.
+    # Of commands and reservations: hashes of pair and key, null without a key, and of the content.
     "key": "bigint",
     "says": "bigint",
-    # Of events: what they follow; their stream and type, but for pseudo events. The first ones have
-    # a key too, which is what a command that initiates would have started.
+    # Of events: what they follow; a hash of stream and type, null for pseudo events. First events
+    # have a key too, for the commands that initiate.
     "causation": "bigint",
     "kind": "bigint",
     # The hash of the cardinal id of its stream, where its partition says whether it was read.
@@ -65,7 +64,7 @@ class Numbering:
 
     @classmethod
     def of(cls, component: Component) -> "Numbering":
-        """Return that of a component."""
+        """Return the numbering of a component."""
         return cls(categories_of(component), list(Declaration.of(component).keys))
 
     def category(self, name: str) -> int:
@@ -80,7 +79,7 @@ class FingerprintQuery(columns.CategoryQuery):
     Attributes:
         component: whose it is.
         seed: of the hashes; those of different seeds cannot be compared.
-        progress: how far the consumers are that the signs will be marked with.
+        progress: how far the consumers are that the fingerprints will be marked with.
     """
 
     component: Component = field(kw_only=True)
@@ -90,11 +89,13 @@ class FingerprintQuery(columns.CategoryQuery):
     def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
         """Return what makes each of the columns."""
         component, numbering = self.component, Numbering.of(self.component)
+        made = columns.expressions(
+            ["global_position", "time", "is_copy", "key_category", "key_stream", "causation"],
+            category,
+            self.declaration,
+        )
 
-        def made(name: str) -> sql.Composable:
-            return columns.expression(name, category, self.declaration)
-
-        def sign(name: str, **values: sql.Composable) -> sql.Composable:
+        def part(name: str, **values: sql.Composable) -> sql.Composable:
             return sql.SQL(_FINGERPRINTS[name]).format(
                 category=category, seed=sql.Literal(self.seed), **values
             )
@@ -103,46 +104,46 @@ class FingerprintQuery(columns.CategoryQuery):
         numbers: dict[str, sql.Composable] = {
             name: sql.Literal(n) for n, name in enumerate(numbering.types)
         }
-        by_stream = sign("key_of_stream")
-        signs: dict[str, sql.Composable] = {
-            **{name: made(name) for name in ("global_position", "time")},
+        by_stream = part("key_of_stream")
+        parts: dict[str, sql.Composable] = {
+            **{name: made[name] for name in ("global_position", "time")},
             "category": sql.Literal(numbering.category(self.category)),
-            "type": sign("type", numbers=columns.by_type(numbers)),
-            "is_first": sign("is_first"),
+            "type": part("type", numbers=columns.by_type(numbers)),
+            "is_first": part("is_first"),
             "is_copy": sql.SQL("false"),
             "key": by_stream,
-            "says": sign("says"),
+            "says": part("says"),
             "causation": null,
             "kind": null,
             "cardinal": null,
         }
         if uneven := self.progress.uneven(self.category):
             first, last = map(sql.Literal, uneven)
-            signs["cardinal"] = sign("cardinal", first=first, last=last)
+            parts["cardinal"] = part("cardinal", first=first, last=last)
         if self.category == component.command_category:
-            signs["is_copy"] = made("is_copy")
-            signs["key"] = sign(
+            parts["is_copy"] = made["is_copy"]
+            parts["key"] = part(
                 "key_of_command",
-                **{name: made(name) for name in ("key_category", "key_stream", "is_copy")},
+                **{name: made[name] for name in ("key_category", "key_stream", "is_copy")},
             )
         elif self.category == component.name:
-            signs["key"] = by_stream if component.initiations else null
-            signs["says"] = null
-            signs["type"] = sql.SQL("NULL::integer")
-            signs["causation"] = made("causation")
-            signs["kind"] = sign("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
-        return {name: signs[name] for name in self.columns}
+            parts["key"] = by_stream if component.initiations else null
+            parts["says"] = null
+            parts["type"] = sql.SQL("NULL::integer")
+            parts["causation"] = made["causation"]
+            parts["kind"] = part("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
+        return {name: parts[name] for name in self.columns}
 
 
 def of_messages(
     read: Read, component: Component, progress: Progress, app: str, app_dir: Path | None
 ) -> DataFrame:
-    """Return the signs of messages, as Spark makes them.
+    """Return the fingerprints of messages, as Spark makes them.
 
     Args:
         read: reads the component's categories.
         component: the component.
-        progress: how far the consumers are that the signs will be marked with.
+        progress: how far the consumers are that the fingerprints will be marked with.
         app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
             and its folder; None where its modules were sent to them.
     """
@@ -155,7 +156,7 @@ def of_messages(
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )
     category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
-    # Another one each time, so that nobody can choose names or contents that collide.
+    # A new one each time, so that a sender cannot choose names or contents that collide.
     seed = F.lit(secrets.randbits(63))
     was_sent, is_event = category == component.command_category, category == component.name
     is_copy = was_sent & F.col("is_copy")

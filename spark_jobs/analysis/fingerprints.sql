@@ -1,6 +1,6 @@
--- The columns of the signs, each as it is taken from a row `m` of the log. Hashes are equal where what
--- they stand for is; where they are not, it may still be, and then more is looked at. The seed is random
--- in each run, so that no sender can know which texts have the same hash.
+-- The columns of the fingerprints, each computed from a row `m` of the log. Equal values have equal
+-- hashes. Values that are equal in meaning may have different hashes; their messages are then judged row
+-- by row. The seed is random in each run, so that no sender can know which texts have the same hash.
 
 -- name: type
 CASE m.type {numbers} END
@@ -22,7 +22,7 @@ hashtextextended(m.type || ' ' || coalesce(m.kept_text, ''), {seed})
 CASE WHEN m.type <> {pseudo_event} THEN hashtextextended(m.stream_name || ' ' || m.type, {seed}) END
 
 -- name: cardinal
--- By which the stream is in a partition; where all partitions have read the message, or none, nobody asks.
+-- Decides the partition of the stream; needed only if some partitions have read the message and others not.
 CASE WHEN m.global_position BETWEEN {first} AND {last} AND strpos(m.stream_name, '-') > 0
      THEN ('x' || left(md5(split_part(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+', 1)), 16)
           )::bit(64)::bigint END

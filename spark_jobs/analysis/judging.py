@@ -1,8 +1,8 @@
-"""What jobs that give every message a verdict have in common.
+"""The common part of the jobs that give every message a verdict.
 
-Such a job brings messages together in groups, judges each group by itself, and counts verdicts, so
-that what it found of one part of the groups and of another can be added up. That is what lets a run
-look only at the groups that something has changed in (`spark_jobs.reconciliation.incremental`).
+A job divides messages into groups, judges each group separately, and counts verdicts. The counts of
+different groups can be added up, so a run need only judge the groups that have changed
+(`spark_jobs.reconciliation.incremental`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,14 +27,13 @@ class Read(Protocol):
         Args:
             categories: their names.
             columns: of `spark_jobs.source.columns`.
-            firsts_of: those of the categories of which no more is wanted than the first message of
-                each stream.
+            firsts_of: the categories of which only the first message of each stream is read.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Reads columns of categories from messages that are there.
+    """Reads columns of categories from a DataFrame of messages.
 
     Attributes:
         messages: the messages.
@@ -54,14 +53,14 @@ class Rows:
 
 
 def number_of(name: Column, names: Sequence[str | int]) -> Column:
-    """Return where a name is in a list, from 0; null if it is not in it."""
+    """Return the index of a name in a list; null if the list does not contain it."""
     number = F.lit(None).cast("int")
-    for n, one in enumerate(names):
-        number = F.when(name == one, n).otherwise(number)
+    for n, known in enumerate(names):
+        number = F.when(name == known, n).otherwise(number)
     return number
 
 
-# The columns of findings, in the order in which they are put out.
+# The columns of findings, in the order of the output.
 FINDING = (
     "finding",
     "command_category",
@@ -75,7 +74,7 @@ FINDING = (
     "time",
 )
 
-# The same of a judged row, of which there may be several.
+# The same of a judged row, which may have several findings.
 FOUND = ("findings", *FINDING[1:])
 
 Counts = dict[str, int]
@@ -87,17 +86,17 @@ class Job(Protocol):
     name: str
 
     def rows(self, read: Read) -> DataFrame:
-        """Return the messages to judge, with the ``group`` that each belongs to."""
+        """Return the messages to judge, each with its ``group``."""
 
     def judge(self, rows: DataFrame) -> DataFrame:
-        """Return the rows, and what is found of each.
+        """Return the rows with what is found of each.
 
-        Added are the columns of `FOUND` that they have not, of which ``findings`` is empty for what
-        needs no attention; ``is_open``, whether it may be judged otherwise once a consumer has gone
-        on; and whatever is counted.
+        Adds the missing columns of `FOUND`, where ``findings`` is empty for a row that needs no
+        attention; ``is_open``, whether the verdict may change once a consumer has read more; and
+        the columns that are counted.
 
         Args:
-            rows: what `rows` gave, marked with how far the consumers are.
+            rows: what `rows` returned, marked with how far the consumers are.
         """
 
     def counts(self) -> Mapping[str, Column]:
@@ -110,7 +109,7 @@ class Judged:
 
     Attributes:
         counts: the sums, by their names.
-        findings: the rows that need attention, in Spark's memory until they are let go.
+        findings: the rows that need attention, cached until they are unpersisted.
     """
 
     counts: Counts
@@ -122,7 +121,7 @@ def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
 
     Args:
         job: the job.
-        rows: what its `rows` gave.
+        rows: what its `rows` returned.
         progress: how far the consumers are.
     """
     rows, counted = judged(job, progress.marked(rows))
@@ -134,12 +133,12 @@ def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
 def judged(
     job: Job, rows: DataFrame, is_past: Column | None = None
 ) -> tuple[DataFrame, Callable[[], Counts]]:
-    """Judge rows; return them, and a function that gives the counts once they were looked at.
+    """Judge rows; return them, and a function that returns the counts once they were computed.
 
     Args:
         job: the job.
-        rows: what its `rows` gave, marked with how far the consumers are.
-        is_past: whether a row is taken off the counts.
+        rows: what its `rows` returned, marked with how far the consumers are.
+        is_past: whether a row is subtracted from the counts; None to add all.
     """
     observed, counts = Observation(), job.counts()
 
@@ -153,7 +152,7 @@ def judged(
 
 
 def findings_of(judged: DataFrame) -> DataFrame:
-    """Return what needs attention, of rows that were judged."""
+    """Return the findings of judged rows, a row each."""
     return judged.withColumn("finding", F.explode("findings")).select(*FINDING)
 
 
@@ -162,6 +161,6 @@ def found(*findings: Column) -> Column:
     return F.array_compact(F.array(*findings))
 
 
-def together(findings: Sequence[DataFrame]) -> DataFrame:
-    """Return what several jobs found as one."""
+def combined(findings: Sequence[DataFrame]) -> DataFrame:
+    """Return the findings of several jobs in one DataFrame."""
     return reduce(DataFrame.unionByName, findings)

@@ -1,7 +1,7 @@
 """Keys that the component's own code makes, computed by Spark's workers.
 
-A key that fields name is taken in the server's query (`spark_jobs.source.columns`); one that is a
-function of the command takes the command itself, decoded as the consumers decode it.
+The server's query computes keys that consist of fields (`spark_jobs.source.columns`). A key that is
+a function of the command needs the command itself, decoded as the consumers decode it.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ def _component(app: str, app_dir: Path | None) -> Component:
 def with_function_keys(
     commands: DataFrame, declaration: Declaration, app: str, app_dir: Path | None
 ) -> DataFrame:
-    """Fill in the keys that are functions, and leave out the data that they were made of.
+    """Fill in the keys that are functions, and drop the data that they were computed from.
 
     Args:
         commands: with the columns ``type``, ``stream_name``, ``key_stream`` and, where there are
             keys that are functions, ``function_data``.
         declaration: how keys are made.
-        app, app_dir: the app path by which a worker finds the component, and its folder; None where
+        app, app_dir: the app path by which a worker finds the component, and its folder; None if
             its modules were sent to the workers.
     """
     if not declaration.by_function:
@@ -66,9 +66,9 @@ def _function_keys(
 
 
 def function_key(component: Component, type_: str, stream: str, data: str) -> str | None:
-    """Return the stream that a command's key names; None where it has no usable key.
+    """Return the stream that a command's key names; None without a usable key.
 
-    Of a reservation that is the stream that it is in, or would be in if it were made today.
+    For a reservation it is the stream that it is in, or would be in if it were made now.
 
     Args:
         component: whose commands they are.
@@ -85,14 +85,14 @@ def function_key(component: Component, type_: str, stream: str, data: str) -> st
                 return stream
             return reservation.stream_name(command, stream)
         return component.entity_stream(command)
-    except Exception:  # noqa: BLE001  the key function is the user's, and its failure is a finding
+    except Exception:  # noqa: BLE001  an error of the user's key function is a finding
         return None
 
 
 def reserved_key(declaration: Declaration) -> Column:
-    """Return the stream that a reservation is in, or would be in if it were made today.
+    """Return the stream that a reservation is in, or would be in if it were made now.
 
-    To be taken of rows that have their keys already.
+    The rows must have their keys already.
     """
     is_renamed = F.col("type").isin(declaration.renamed)
     return F.coalesce(F.when(is_renamed, F.col("key_stream")), F.col("stream_name"))

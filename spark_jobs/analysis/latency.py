@@ -10,7 +10,7 @@ from spark_jobs.common.timestamps import from_hours, hours_since_epoch
 
 STAGES = ("reserved", "handled", "whole")
 
-# How many hours are told one by one, the newest: more than a year in which every hour has commands.
+# How many hours are reported, the newest: more than a year with commands in every hour.
 HOURS = 10_000
 
 # The k of the sketches: exact up to so many commands of a group, and see `latencies` beyond.
@@ -21,14 +21,14 @@ _SECOND = 1_000_000
 
 
 def durations(commands: DataFrame, reservations: DataFrame, events: DataFrame) -> DataFrame:
-    """Tell when each command was sent, reserved and handled.
+    """Return when each command was sent, reserved and handled.
 
-    A copy follows its command, and an event follows the copy, or the command where it was handled
-    directly or started its entity's stream. A pseudo event is an event here, since it says that its
-    message was handled. Of several copies or events of one cause the first in the store counts.
+    A copy follows its command. An event follows the copy, or the command if that was handled
+    directly or started its entity's stream. A pseudo event counts as an event here, since it says
+    that its message was handled. Of several copies or events of one cause the first in the store
+    counts.
 
-    Only numbers are grouped, which needs no sorting; what a command is called is not among them and
-    comes last.
+    Only numbers are grouped, which needs no sorting; the names of types are joined at the end.
 
     Args:
         commands: without the copies, with ``global_position``, ``type`` and ``time``.
@@ -65,7 +65,7 @@ def durations(commands: DataFrame, reservations: DataFrame, events: DataFrame) -
             F.min_by("handled", "event").alias("handled"),
         )
     )
-    # What is no copy is caused by a command itself, or by something that is of no concern here.
+    # Other causes are commands themselves, or messages that do not matter here.
     by_command = (
         by_cause.withColumn("copy", F.when(F.col("command").isNotNull(), F.col("cause")))
         .withColumn("command", F.coalesce("command", "cause"))
@@ -86,27 +86,26 @@ def durations(commands: DataFrame, reservations: DataFrame, events: DataFrame) -
 def latencies(durations: DataFrame) -> list[Latency]:
     """Sum up how long commands took: all of them, by type, by hour, and by type and hour.
 
-    The store notes when a message's transaction started, and a consumer's may have started before
-    that of the command that it then reads. Such a duration is less than nothing by as long as the
-    transactions overlapped; it counts as 0.
+    A message's time is when its transaction started. A consumer's transaction may have started
+    before that of the command that it reads; such a negative duration counts as 0.
 
-    Percentiles are durations that occurred, by the nearest rank, and come of KLL sketches (Karnin,
-    Lang and Liberty, *Optimal Quantile Approximation in Streams*, 2016), which are made of each
-    hour's commands of a type and then merged, so that the rows are read once. They are exact for up
+    Percentiles are durations that occurred, by the nearest rank. They come from KLL sketches
+    (Karnin, Lang and Liberty, *Optimal Quantile Approximation in Streams*, 2016) of each hour's
+    commands of a type, which are then merged, so that the rows are read once. They are exact for up
     to `ACCURACY` commands. Beyond that they are estimates: with a probability of 99 % the rank is
-    wrong by no more than 0.13 % of the commands, so what is called p99 lies between p98.87 and
-    p99.13. ``count`` and ``max`` are always exact.
+    off by at most 0.13 % of the commands, so the reported p99 lies between p98.87 and p99.13.
+    ``count`` and ``max`` are always exact.
 
     Args:
         durations: as `durations` gives them.
 
     Returns:
-        By stage; in it all commands first, then by type, by hour, and by type and hour. Groups of
-        which no command came that far are left out, and so are all hours but the newest `HOURS`.
+        By stage: first all commands, then by type, by hour, and by type and hour. Groups in which
+        no command reached the stage are left out, and so are all hours but the newest `HOURS`.
     """
     rows = _newest(_merged(_by_type_and_hour(durations))).collect()
-    told = [one for row in rows for one in _of_row(row)]
-    return sorted(told, key=_order)
+    latencies = [measured for row in rows for measured in _of_row(row)]
+    return sorted(latencies, key=_order)
 
 
 def volumes(commands: DataFrame, latency: Sequence[Latency]) -> list[Volume]:
@@ -114,12 +113,16 @@ def volumes(commands: DataFrame, latency: Sequence[Latency]) -> list[Volume]:
 
     Args:
         commands: without the copies, with ``time`` and ``key_stream``.
-        latency: of the same commands, as `latencies` gives it, which tells how many were handled.
+        latency: what `latencies` returns for the same commands; it counts the handled ones.
 
     Returns:
         The newest `HOURS` hours in which something was sent, the earliest first.
     """
-    handled = {one.hour: one.count for one in latency if one.stage == "whole" and one.type is None}
+    handled = {
+        measured.hour: measured.count
+        for measured in latency
+        if measured.stage == "whole" and measured.type is None
+    }
     rows = _by_hour(commands).orderBy(F.col("hour").desc()).limit(HOURS).collect()
     return [
         Volume(
@@ -183,10 +186,10 @@ def _merged(groups: DataFrame) -> DataFrame:
     )
     ranks = F.array(*[F.lit(rank) for rank in _PERCENTILES])
     for stage in STAGES:
-        # A sketch of nothing has no quantiles, and says so with an error.
+        # A quantile of an empty sketch is an error.
         quantiles = F.kll_sketch_get_quantile_bigint(f"{stage}_sketch", ranks)
-        told = F.when(F.col(f"{stage}_count") > 0, quantiles)
-        merged = merged.withColumn(f"{stage}_percentiles", told).drop(f"{stage}_sketch")
+        percentiles = F.when(F.col(f"{stage}_count") > 0, quantiles)
+        merged = merged.withColumn(f"{stage}_percentiles", percentiles).drop(f"{stage}_sketch")
     return merged
 
 
@@ -199,7 +202,7 @@ def _newest(groups: DataFrame) -> DataFrame:
 
 
 def _of_row(row: Row) -> Iterator[Latency]:
-    """Give what a group's row tells of each stage."""
+    """Yield the latency of each stage of a group's row."""
     for stage in STAGES:
         if row[f"{stage}_count"]:
             p50, p95, p99 = (value / _SECOND for value in row[f"{stage}_percentiles"])
@@ -215,22 +218,22 @@ def _of_row(row: Row) -> Iterator[Latency]:
             )
 
 
-def _order(one: Latency) -> tuple[int, bool, bool, float, str]:
+def _order(latency: Latency) -> tuple[int, bool, bool, float, str]:
     """Order by stage; in it all, by type, by hour, by both."""
     return (
-        STAGES.index(one.stage),
-        one.hour is not None,
-        one.type is not None,
-        one.hour.timestamp() if one.hour else 0.0,
-        one.type or "",
+        STAGES.index(latency.stage),
+        latency.hour is not None,
+        latency.type is not None,
+        latency.hour.timestamp() if latency.hour else 0.0,
+        latency.type or "",
     )
 
 
 def _by_hour(commands: DataFrame) -> DataFrame:
     """Count the commands and duplicates of each hour.
 
-    One pass groups the commands by hour and, beside that, by key, for the hour in which each key
-    was first sent. What an hour has with a key, and is not the first of it, is a duplicate.
+    One pass groups the commands by hour, and also by key for the hour in which each key was first
+    sent. An hour's commands with a key that are not the first of their key are duplicates.
     """
     grouped = (
         commands.select("key_stream", hours_since_epoch("time").alias("hour"))

@@ -1,11 +1,11 @@
-"""Telling the groups that are in order from those that have to be looked at row by row.
+"""Separate the groups that are in order from those that must be judged row by row.
 
-Nearly all groups of messages are in order, and that shows in a few bytes of each message: numbers
-that can be summed up without sorting anything. Only of the others are whole rows read, and judged
-one by one. That is to filter and then refine, as databases do with signatures of what they search.
+Nearly all groups of messages are in order, and a few bytes of each message show it: numbers that
+can be summed up without sorting. Whole rows are read and judged only for the other groups. This is
+filter and refine, as databases do with signatures of what they search.
 
-Groups are told apart by a hash here. Two that share one look like one in which something is wrong,
-so they are looked at row by row, where no hash is trusted.
+Groups are identified by a hash. Two groups with the same hash look like one group that is not in
+order, so they are judged row by row, and no hash is relied on.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ At = Callable[[DataFrame], Read]
 
 
 class PrefilterJob(judging.Job, Protocol):
-    """A job that can tell from little what is in order."""
+    """A job that can recognize from fingerprints what is in order."""
 
-    def sketch(self, signs: DataFrame, progress: Progress) -> DataFrame:
+    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
         """Return what the sums are made of, with each message's ``group`` and position."""
 
     def groups(self, sketch: DataFrame) -> DataFrame:
@@ -40,28 +40,28 @@ class PrefilterJob(judging.Job, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PrefilterInput:
-    """What there is to sift.
+    """The messages to prefilter.
 
     Attributes:
-        signs: of all messages (`spark_jobs.analysis.fingerprints`).
+        fingerprints: those of all messages (`spark_jobs.analysis.fingerprints`).
         at: gives what reads some of the messages.
     """
 
-    signs: DataFrame
+    fingerprints: DataFrame
     at: At
 
 
-def run(job: PrefilterJob, sifted: PrefilterInput, progress: Progress) -> Judged:
-    """Judge all messages of a job, most of them by their signs.
+def run(job: PrefilterJob, messages: PrefilterInput, progress: Progress) -> Judged:
+    """Judge all messages of a job, most of them by their fingerprints.
 
     Args:
         job: the job.
-        sifted: the messages.
+        messages: the messages.
         progress: how far the consumers are.
     """
     observed, counts = Observation(), job.counts_in_order()
     doubtful = (
-        job.groups(job.sketch(sifted.signs, progress))
+        job.groups(job.sketch(messages.fingerprints, progress))
         .observe(
             observed,
             *(F.sum(F.when(F.col("in_order"), one)).alias(name) for name, one in counts.items()),
@@ -73,9 +73,9 @@ def run(job: PrefilterJob, sifted: PrefilterInput, progress: Progress) -> Judged
     with unpersisted([doubtful]):
         doubtful.count()
         # To which group a message belongs does not depend on how far anybody is.
-        of_groups = job.sketch(sifted.signs, Progress()).select("group", "global_position")
+        of_groups = job.sketch(messages.fingerprints, Progress()).select("group", "global_position")
         positions = of_groups.join(doubtful, "group", "left_semi")
-        judged = judging.run(job, job.rows(sifted.at(positions)), progress)
+        judged = judging.run(job, job.rows(messages.at(positions)), progress)
     in_order = {name: int(observed.get[name] or 0) for name in counts}
     return Judged(
         {name: count + in_order.get(name, 0) for name, count in judged.counts.items()},

@@ -1,7 +1,7 @@
 """Who sends again, how often and how late.
 
-The sends of a key are put in order of their time, and each is held against the one before it. All
-else is counted from there, so the commands are read once and sorted once.
+The sends of a key are sorted by time, and each is compared with the one before it. Everything else
+is counted from there, so the commands are read once and sorted once.
 """
 
 from datetime import timedelta
@@ -16,32 +16,32 @@ from spark_jobs.common.timestamps import from_micros
 # A send belongs to the burst of the one before it if it came at most so long after that.
 BURST = timedelta(seconds=10)
 
-# How many bursts are told, and how many senders: a sender's name comes out of the metadata that it
-# writes, so there may be as many of them as commands.
+# How many bursts and senders are reported. Senders choose their names in the metadata that they
+# write, so there may be as many senders as commands.
 BURSTS = 20
 SENDERS = 1_000
 
 
 def reissues(commands: DataFrame) -> Reissues:
-    """Tell who sends again, how often, how late, and how quickly.
+    """Return who sends again, how often, how late, and how quickly.
 
-    What concerns a key is counted for one sender only, so that the sums over all senders are those
-    of the store: a key for the sender and type of its first send, a key that was reissued for those
-    of its second, and a gap or a burst for those of the send that ends it. Sends of one time are in
+    Each key is counted for one sender only, so that the sums over all senders are those of the
+    store: a key for the sender and type of its first send, a reissued key for those of its second
+    send, and a gap or a burst for those of the send that ends it. Sends with the same time are in
     the order of their global positions.
 
     Args:
         commands: without the copies, with ``global_position``, ``type``, ``time``, ``sender`` and
-            ``key_stream``. Those without a key are counted and no more.
+            ``key_stream``. Commands without a key are only counted.
 
     Returns:
         The `BURSTS` largest bursts, the earlier first where they are equal, and the `SENDERS`
         senders and types with the most duplicates, then commands. The longest gap and span are
         those of all.
     """
-    found = _of_all(_by_sender(_held_against_previous(commands))).collect()[0]
+    found = _of_all(_by_sender(_compared_with_previous(commands))).collect()[0]
     bursts = sorted(
-        (_burst(one) for some in found["bursts"] or () for one in some),
+        (_burst(burst) for some in found["bursts"] or () for burst in some),
         key=lambda burst: (-burst.sends, burst.first, burst.key_stream),
     )
     longest, widest = found["longest"], found["widest"]
@@ -55,11 +55,11 @@ def reissues(commands: DataFrame) -> Reissues:
     )
 
 
-def _held_against_previous(commands: DataFrame) -> DataFrame:
+def _compared_with_previous(commands: DataFrame) -> DataFrame:
     """Give each send its number, the times since the one before and the first, and its burst.
 
-    A window's rows are spilled to disk where they are many, so one key may be sent any number of
-    times. Commands without a key are each by themselves, and spread evenly for that.
+    Spark spills a window's rows to disk if they are many, so one key may be sent any number of
+    times. Each command without a key is a group of its own, so that these are spread evenly.
     """
     in_order = Window.partitionBy("key_stream", "alone").orderBy("time", "global_position")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -108,12 +108,12 @@ def _by_sender(sends: DataFrame) -> DataFrame:
 
 
 def _of_all(senders: DataFrame) -> DataFrame:
-    """Put what is told into one row.
+    """Aggregate everything into one row.
 
     The largest bursts of all are among those of the senders whose own largest is the largest.
     """
-    told = ["duplicates", "commands", "sender", "type", "keys", "reissued", "longest"]
-    sender = F.struct(*told, "largest_burst")
+    fields = ["duplicates", "commands", "sender", "type", "keys", "reissued", "longest"]
+    sender = F.struct(*fields, "largest_burst")
     return senders.agg(
         F.max_by(sender, sender, SENDERS).alias("senders"),
         F.max("longest").alias("longest"),
@@ -131,9 +131,9 @@ def _gap(microseconds: int) -> timedelta:
 
 
 def _sender(row: Row) -> Sender:
-    told: dict[str, Any] = row.asDict()
-    longest = told.pop("longest")
-    return Sender(**told, longest_gap=None if longest is None else _gap(longest["gap"]))
+    values: dict[str, Any] = row.asDict()
+    longest = values.pop("longest")
+    return Sender(**values, longest_gap=None if longest is None else _gap(longest["gap"]))
 
 
 def _burst(row: Row) -> Burst:

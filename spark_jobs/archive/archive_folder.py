@@ -1,13 +1,12 @@
-"""The folder in which an archive is: what each run has put there, and whether it still is.
+"""The folder of an archive: what each run has archived, and whether it is still intact.
 
     run=000001/_manifest.json
     run=000001/category=account%3Acommand/day=2026-01-01/part-….zstd.parquet
 
-A run writes beside these, in a folder that no reader looks into and that the file ``_LOCK`` names,
-so that the next run may remove it. Its manifest is written last, and then the whole takes its name
-at once, so a run that dies on the way leaves the archive as it was. The manifest tells how much
-there is and what it adds up to, and the size and the digest of every file, by which damage is found
-later without the store.
+A run writes to a folder that readers ignore. The file ``_LOCK`` names it, so that the next run can
+remove it. The manifest is written last, then the folder is renamed, so a run that fails leaves the
+archive as it was. The manifest holds the counts and checksums of the messages, and the size and the
+digest of every file, by which later damage is found without the store.
 """
 
 import os
@@ -18,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
@@ -31,9 +29,7 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import ArchiveError, SparkJobError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty
 from spark_jobs.common.files import File, FileFault
-
-if TYPE_CHECKING:
-    from spark_jobs.snapshot.snapshot import Snapshot
+from spark_jobs.snapshot.snapshot import Snapshot
 
 _VERSION = 2
 # In the first form, ``content`` is a hash of another kind (`spark_jobs.archive.content`), and the
@@ -42,18 +38,19 @@ _FORMER = 1
 _MANIFEST = "_manifest.json"
 _LOCK = "_LOCK"
 
-# About as many messages as a small log has (`spark_jobs.session.size`).
+# About the number of messages of a small log (`spark_jobs.session.size`).
 _FEW = 200_000
 
 
 class Archive:
-    """What runs have put into a folder."""
+    """The messages that runs have archived in a folder."""
 
     def __init__(self, folder: Path, component: str, declaration: str) -> None:
-        """Look at what there is.
+        """Read the manifests.
 
         Raises:
-            ArchiveError: it is another component's, of another declaration, or can not be read.
+            ArchiveError: the archive belongs to another component or declaration, or cannot be
+                read.
         """
         self.folder = folder
         self._component = component
@@ -76,7 +73,7 @@ class Archive:
             manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=ArchiveManifest)
         except (OSError, msgspec.MsgspecError) as error:
             raise ArchiveError(
-                f"The archive in {self.folder} can not be read ({error}); put {path.name} back "
+                f"The archive in {self.folder} cannot be read ({error}); put {path.name} back "
                 f"from a copy"
             ) from error
         if manifest.version not in (_VERSION, _FORMER):
@@ -101,8 +98,8 @@ class Archive:
             )
         if not self._is_same(manifest):
             raise ArchiveError(
-                f"The archive in {self.folder} was made when the component declared its keys "
-                f"otherwise; use it with the code of then, and begin another folder with this one"
+                f"The archive in {self.folder} was made when the component declared other "
+                f"keys; use it with the code of that time, and name a new folder for this one"
             )
         return manifest
 
@@ -114,54 +111,54 @@ class Archive:
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message here, or 0 and None."""
-        for one in reversed(self.runs):
-            if category in one.categories:
-                part = one.categories[category]
+        for run in reversed(self.runs):
+            if category in run.categories:
+                part = run.categories[category]
                 return part.last, part.last_id
         return 0, None
 
     @property
     def after(self) -> dict[str, int]:
-        """Up to where each category is here."""
-        categories = {category for one in self.runs for category in one.categories}
+        """The global position up to which each category is archived."""
+        categories = {category for run in self.runs for category in run.categories}
         return {category: self.head(category)[0] for category in categories}
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many messages there are of each category."""
+        """How many messages of each category are archived."""
         return {
             category: sum(
-                one.categories[category].kept.count
-                for one in self.runs
-                if category in one.categories
+                run.categories[category].kept.count
+                for run in self.runs
+                if category in run.categories
             )
             for category in self.after
         }
 
     @property
     def is_small(self) -> bool:
-        """Whether there is so little that it takes longer to divide work than to do it."""
+        """Whether dividing the work would take longer than doing it."""
         return sum(self.counts.values()) < _FEW
 
     @property
     def former(self) -> list[int]:
-        """The numbers of the runs whose digests of contents have to be made anew."""
-        return [one.run for one in self.runs if one.version == _FORMER]
+        """The numbers of the runs whose digests of contents are computed again on reading."""
+        return [run.run for run in self.runs if run.version == _FORMER]
 
     @property
     def folders(self) -> list[str]:
-        """Where the files of each run are."""
-        return [str(self.folder / _name(one.run)) for one in self.runs]
+        """The folders of the runs."""
+        return [str(self.folder / _name(run.run)) for run in self.runs]
 
-    def check(self, snapshot: "Snapshot", category: str) -> None:
-        """Make sure that the store is the one that the archive is of.
+    def check(self, snapshot: Snapshot, category: str) -> None:
+        """Make sure that the archive belongs to the store.
 
         Args:
-            snapshot: of the store.
-            category: one whose last message here stays in the store, whatever else is removed.
+            snapshot: a snapshot of the store.
+            category: a category whose last archived message is never removed from the store.
 
         Raises:
-            ArchiveError: it is another one.
+            ArchiveError: the archive belongs to another store.
         """
         self.require_store(snapshot.store)
         position, message_id = self.head(category)
@@ -172,34 +169,34 @@ class Archive:
             )
 
     def require_store(self, store: str | None) -> None:
-        """Make sure that the archive is not of a store that has another id.
+        """Make sure that the archive does not belong to a store with another id.
 
         Args:
             store: the id of the store; None if it has none.
 
         Raises:
-            ArchiveError: it is.
+            ArchiveError: it does.
         """
-        for one in self.runs:
-            if store is not None and one.store not in (None, store):
+        for run in self.runs:
+            if store is not None and run.store not in (None, store):
                 raise ArchiveError(
-                    f"The archive in {self.folder} is of the store {one.store}, and this store is "
+                    f"The archive in {self.folder} is of the store {run.store}, and this store is "
                     f"{store}; name another database, or another folder"
                 )
 
     def faults(self) -> list[FileFault]:
-        """Return in what the files differ from those that were archived, by their digests."""
+        """Return the differences to the archived files, by their digests."""
         runs = {path.parent.name for path in self.folder.glob(f"run=*/{_MANIFEST}")}
         beside = [
             FileFault(path, "is not listed in a manifest", is_foreign=True)
             for path in data_files.data_files(self.folder)
-            # What a run puts there meanwhile has a manifest too.
+            # The files of a run that is added meanwhile have a manifest too.
             if path.partition("/")[0] not in runs
         ]
         return beside + [
-            FileFault(f"{_name(one.run)}/{fault.path}", fault.what, fault.is_foreign)
-            for one in self.runs
-            for fault in data_files.faults(self.folder / _name(one.run), one.files)
+            FileFault(f"{_name(run.run)}/{fault.path}", fault.what, fault.is_foreign)
+            for run in self.runs
+            for fault in data_files.faults(self.folder / _name(run.run), run.files)
         ]
 
     def require_whole(self) -> None:
@@ -224,16 +221,16 @@ class Archive:
         Raises:
             ArchiveError: a file cannot be read.
         """
-        for one in self.runs:
-            for path in sorted(one.files):
+        for run in self.runs:
+            for path in sorted(run.files):
                 if unquote(path.partition("/")[0]) == f"category={category}":
-                    yield from portions(self.folder / _name(one.run) / path, number)
+                    yield from portions(self.folder / _name(run.run) / path, number)
 
     def begin(self, lock: Lock) -> Path:
-        """Return the folder that the next run is to write, which is not there yet.
+        """Return the folder for Spark to write, which does not exist yet.
 
         Args:
-            lock: of the archive; it notes what is to be removed if the run dies.
+            lock: the lock of the archive; it notes the folder, to be removed if the run fails.
         """
         beside = f".new-{secrets.token_hex(4)}"
         lock.note(beside)
@@ -250,11 +247,11 @@ class Archive:
         categories: Mapping[str, ArchivePart],
         store: str | None,
     ) -> None:
-        """Let what was written be a part of the archive, once it is sure to stay.
+        """Make what was written part of the archive, once it is flushed to disk.
 
         Args:
-            written: the folder that `begin` gave.
-            files: what `files_in` gave of it.
+            written: the folder that `begin` returned.
+            files: what `files_in` returned for it.
             time, before, categories, store: as in `ArchiveManifest`.
         """
         manifest = ArchiveManifest(
@@ -279,13 +276,13 @@ class Archive:
 
 @contextmanager
 def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Archive, Lock]]:
-    """Open an archive, or the place for one, to the exclusion of other runs.
+    """Open an archive, or a folder for a new one, and lock it against other runs.
 
-    What a run left that died is removed.
+    What a failed run left is removed.
 
     Raises:
-        ArchiveError: it is in use, another component's, holds something else, or can not be read
-            or made.
+        ArchiveError: the folder is in use, belongs to another component, holds something else, or
+            cannot be read or made.
     """
     refuse_others(folder)
     with file_lock(folder, _LOCK, "archive", ArchiveError) as lock:
@@ -298,17 +295,17 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Arc
 
 
 def refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something, but no archive.
+    """Refuse a folder that holds something other than an archive.
 
     Raises:
-        ArchiveError: it does.
+        ArchiveError: the folder holds something else.
     """
     if not any(folder.glob(f"run=*/{_MANIFEST}")):
         require_empty(folder, _LOCK, (), "archive", ArchiveError)
 
 
 def _remove_new(folder: Path, lock: Lock) -> None:
-    """Remove what a run began to write, which the lock names."""
+    """Remove the folder of an unfinished run, which the lock names."""
     name = lock.noted
     if name is not None and re.fullmatch(r"\.new-[0-9a-f]{8}", name):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -319,20 +316,20 @@ def _remove_new(folder: Path, lock: Lock) -> None:
 def there(
     folder: Path, component: str, declaration: str, *, as_of: datetime | None = None
 ) -> Archive:
-    """Return an archive to read.
+    """Open an archive for reading.
 
     Args:
-        folder: where it is.
-        component, declaration: whose it has to be, and how its keys have to be made.
-        as_of: what runs have put there that read the store later does not count.
+        folder: its folder.
+        component, declaration: the component that it must belong to, and its declaration.
+        as_of: the time after which runs are ignored; None for no limit.
 
     Raises:
-        ArchiveError: there is none, it is another component's, or can not be read, or its files
-            are not those that were archived.
+        ArchiveError: there is no archive, it belongs to another component or cannot be read, or
+            its files are not those that were archived.
     """
     archive = Archive(folder, component, declaration)
     if as_of is not None:
-        archive.runs = [one for one in archive.runs if one.time <= as_of]
+        archive.runs = [run for run in archive.runs if run.time <= as_of]
     if not archive.runs:
         raise ArchiveError(
             f"There is no archive in {folder}; make one with `reservation archive`, or name the "
@@ -343,7 +340,7 @@ def there(
 
 
 def files_in(written: Path) -> dict[str, File]:
-    """Return the files that Spark has written, by their paths within the folder.
+    """Return the files that Spark wrote, by their paths within the folder.
 
     Raises:
         SparkJobError: they are not here, because Spark's workers wrote them where they are.
@@ -362,7 +359,7 @@ def _name(run: int) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk, before anything is deleted elsewhere."""
+    """Flush a file, or the names in a folder, to disk, before messages are removed elsewhere."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

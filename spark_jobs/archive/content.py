@@ -1,7 +1,7 @@
-"""The digest of a message's content, made of archived data as the server makes it of its rows.
+"""The digest of a message's content, computed from archived data as the server computes it.
 
-An archive keeps the digests that the server made. Runs of the archive's first form hold hashes of
-another kind, so what they archived gets new digests when it is read (`columns.sql` says of what).
+An archive holds the digests of the server. Runs of the archive's first form hold other hashes, so
+their messages get new digests when they are read (`columns.sql` defines them).
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def digest(data: str | None, volatile: Sequence[str]) -> str:
 
 
 def with_digests(messages: DataFrame, declaration: Declaration) -> DataFrame:
-    """Return messages with the digests of their contents made anew, by Spark's workers.
+    """Return messages with new digests of their contents, computed by Spark's workers.
 
     Args:
         messages: with the columns ``type``, ``data`` and ``content``.

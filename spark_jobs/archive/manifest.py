@@ -1,4 +1,4 @@
-"""What each run of an archive says of itself, in a file beside the data."""
+"""The manifest of each run of an archive, in a file beside the data."""
 
 import hashlib
 from datetime import datetime
@@ -16,12 +16,12 @@ class DayChecksums(msgspec.Struct, frozen=True):
 
 
 class ArchivePart(msgspec.Struct, frozen=True):
-    """What a run has put there of a category.
+    """What a run has archived of a category.
 
     Attributes:
         first, last: the global positions of the first and last message.
         last_id: the id of the last one.
-        kept: all of it.
+        kept: count and checksum of all of it.
         days: the same by day.
     """
 
@@ -33,20 +33,19 @@ class ArchivePart(msgspec.Struct, frozen=True):
 
 
 class ArchiveManifest(msgspec.Struct, frozen=True):
-    """What a run says of itself.
+    """The manifest of a run.
 
     Attributes:
-        version: of the archive's form.
+        version: the version of the form.
         component: whose messages they are.
         declaration: how its keys were made.
         run: the run's number, from 1.
         time: when the snapshot was taken that it read.
-        before: what all messages are older than.
-        categories: what there is of each.
+        before: the time that all messages are older than.
+        categories: what was archived of each category.
         files: every file, by its path within the run's folder.
-        store: the id of the store that it read; None if it had none, or the archive is from before
-            stores had one.
-        digest: the SHA-256 of all of that, as hexadecimal digits.
+        store: the id of the store that it read; None if the store or the form had none.
+        digest: the SHA-256 of all other fields, as hexadecimal digits.
     """
 
     version: int

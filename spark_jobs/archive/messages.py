@@ -1,16 +1,19 @@
-"""The messages of an archive in portions, for whoever compares them with those of the store."""
+"""The messages of an archive in portions, to be compared with those of the store."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow.parquet import ParquetFile
+
 from reservation.maintenance.pruning import COMPARED, Portion
 from spark_jobs.common.errors import ArchiveError
 
 _COLUMNS = ["global_position", *COMPARED]
 
-# About how many bytes of messages are held at a time, however large a single one is.
+# About how many bytes of messages are held at a time.
 _BYTES = 64 * 2**20
 
 
@@ -19,14 +22,11 @@ def portions(path: Path, number: int) -> Iterator[Portion]:
 
     Args:
         path: the Parquet file.
-        number: how many a portion holds at most.
+        number: the maximal number of messages of a portion.
 
     Raises:
         ArchiveError: the file cannot be read.
     """
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
-
     try:
         with ParquetFile(path) as file:
             for group in range(file.num_row_groups):
@@ -40,8 +40,6 @@ def portions(path: Path, number: int) -> Iterator[Portion]:
 
 
 def _portion(batch: Any) -> Portion:  # of pyarrow, which has no types
-    import pyarrow as pa
-
     columns = {name: batch.column(name) for name in _COLUMNS}
     columns["time"] = columns["time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     values = zip(*(columns[name].to_pylist() for name in COMPARED), strict=True)

@@ -1,7 +1,7 @@
-"""The database's address as Spark's workers may be told it: without anything secret.
+"""The database's address for Spark's workers, without anything secret.
 
-Spark shows its properties in its UI, in event logs and in lists of processes, so what is passed on
-through one holds no password. libpq itself says which of its keywords are secret.
+Spark shows its properties in its UI, in event logs and in lists of processes, so an address in a
+property holds no password. libpq itself knows which of its keywords are secret.
 """
 
 import os
@@ -16,24 +16,24 @@ _FROM_VARIABLES = (b"service", b"host", b"hostaddr", b"port", b"dbname", b"user"
 
 
 def address_for_workers(database_url: str) -> str | None:
-    """Return the address that workers on other machines can be told, as a connection string.
+    """Return the address for workers on other machines, as a connection string.
 
-    What it leaves open and libpq's own variables say here of the server and the role (``PGHOST``,
-    ``PGSERVICE``, …) is added, for the workers' environment is another one. Variables that name
-    files of this machine are not.
+    Libpq's variables for the server and the role (``PGHOST``, ``PGSERVICE``, …) fill in what the
+    address leaves out, because the workers have another environment. Variables that name files of
+    this machine do not.
 
     Args:
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
 
     Returns:
-        The address; None where it holds a secret or can not be read, so that nothing is passed on
-        and the workers' own environment, service file or password file decides.
+        The address; None if it holds a secret or cannot be read. The workers' own environment,
+        service file or password file then decides.
     """
     try:
         given = pq.Conninfo.parse(database_url.encode())
     except psycopg.Error:
         return None
-    told: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for option in given:
         value = option.val
         if value is None and option.keyword in _FROM_VARIABLES and option.envvar is not None:
@@ -42,13 +42,13 @@ def address_for_workers(database_url: str) -> str | None:
             continue
         if is_secret(option):
             return None
-        told[option.keyword.decode()] = value.decode()
-    return make_conninfo("", **told)
+        parts[option.keyword.decode()] = value.decode()
+    return make_conninfo("", **parts)
 
 
 def is_secret(option: pq.ConninfoOption) -> bool:
-    """Tell whether libpq calls an option secret.
+    """Return whether an option of libpq is secret.
 
-    It marks secrets with an asterisk, and SCRAM's keys and others for debugging with a D.
+    libpq marks secrets with an asterisk, and SCRAM's keys and other debugging options with a D.
     """
     return option.dispchar != b""

@@ -1,4 +1,4 @@
-"""What Spark keeps of rows between two steps is let go of in the end, whatever happens."""
+"""Cached DataFrames are unpersisted at the end, also after an error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 
 @contextmanager
 def unpersisted(kept: list[DataFrame]) -> Iterator[None]:
-    """Let Spark forget in the end what it keeps, also of what is added meanwhile."""
+    """Unpersist cached DataFrames on exit, including those added to the list meanwhile."""
     try:
         yield
     finally:
-        with suppress(Exception):  # a session that is gone keeps nothing
-            for one in kept:
-                one.unpersist()
+        with suppress(Exception):  # a session that is gone caches nothing
+            for frame in kept:
+                frame.unpersist()

@@ -1,7 +1,7 @@
-"""Several things that Spark does at the same time.
+"""Several jobs of Spark at the same time.
 
-Much of what a job takes is spent on planning it, in one thread, while the cores that could work are
-idle. Jobs that do not wait for each other fill these gaps.
+A job spends much of its time on planning, in one thread, while other cores are idle. Jobs that do
+not depend on each other fill these gaps.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Do several things at the same time; return what each gives.
+    """Run several functions at the same time; return the result of each.
 
-    If one fails, the others come to their ends before that is told. Only who is told to stop does
-    not wait for them; they end with the session.
+    If one fails, its error is raised once the others have ended. An interruption of the process
+    does not wait for them; they end with the session.
     """
     executor = ThreadPoolExecutor(len(work), "reservation")
     try:
-        futures = [executor.submit(one) for one in work]
+        futures = [executor.submit(task) for task in work]
         wait(futures)
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What a component declares about its keys, as text that travels to where a read is planned."""
+"""What a component declares about its keys, as text for the process that plans a read."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
         category: the category that the key's stream is in.
         fields: the JSON names of the fields that make it, in their order.
         volatile: the JSON names of the fields in which a reissue may differ.
-        by_function: whether it takes the component's own code; there are no fields then. The key is
-            a function of the command, or was made otherwise formerly, or a field of it is neither a
-            text nor a whole number, has a default that the data may leave out, or is looked at by
-            the command's class.
+        by_function: whether the component's own code is needed; there are no fields then. The key
+            is a function of the command, or was made differently before. Or one of its fields is
+            neither a text nor a whole number, has a default that the data may leave out, or is
+            changed by the command's class.
         within: whether the copies are in the command category itself.
         renamed: whether there may be reservations under a former name.
         kinds: the kind of JSON value, ``string`` or ``number``, that each field has to be.
@@ -66,7 +66,7 @@ class Declaration(msgspec.Struct, frozen=True):
         return [type_ for type_, key in self.keys.items() if key.renamed]
 
     def keeps(self, former: "Declaration") -> bool:
-        """Return whether keys are made as they were by one that was written in the first form."""
+        """Return whether keys are made as by a declaration in the first form."""
 
         def compared(one: Declaration) -> object:
             return {
@@ -107,8 +107,8 @@ class Declaration(msgspec.Struct, frozen=True):
         return cls(keys, camel_case(component.id))
 
 
-# The kinds of JSON value that are taken for a part of a key as they are. Whatever else a field may
-# hold, the component's own code makes a part of it, as it does for the consumers.
+# The kinds of JSON value that are parts of keys as they are. For other types, the component's own
+# code makes the part of the key, as it does for the consumers.
 _KINDS = {str: "string", int: "number"}
 
 
@@ -147,7 +147,7 @@ def categories_of(component: Component) -> list[str]:
 
 
 def _may_lack(command: type, fields: Sequence[str]) -> bool:
-    """Tell whether the data may leave one of these fields out, and the class then fill it in."""
+    """Return whether the data may leave out one of these fields, which the class then fills in."""
     missing = dataclasses.MISSING
     return any(
         field.name in fields and (field.default, field.default_factory) != (missing, missing)

@@ -1,4 +1,4 @@
-"""What keeps a job from running."""
+"""The errors of Spark jobs."""
 
 from reservation.errors import ReservationError
 
@@ -8,7 +8,7 @@ class SparkUnavailableError(ReservationError):
 
 
 class SparkJobError(ReservationError):
-    """A job did not come to its end; nothing that it had written was put in place."""
+    """A job failed; none of its outputs was put in place."""
 
 
 class ReadError(ReservationError):
@@ -16,20 +16,20 @@ class ReadError(ReservationError):
 
 
 class OptionError(ReservationError):
-    """An option of the source names nothing that there is."""
+    """An option of the source is unknown, or its value is not valid."""
 
 
 class StateError(ReservationError):
-    """The state of earlier runs can not be gone on from."""
+    """The state of earlier runs cannot be continued."""
 
 
 class ArchiveError(ReservationError):
-    """An archive can not be gone on from, or read."""
+    """An archive cannot be continued or read."""
 
 
 class ThresholdError(ReservationError):
-    """The text of an option names no threshold."""
+    """The text of an option is not a threshold."""
 
 
 class SparkSettingError(ReservationError):
-    """A property that Spark was to be given can not be passed on."""
+    """A property of Spark cannot be set."""

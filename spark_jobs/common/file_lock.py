@@ -1,4 +1,4 @@
-"""A folder that one process at a time may write to."""
+"""A folder that only one process at a time may write to."""
 
 import fcntl
 import os
@@ -12,24 +12,24 @@ from reservation.errors import ReservationError
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The file that is locked, which can note one line for the next who locks it."""
+    """The locked file, which can hold a line for the next process that locks it."""
 
     _file: int
 
     @property
     def noted(self) -> str | None:
-        """What is noted."""
+        """The line; None if there is none."""
         return os.pread(self._file, 1024, 0).decode(errors="replace").strip() or None
 
     def note(self, line: str | None) -> None:
-        """Note a line in the place of what was noted, on the disk; None for nothing."""
+        """Replace the line, and flush it to disk; None removes it."""
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{line or ''}\n".encode(), 0)
         os.fsync(self._file)
 
     @staticmethod
     def noted_in(file: Path) -> str | None:
-        """Return what is noted in a file without locking it; None if there is no such file."""
+        """Return the line in a file without locking it; None if there is no such file."""
         with suppress(OSError):
             return file.read_text(errors="replace").strip() or None
         return None
@@ -42,16 +42,16 @@ def require_empty(
 
     Args:
         folder: the folder, which need not exist.
-        file: the name of the file in it that is locked; what is noted there may be there too.
-        ours: the names of what else may be there.
-        what: what the folder is called in errors.
-        error: what is raised where it holds something else or cannot be read.
+        file: the name of the lock file in it; what its line names may be there too.
+        ours: further names that may be there.
+        what: the name for the folder in errors.
+        error: the error to raise if it holds something else or cannot be read.
     """
     try:
         there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     except OSError as refused:
-        raise error(f"The {what} {folder} can not be read: {refused.strerror}") from refused
-    # What mounting leaves is nobody's.
+        raise error(f"The {what} {folder} cannot be read: {refused.strerror}") from refused
+    # A file system has this folder from the start.
     others = there - {file, "lost+found", *ours, Lock.noted_in(folder / file)}
     if others:
         raise error(
@@ -62,20 +62,20 @@ def require_empty(
 
 @contextmanager
 def file_lock(folder: Path, file: str, what: str, error: type[ReservationError]) -> Iterator[Lock]:
-    """Have a folder, which is made if need be, to the exclusion of other runs.
+    """Lock a folder, which is made if necessary, against other runs.
 
     Args:
-        folder: the folder; only its owner can look into one that is made.
-        file: the name of the file in it that is locked.
-        what: what the folder is called in errors.
-        error: what is raised where it is in use or can not be made.
+        folder: the folder; only its owner can read a new one.
+        file: the name of the lock file in it.
+        what: the name for the folder in errors.
+        error: the error to raise if it is in use or cannot be made.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as refused:
-        raise error(f"The {what} {folder} can not be made: {refused.strerror}") from refused
+        raise error(f"The {what} {folder} cannot be made: {refused.strerror}") from refused
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,7 @@
 """The data files of a folder, compared with what a manifest lists.
 
-Spark reads whatever lies in the folders that it is given, so a file too many counts as much as one
-that is missing or was changed. Names that Spark passes over, such as ``_SUCCESS``, are no data
-files.
+Spark reads every data file in its folders, so an extra file matters as much as a missing or changed
+one. Names that Spark ignores, such as ``_SUCCESS``, are not data files.
 """
 
 import hashlib
@@ -48,7 +47,7 @@ def data_files(folder: Path) -> Iterator[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Tell whether Spark reads what has this name (``HadoopFSUtils.shouldFilterOutPathName``)."""
+    """Return whether Spark reads files of this name (``HadoopFSUtils.shouldFilterOutPathName``)."""
     return not name.startswith(".") and (not name.startswith("_") or "=" in name)
 
 
@@ -70,12 +69,12 @@ def _file(path: Path) -> File:
 
 
 def faults(folder: Path, files: Mapping[str, File], *, by_size: bool = False) -> list[FileFault]:
-    """Return in what a folder differs from the files that a manifest lists.
+    """Return the differences between a folder and the files that a manifest lists.
 
     Args:
         folder: the folder.
-        files: what it has to hold, and nothing else.
-        by_size: whether equal sizes are enough, so that no file is read.
+        files: exactly the files that it has to hold.
+        by_size: whether to compare only sizes, without reading a file.
     """
     found = [
         FileFault(path, "is not listed in the manifest", is_foreign=True)
@@ -113,16 +112,16 @@ def _fault(home: Path, path: str, file: File, *, by_size: bool) -> str | None:
 
 
 def is_within(path: str) -> bool:
-    """Tell whether a relative path names something below its folder, whatever links there are."""
+    """Return whether a relative path stays below its folder, apart from links."""
     parts = PurePosixPath(path).parts
     return bool(parts) and "\0" not in path and not path.startswith("/") and ".." not in parts
 
 
 def make_private(folder: Path) -> None:
-    """Let only their owner look into a folder and what is in it: folders 0700, files 0600.
+    """Make a folder and its contents readable by their owner only: folders 0700, files 0600.
 
-    What belongs to another user, such as one that Spark's workers run as, keeps its mode; the
-    folder's own mode protects it.
+    Files of another user, such as the one that Spark's workers run as, keep their mode; the
+    folder's mode protects them.
     """
     for place, _, files in os.walk(folder):
         _chmod(Path(place), 0o700)

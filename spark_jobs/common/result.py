@@ -1,10 +1,10 @@
-"""What the jobs find, as plain values: what the reports print and the thresholds look at."""
+"""The results of the jobs as plain values, for the reports and the thresholds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-# What is found, by name: the same one in options, JSON, Parquet, on the page and in metrics.
+# The kinds of findings, by their names in options, JSON, Parquet, pages and metrics.
 VIOLATIONS = (
     "missing",
     "orphan",
@@ -24,7 +24,7 @@ class CommandCounts:
 
     Commands are without a key, the first of their key, a duplicate, or a conflict: ``commands =
     keyless + keys + duplicates + conflicts``; and ``keyless + keys = reserved + missing +
-    pending + dead``. (Where a reservation says what none of its commands says, each of them is a
+    pending + dead``. (If no command of a key has the content of its reservation, each of them is a
     conflict, and the first is counted as a key too.)
 
     Attributes:
@@ -34,8 +34,8 @@ class CommandCounts:
         initiates: whether the commands start their entity's stream.
         commands: how many commands are stored.
         keys: how many distinct idempotence keys they have.
-        keyless: commands that have no usable key, and so can not be reserved.
-        duplicates: commands that say the same as an earlier one of their key.
+        keyless: commands without a usable key, which cannot be reserved.
+        duplicates: commands with the content of an earlier one of their key.
         reserved: keys that have a reservation.
         missing: keys without one although the consumer has read their command: lost.
         pending: keys without one that the consumer has not read yet.
@@ -44,8 +44,8 @@ class CommandCounts:
         multiple: reservation streams with more than one message.
         conflicts: commands whose content is not that of their key.
         wrong_type: messages in the reservation category of a type that is not reserved there.
-        conflict_mismatches: commands that are a conflict and were not recorded as one by the
-            consumer, or the other way round.
+        conflict_mismatches: commands that are a conflict and that the consumer did not record as
+            one, or the reverse.
     """
 
     command_category: str
@@ -266,7 +266,7 @@ class Report:
     reissues: Reissues | None = None
 
     def count(self, name: str) -> int:
-        """Return how many there are of something that is counted, by its name in options.
+        """Return how many findings of a kind there are, by its name in options.
 
         Raises:
             KeyError: nothing of that name is counted.
@@ -282,11 +282,11 @@ class Report:
             "duplicates": "duplicates",
         }
         if name in of_categories:
-            return sum(getattr(one, of_categories[name]) for one in self.categories)
+            return sum(getattr(counts, of_categories[name]) for counts in self.categories)
         if name in ("pending", "dead"):
-            return sum(getattr(one, name) for one in (*self.categories, *self.effects))
+            return sum(getattr(counts, name) for counts in (*self.categories, *self.effects))
         if name == "unhandled":
-            return sum(one.unhandled for one in self.effects)
+            return sum(effects.unhandled for effects in self.effects)
         return {
             "effect-twice": self.events.effect_twice,
             "without-cause": self.events.without_cause,

@@ -1,4 +1,4 @@
-"""Times as numbers, which mean the same whatever time zone a session or a machine is set to."""
+"""Times as numbers, which do not depend on the time zone of a session or a machine."""
 
 from datetime import UTC, datetime, timedelta
 

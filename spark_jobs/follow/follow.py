@@ -1,4 +1,4 @@
-"""A component's reconciliation that goes on: rounds, one after the other, until it is to stop."""
+"""Follow a component: rounds of reconciliation, one after the other, until the process stops."""
 
 import tempfile
 from collections.abc import Callable
@@ -14,9 +14,8 @@ from spark_jobs.reconciliation.run import Run, judged_by
 from spark_jobs.session.failure import reason
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import exported_snapshot
-from spark_jobs.source.source import MessageStoreSource
 
-# Between the end of a round and the next, in seconds.
+# Seconds between the end of a round and the next.
 INTERVAL = 10.0
 
 
@@ -26,31 +25,31 @@ def follow(
     wait: Callable[[float], bool],
     watch: Callable[[SparkSession], AbstractContextManager[None]],
 ) -> Follower:
-    """Follow a component until it is time to stop.
+    """Follow a component until the process has to stop.
 
-    A database that goes away is waited for. Another failure is told and the round begun again; if
-    that fails too, it is the end.
+    If the database becomes unavailable, the follower waits for it. After any other failure the
+    round is started again; a second failure ends the follower.
 
     Args:
-        run: what is to be done; without a state it is kept in a temporary folder.
-        audience: who is told.
-        wait: waits for so many seconds at most; tells whether it is time to stop.
-        watch: what is entered with the session while it works.
+        run: what to reconcile, and where; without a state, a temporary folder holds it.
+        audience: receives the events.
+        wait: waits for at most so many seconds; returns whether the process has to stop.
+        watch: a context to enter with the session while it works.
 
     Returns:
-        What followed, which still tells what stands.
+        The follower, with its counts and the violations that stand.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached at the beginning.
+        DatabaseUnavailableError: the database cannot be reached at the beginning.
         SchemaError: it holds no message store.
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property can not be passed on.
-        StateError: the state can not be gone on from.
+        SparkSettingError: a property cannot be set.
+        StateError: the state cannot be continued.
         SparkJobError: a round failed twice.
     """
     with ExitStack() as opened:
         with exported_snapshot(run.database_url) as snapshot:
-            # What is not there is told before Java starts.
+            # A missing database or schema is reported before Java starts.
             size = snapshot.size()
         folder = run.state or Path(
             opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
@@ -67,16 +66,15 @@ def follow(
                 size=size,
             )
         )
-        spark.dataSource.register(MessageStoreSource)
         opened.enter_context(watch(spark))
         follower = Follower(run, state, spark, audience)
         audience.began(follower)
-        _go_on(follower, audience, wait)
+        _repeat_rounds(follower, audience, wait)
     return follower
 
 
-def _go_on(follower: Follower, audience: Audience, wait: Callable[[float], bool]) -> None:
-    """Begin rounds until it is time to stop."""
+def _repeat_rounds(follower: Follower, audience: Audience, wait: Callable[[float], bool]) -> None:
+    """Run rounds until the process has to stop."""
     has_failed = is_away = False
     while not wait(0):
         try:
@@ -88,7 +86,7 @@ def _go_on(follower: Follower, audience: Audience, wait: Callable[[float], bool]
         except ReservationError:
             raise
         except Exception as error:
-            # Told to stop, Spark was interrupted, or ended by who wants this process to end.
+            # Spark was interrupted, or ended together with this process.
             if wait(0):
                 break
             if has_failed:

@@ -1,8 +1,8 @@
-"""How long violations last, for whoever follows the store.
+"""How long violations have persisted, for a follower of the store.
 
-Of each violation it is noted since when it has been there, and whether it was told. One is told
-once it has lasted for the grace, and is mended if it goes away after that; one that goes away
-before is never spoken of.
+For each violation, a follower records since when it has existed and whether it was reported. A
+violation is reported once it has persisted for the grace, and reported as mended if it disappears
+after that. One that disappears before is never reported.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ from spark_jobs.common.timestamps import from_micros
 from spark_jobs.reconciliation.stored_state import LastingViolations
 from spark_jobs.snapshot.progress import Progress
 
-# Every violation of a message is of another kind.
+# A message has each kind of violation at most once.
 _KEY = ["finding", "global_position"]
 
 
 @dataclass(frozen=True, slots=True)
 class ViolationEvent:
-    """A violation that has lasted for the grace, or was mended after it was told.
+    """A violation that has persisted for the grace, or was mended after it was reported.
 
     Attributes:
-        is_mended: which of the two.
-        time: when that was seen, in UTC.
-        since: since when it was there, in UTC.
+        is_mended: whether it was mended.
+        time: when a round found that, in UTC.
+        since: since when it has existed, in UTC.
         violation: the message and what is wrong with it.
     """
 
@@ -45,28 +45,28 @@ def noted(
     now: datetime,
     grace: timedelta,
 ) -> DataFrame:
-    """Note of each violation how long it lasts.
+    """Record since when each violation has existed.
 
-    Where the age of a message decides whether it was read, a command that is missing or unhandled
-    is so since it was stored: the grace is over once it is called that.
+    If the age of a message decides whether it was read, a command is missing or unhandled since it
+    was stored, so the grace is over with the verdict.
 
     Args:
-        findings: what is there now.
-        before: what was noted last; None at first.
+        findings: the violations that exist now.
+        before: what the last round recorded; None at first.
         progress: how far the consumers are.
-        now: when it was looked at, in UTC.
-        grace: how long a violation may last without being told.
+        now: the time of the round's snapshot, in UTC.
+        grace: how long a violation must persist before it is reported.
 
     Returns:
-        The findings with ``since``, ``was_told`` (before) and ``is_told`` (from now on).
+        The findings with ``since``, ``was_told`` (reported before) and ``is_told`` (from now on).
     """
     first_seen = F.when(_is_by_age(progress), F.least("time", F.lit(now))).otherwise(F.lit(now))
     if before is None:
         known = findings.withColumn("since", first_seen).withColumn("was_told", F.lit(False))
     else:
-        told = before.select(*_KEY, F.col("since").alias("seen"), F.col("is_told").alias("told"))
+        last = before.select(*_KEY, F.col("since").alias("seen"), F.col("is_told").alias("told"))
         known = (
-            findings.join(told, _KEY, "left")
+            findings.join(last, _KEY, "left")
             .withColumn("since", F.coalesce("seen", first_seen))
             .withColumn("was_told", F.coalesce("told", F.lit(False)))
             .drop("seen", "told")
@@ -85,7 +85,7 @@ def _is_by_age(progress: Progress) -> Column:
 
 
 def events(noted: DataFrame, before: DataFrame | None, now: datetime) -> Iterator[ViolationEvent]:
-    """Give what is to be told, in the order of the log: what has lasted, then what was mended."""
+    """Yield what to report, in the order of the log: persisting violations, then mended ones."""
     yield from _events(noted.where("is_told AND NOT was_told"), now, is_mended=False)
     if before is not None:
         gone = before.where("is_told").join(noted, _KEY, "left_anti")
@@ -103,21 +103,21 @@ def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[Viol
 
 
 def summed_up(noted: DataFrame, folder: str) -> LastingViolations:
-    """Return what the state's manifest says of it.
+    """Return the summary for the state's manifest.
 
     Args:
-        noted: what was noted of each violation.
-        folder: where that is.
+        noted: what the round recorded of each violation.
+        folder: the folder that holds it.
     """
     waiting = F.min(F.when(~F.col("is_told"), F.unix_micros("since")))
     rows = (
         noted.groupBy("finding")
-        .agg(F.count(F.when(F.col("is_told"), 1)).alias("told"), waiting.alias("waits"))
+        .agg(F.count(F.when(F.col("is_told"), 1)).alias("reported"), waiting.alias("waits"))
         .collect()
     )
     waits = [row["waits"] for row in rows if row["waits"] is not None]
     return LastingViolations(
         folder,
-        {row["finding"]: row["told"] for row in rows if row["told"]},
+        {row["finding"]: row["reported"] for row in rows if row["reported"]},
         from_micros(min(waits)) if waits else None,
     )

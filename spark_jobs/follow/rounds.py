@@ -1,27 +1,24 @@
 """One round of following a store: look, read what is new, judge, report what has persisted.
 
 A round looks at the store in one transaction: how far the consumers are, and what the last message
-of each category is. Then a query of Structured Streaming reads from where the state ends to exactly
-these messages, and what they change is judged (`spark_jobs.reconciliation.incremental`). So
-positions and messages are of one moment. With younger positions a command could be reported as
-missing although its reservation is only not read yet. The snapshot need not be held meanwhile: a
-writer that holds the category's lock makes nothing visible before the last message that was seen,
-and what another writer does is found by the next round that counts.
+of each category is. It then reads from where the state ends to exactly these messages, and judges
+what they change (`spark_jobs.reconciliation.incremental`). So positions and messages are of one
+moment. With newer positions a command could be reported as missing although its reservation was
+only not read yet. The transaction need not stay open meanwhile. A writer that holds the category's
+lock makes nothing visible before the last message that was seen, and what another writer does is
+found by the next round that counts.
 
 A round also counts the messages up to where the state ends, because one that was written without
-the lock may have become visible there. Of a large store that takes long, so it is done only as
-often as it takes at most a tenth of the time.
+the lock may have become visible there. Counting a large store takes long, so it takes at most a
+tenth of the time.
 
-The query runs for one round (``availableNow``), since a round is also due without new messages:
-when a consumer has moved, or a violation has lasted for the grace. Spark calls nobody then. The
-query's checkpoint lies in the folder of the run, beside the rows that it gave and the verdicts on
-them. All of it counts from the moment at which the state names that folder. So offsets and verdicts
-go on together or not at all, wherever a round dies, and no message is left out or counted twice.
+What a round reads, and the verdicts on it, are in the folder of the run. All of it counts from the
+moment at which the state names that folder. So a round that fails leaves no message out, and counts
+none twice.
 
-A round in which nothing has changed and nothing is due asks the database only.
+A round in which nothing has changed and nothing is due only asks the database.
 """
 
-import json
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,30 +38,28 @@ from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.incremental import IncrementalRun
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.reconciliation.stored_state import Head, State
-from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from spark_jobs.source import columns
-from spark_jobs.source.source import NAME
 
-# Of the time between two counts of what was read, one takes at most one part in so many.
+# A count takes at most one part in so many of the time until the next.
 _COUNT_ONE_IN = 10
 
 
 class Audience(Protocol):
-    """Who is told what happens."""
+    """Receives the events of a follower."""
 
     def began(self, follower: "Follower") -> None:
-        """Hear that it begins."""
+        """Called before the first round."""
 
     def happened(self, event: persistence.ViolationEvent) -> None:
-        """Hear of a violation that has lasted for the grace, or was mended."""
+        """Called for a violation that has persisted for the grace, or was mended."""
 
     def looked(self, follower: "Follower") -> None:
-        """Hear that a round came to its end."""
+        """Called after each round."""
 
     def waits(self, why: str) -> None:
-        """Hear that a round failed and is begun again."""
+        """Called when a round failed and is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +70,8 @@ class StoreView:
         time: when that was, in UTC.
         heads: the last message of each category.
         progress: how far the consumers are.
-        late: the categories that have messages that became visible behind what was read, with the
-            global position up to which that was.
+        late: the categories with late messages, each with the global position up to which it was
+            read.
         store: the id of the store; None if it has none.
     """
 
@@ -88,30 +83,30 @@ class StoreView:
 
     @property
     def until(self) -> dict[str, int]:
-        """Up to where each category is to be read."""
+        """The global position up to which each category is read."""
         return {category: head.position for category, head in self.heads.items()}
 
 
 class Follower:
-    """Goes on with a state, round by round.
+    """Advances a state, round by round.
 
     Attributes:
-        categories: what it reads.
-        report: the counts of the last round, without rows; None if there never was one.
-        told, mended: how many violations it has told, and how many it has told to be mended.
+        categories: the categories that it reads.
+        report: the counts of the last round, without rows; None before the first.
+        reported, mended: how many violations it has reported, and how many of these as mended.
     """
 
     def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
         """Begin.
 
         Args:
-            run: what is to be done.
-            state: what it goes on with.
+            run: what to reconcile, and where.
+            state: the state to continue.
             spark: the session.
-            audience: who is told.
+            audience: receives the events.
         """
         self.categories = categories_of(run.component)
-        self.told = self.mended = 0
+        self.reported = self.mended = 0
         self._run = run
         self._state = state
         self._spark = spark
@@ -124,7 +119,7 @@ class Follower:
 
     @property
     def standing(self) -> dict[str, int]:
-        """How many violations of each kind were told and are there still."""
+        """How many reported violations of each kind still exist."""
         manifest = self._state.manifest
         return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
 
@@ -147,8 +142,8 @@ class Follower:
         """Look at the store.
 
         Raises:
-            DatabaseUnavailableError: it can not be reached.
-            StateError: it is not the one that the state is of.
+            DatabaseUnavailableError: it cannot be reached.
+            StateError: the state belongs to another store.
         """
         with exported_snapshot(self._run.database_url) as snapshot:
             return self.look_at(snapshot)
@@ -157,7 +152,7 @@ class Follower:
         """Look at the store as a snapshot shows it.
 
         Raises:
-            StateError: it is not the one that the state is of.
+            StateError: the state belongs to another store.
         """
         component, start = self._run.component, time.monotonic()
         counts = start >= self._counts_from
@@ -169,20 +164,20 @@ class Follower:
         return StoreView(snapshot.time, heads, progress, behind, snapshot.store)
 
     def round(self, look: StoreView) -> None:
-        """Read and judge what is new, tell what has lasted too long or was mended, and note it."""
+        """Read and judge what is new, report violations that persist or were mended, and commit."""
         if not self._is_settled(look):
             self._go_on(look)
         self.report = self._counted(look.time)
 
     def _is_settled(self, look: StoreView) -> bool:
-        """Tell whether nothing has changed that a verdict hangs on, and nothing is to be told."""
+        """Return whether no verdict can have changed, and nothing is due to be reported."""
         manifest = self._state.manifest
         if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
             return False
         since = manifest.lasting.waits_since
         if since is not None and since <= look.time - self._run.grace:
             return False
-        # Where the age of messages says what was read, only what is pending grows older.
+        # If the age of messages decides what was read, only pending verdicts change with time.
         is_pending = any(
             count
             for counts in manifest.counts.values()
@@ -211,10 +206,7 @@ class Follower:
         self._state.remove_leftovers()
         state, nothing = self._state, self._nothing
         step = IncrementalRun(self._spark, state, nothing, look.heads, look.progress, look.store)
-        if any(last > self._state.after.get(name, 0) for name, last in look.until.items()):
-            self._read(step, look)
-        if look.late:
-            self._read_late(step, look)
+        self._read(step, look)
         run_concurrently([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
@@ -224,50 +216,33 @@ class Follower:
         step.lasting = persistence.summed_up(noted, folder)
         step.bring_together()
         events = list(persistence.events(noted, before, look.time))
-        # Spark is not asked any more, so that what is told is also noted as told.
+        # No Spark job runs between the report and the commit, which could fail.
         for event in events:
             self._audience.happened(event)
         step.commit()
         mended = sum(event.is_mended for event in events)
-        self.told, self.mended = self.told + len(events) - mended, self.mended + mended
+        self.reported += len(events) - mended
+        self.mended += mended
 
     def _read(self, step: IncrementalRun, look: StoreView) -> None:
-        """Let a query take in what came after the state, up to what was seen."""
-
-        def take(batch: DataFrame, number: int) -> None:
-            with unpersisted([batch.persist()]):
-                for job in self._jobs:
-                    step.add(job, batch, f"batch-{number}")
-
-        query = (
-            self._spark.readStream.format(NAME)
-            .option("categories", json.dumps(self.categories))
-            .option("columns", ",".join(self._columns))
-            .option("declaration", Declaration.of(self._run.component).to_json())
-            .option("after", json.dumps(self._state.after))
-            .option("until", json.dumps(look.until))
-            .option("partitions", parallelism(self._spark))
-            .load()
-            .writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(self._state.folder / step.name / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
-
-    def _read_late(self, step: IncrementalRun, look: StoreView) -> None:
-        """Take in what became visible behind what was read already."""
-        declaration = Declaration.of(self._run.component)
+        """Read what came after the state, up to what was seen, and what became visible late."""
+        declaration, after = Declaration.of(self._run.component), self._state.after
+        has_new = any(last > after.get(name, 0) for name, last in look.until.items())
+        if not (has_new or look.late):
+            return
         with exported_snapshot(self._run.database_url) as snapshot:
-            read = Categories(self._spark, snapshot, declaration)
-            known = incremental.known(self._spark, self._state)
-            messages = late.messages(read, known, look.late, self._columns)
-            with unpersisted([messages.persist()]):
-                for job in self._jobs:
-                    step.add(job, messages, "late")
+            if has_new:
+                read = Categories(self._spark, snapshot, declaration, after, look.until)
+                self._add(step, read(self.categories, self._columns), "rows")
+            if look.late:
+                known = incremental.known(self._spark, self._state)
+                read = Categories(self._spark, snapshot, declaration)
+                self._add(step, late.messages(read, known, look.late, self._columns), "late")
+
+    def _add(self, step: IncrementalRun, messages: DataFrame, part: str) -> None:
+        with unpersisted([messages.persist()]):
+            for job in self._jobs:
+                step.add(job, messages, part)
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

@@ -1,1 +1,1 @@
-"""Entry points: a job as ``spark-submit`` starts it, archiving, and preparing Java's classes."""
+"""Entry points: a single job for ``spark-submit``, archiving, and storing Java's classes."""

@@ -1,12 +1,11 @@
-"""Old messages to Parquet, by category and day, held against the store before any of it may go.
+"""Copy old messages to Parquet, by category and day, and compare them with the store.
 
-Of each category the messages are taken with which it begins, in the order of their global
-positions, as long as they are older than a date and the consumer has read them. So an archive has
-each category up to one message, and the store is read on from there
-(`spark_jobs.reconciliation.union`).
+Of each category the first messages are archived, in the order of their global positions, as long as
+they are older than a date and the consumer has read them. So an archive has each category up to one
+message, and the store is read from there on (`spark_jobs.reconciliation.union`).
 
-What was written is read back, counted and hashed, and has to be what the server counts and hashes
-of its own rows under the same snapshot. Only then does it become a part of the archive.
+What was written is read back, counted and hashed. It becomes part of the archive only if the server
+counts and hashes the same of its own rows, under the same snapshot.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,21 +13,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.manifest import ArchivePart, DayChecksums
 from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.timestamps import hours_since_epoch
+from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.run import Run, working
+from spark_jobs.reconciliation.union import of_one_run
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source.columns import CategoryQuery
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,15 @@ class ArchivedCategory:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveResult:
-    """What a run has done.
+    """What a run has archived.
 
     Attributes:
         component: whose messages they are.
         time: when the snapshot was taken that was read, in UTC.
-        before: what all messages that were added are older than, in UTC.
-        categories: what there is of each.
-        differences: what is not in the archive as it should be; if there is any, this run has added
-            nothing.
-        removable: whether messages may go from the store, because all is verified and consumers
+        before: the time that all added messages are older than, in UTC.
+        categories: what is archived of each category.
+        differences: the differences between archive and store; if there are any, nothing is added.
+        removable: whether messages may be removed from the store: all is verified, and consumers
             keep their positions there.
     """
 
@@ -75,23 +75,23 @@ def archive(
     run: Run,
     folder: Path,
     before: datetime,
-    watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None,
+    watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None,
 ) -> ArchiveResult:
     """Archive the messages of a component's categories that are older than a date.
 
     Args:
-        run: whose messages they are, and where the database and Spark are.
-        folder: where the archive is, or is to be.
+        run: the component, the database and Spark.
+        folder: the folder of the archive, which need not exist.
         before: the date.
-        watch: what is entered with the session while it works.
+        watch: a context to enter with the session while it works.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached.
+        DatabaseUnavailableError: the database cannot be reached.
         SchemaError: it holds no message store.
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property can not be passed on.
-        ArchiveError: the archive can not be gone on from.
-        SparkJobError: the job did not come to its end.
+        SparkSettingError: a property cannot be set.
+        ArchiveError: the archive cannot be continued.
+        SparkJobError: the job failed.
     """
     archive_folder.refuse_others(folder)
     with working(run, watch) as (snapshot, spark):
@@ -103,9 +103,9 @@ def in_session(
     folder: Path,
     before: datetime,
     snapshot: Snapshot,
-    spark: "SparkSession",
+    spark: SparkSession,
 ) -> ArchiveResult:
-    """Do the same in a session and under a snapshot that are there."""
+    """Archive in an open session, under an open snapshot."""
     declaration = Declaration.of(component)
     with archive_folder.opened(folder, component.name, declaration.to_json()) as (archive, lock):
         archive.check(snapshot, component.command_category)
@@ -157,7 +157,7 @@ def in_session(
 def _lasts(
     archive: Archive, component: Component, before: datetime, snapshot: Snapshot
 ) -> dict[str, tuple[int, str]]:
-    """Return the last message that is to be archived of each category that has any more."""
+    """Return the last message to archive of each category that has more messages to archive."""
     progress, found = snapshot.progress(component).consumed, {}
     for category in categories_of(component):
         consumed = progress.get(category)
@@ -172,7 +172,7 @@ def _lasts(
 
 
 def write(
-    spark: "SparkSession",
+    spark: SparkSession,
     snapshot: Snapshot,
     declaration: Declaration,
     folder: Path,
@@ -190,12 +190,7 @@ def write(
         after: the global position behind which the part of each category begins.
         until: the one that it ends with.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
-    from spark_jobs.common.timestamps import hours_since_epoch
-    from spark_jobs.reconciliation.categories import Categories
-
-    # As others understand it too.
+    # The type that other programs read too.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     read = Categories(spark, snapshot, declaration, after, until)
     day = F.date_from_unix_date(F.floor(hours_since_epoch("time") / 24).cast("int"))
@@ -210,26 +205,24 @@ def write(
 
 
 def verified(
-    spark: "SparkSession", folder: Path, expected: Mapping[str, Mapping[str, Checksums]]
+    spark: SparkSession, folder: Path, expected: Mapping[str, Mapping[str, Checksums]]
 ) -> list[str]:
-    """Read back what was written; return in what it differs from what the server told of it."""
-    from spark_jobs.reconciliation.union import of_one_run
-
+    """Read back what was written; return how it differs from the server's checksums."""
     wanted = {
-        (category, day): one for category, days in expected.items() for day, one in days.items()
+        (category, day): sums for category, days in expected.items() for day, sums in days.items()
     }
     found = checksums.of_rows(of_one_run(spark, str(folder)))
     return [
-        f"{category} of {day}: {_told(wanted.get(key))} in the store, {_told(found.get(key))} in "
-        f"the archive"
+        f"{category} of {day}: {_in_words(wanted.get(key))} in the store, "
+        f"{_in_words(found.get(key))} in the archive"
         for key in sorted(wanted.keys() | found.keys())
         if wanted.get(key) != found.get(key)
         for category, day in [key]
     ]
 
 
-def _told(one: Checksums | None) -> str:
-    return "nothing" if one is None else f"{one.count:,} messages with the hash {one.hash}"
+def _in_words(sums: Checksums | None) -> str:
+    return "nothing" if sums is None else f"{sums.count:,} messages with the hash {sums.hash}"
 
 
 def _parts(
@@ -243,6 +236,6 @@ def _parts(
             last=whole.last,
             last_id=lasts[category][1],
             kept=DayChecksums(whole.count, whole.hash),
-            days={day: DayChecksums(one.count, one.hash) for day, one in sorted(days.items())},
+            days={day: DayChecksums(sums.count, sums.hash) for day, sums in sorted(days.items())},
         )
     return found

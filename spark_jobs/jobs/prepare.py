@@ -1,9 +1,8 @@
-"""Classes of Spark's Java process, kept in the form in which Java can take them up at once.
+"""Store the classes of Spark's Java process in the form in which Java loads them fastest.
 
-Most of the time that a small job takes goes into reading, checking and linking some 20,000 classes.
-Java can write those that a process has used to a file, and share them with later ones (class data
-sharing, JEP 350). It finds out by itself whether the file fits its version and the jars, and goes
-without it if not.
+A small job spends most of its time on reading, checking and linking about 20,000 classes. Java can
+write the classes that a process has used to a file, and share them with later processes (class data
+sharing, JEP 350). It ignores the file if its version or the jars have changed.
 """
 
 import tempfile
@@ -11,26 +10,34 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from reservation.component import Component
+from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.judging import Rows
+from spark_jobs.analysis.prefilter import PrefilterInput
 from spark_jobs.common.errors import SparkJobError
+from spark_jobs.reconciliation import run
+from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.session.java import kept_classes
 from spark_jobs.session.session import spark_session
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.source.columns import TYPES, schema
+from spark_jobs.source.options import arrow_schema
 
 # How long Java may take to write the file, in seconds.
 _PATIENCE = 600
 
 
 def keep() -> Path:
-    """Let a Java process do what the jobs do, and keep the classes that it used.
+    """Let a Java process do what the jobs do, and store the classes that it used.
 
     Returns:
-        Where they are kept.
+        The file that holds them.
 
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old.
@@ -52,7 +59,7 @@ def keep() -> Path:
             gateway.proc.wait(_PATIENCE)
             beside.replace(kept)
     except OSError as error:
-        raise SparkJobError(f"{kept} can not be written: {error.strerror}") from error
+        raise SparkJobError(f"{kept} cannot be written: {error.strerror}") from error
     return kept
 
 
@@ -62,18 +69,8 @@ class _Rehearse:
     key: str
 
 
-def _rehearse(spark: "SparkSession") -> None:
+def _rehearse(spark: SparkSession) -> None:
     """Do what a job does, with one message and no database."""
-    from spark_jobs.analysis import fingerprints
-    from spark_jobs.analysis.commands import CommandsJob
-    from spark_jobs.analysis.effects import EffectsJob
-    from spark_jobs.analysis.judging import Rows
-    from spark_jobs.analysis.prefilter import PrefilterInput
-    from spark_jobs.reconciliation import run
-    from spark_jobs.reconciliation.full_run import FullRun
-    from spark_jobs.snapshot.progress import Consumed, Progress
-    from spark_jobs.source.columns import TYPES, schema
-
     component = Component("rehearsal", id="entity_id")
     component.reserve(_Rehearse, into="rehearsed", key="key")
     table = _message(category=component.command_category, key_category="rehearsed")
@@ -82,27 +79,22 @@ def _rehearse(spark: "SparkSession") -> None:
     read = Rows(messages)
     progress = Progress({component.command_category: Consumed(1, letters=[2])})
     reconciling, following = CommandsJob(component, "", None), EffectsJob(component)
-    by_signs = PrefilterInput(
+    by_fingerprints = PrefilterInput(
         fingerprints.of_messages(read, component, progress, "", None), lambda _: read
     )
-    for sifted in (None, by_signs):
-        whole = FullRun(read, progress, sifted)
+    for prefiltered in (None, by_fingerprints):
+        whole = FullRun(read, progress, prefiltered)
         whole.take(reconciling)
         whole.take(following)
         run.samples(whole.findings())
 
 
-def _message(**values: str) -> "pa.Table":
+def _message(**values: str) -> pa.Table:
     """Return a table with one message in it, all columns of which have a value."""
-    import pyarrow as pa
-
-    from spark_jobs.source.columns import TYPES
-    from spark_jobs.source.options import arrow_schema
-
     of_types = {"string": "a", "bigint": 1, "boolean": False, "timestamp": datetime.now(UTC)}
     row = {name: values.get(name, of_types[type_]) for name, type_ in TYPES.items()}
     return pa.Table.from_pylist([row], arrow_schema(TYPES))
 
 
-def _as_they_are(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches

@@ -15,20 +15,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+from pyspark.sql import SparkSession
 
 from reservation.app_path import load_component
 from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.result import Events, Report
+from spark_jobs.jobs import archive
 from spark_jobs.reconciliation import run as running
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
 from spark_jobs.snapshot.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # By job, the parts of the report that it prints.
 PARTS = {
@@ -73,12 +73,10 @@ def _report(job: str, app: str) -> None:
 
 
 def _archive(app: str, folder: str, date: str) -> None:
-    from spark_jobs.jobs import archive
-
     try:
         before = datetime.fromisoformat(date)
     except ValueError:
-        _refuse(f"{date!r} is no date; write 2026-01-31")
+        _refuse(f"{date!r} is not a date; write 2026-01-31")
     before = before.replace(tzinfo=before.tzinfo or UTC)
     with _ending(), _submitted(app) as (run, snapshot, spark):
         result = archive.in_session(run.component, Path(folder), before, snapshot, spark)
@@ -96,7 +94,7 @@ def _refuse(why: str) -> NoReturn:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Let what could not run end the process with one line."""
+    """End the process with one line after an error."""
     try:
         yield
     except ReservationError as error:
@@ -104,16 +102,16 @@ def _ending() -> Iterator[None]:
 
 
 @contextmanager
-def _submitted(app: str) -> "Iterator[tuple[Run, Snapshot, SparkSession]]":
-    """Give what is to be done, and a snapshot and a session for it."""
+def _submitted(app: str) -> Iterator[tuple[Run, Snapshot, SparkSession]]:
+    """Open a snapshot and a session for a run."""
     url = os.environ.get(DATABASE_VARIABLE, "")
     run = Run(load_component(app, "."), app, Path(), url, master=None)
     with running.working(run) as (snapshot, spark):
         yield run, snapshot, spark
 
 
-def alone(job: str, run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
-    """Return a report in which there is what one job tells, and nothing else."""
+def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
+    """Return a report with the results of one job only."""
     name = run.component.name
     report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
     reconciling, following = running.jobs(run)
@@ -133,9 +131,9 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: "SparkSession") -> Repo
 
 
 def part(job: str, report: Report) -> dict[str, Any]:
-    """Return what a job tells of a report, as one JSON object."""
-    told = as_json(report, ())
-    return {name: told[name] for name in ("component", "time", *PARTS[job])}
+    """Return the part of a report that a job makes, as one JSON object."""
+    whole = as_json(report, ())
+    return {name: whole[name] for name in ("component", "time", *PARTS[job])}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The categories of a store as DataFrames, all of one snapshot.
 
-Where a read is divided is decided here, over the snapshot's own connection; each part is then read
-by a worker. The source (`spark_jobs.source.source`) does the same for everybody, but Spark starts
-two more processes of Python at each read to ask it what it would give.
+A read is divided here, over the snapshot's own connection; workers then read the parts. The source
+(`spark_jobs.source.source`) does the same for anyone, but Spark starts two more Python processes at
+each read to plan it.
 """
 
 import secrets
@@ -23,7 +23,7 @@ from spark_jobs.source import reading
 from spark_jobs.source.columns import CategoryQuery
 from spark_jobs.source.options import arrow_schema
 
-# Ranges for each core, so that one that takes longer does not let the others wait.
+# Ranges for each core, so that the others need not wait for a slow one.
 _RANGES = 2
 
 
@@ -35,8 +35,8 @@ class Categories:
         spark: the session.
         snapshot: what is read.
         declaration: how keys are made.
-        after: from where to read on, of each category.
-        until: up to where to read, of those categories that are not read to their end.
+        after: the global position behind which each category is read.
+        until: the global position to read up to; categories without one are read to their end.
     """
 
     spark: SparkSession
@@ -53,11 +53,11 @@ class Categories:
         return self._read(queries, made.types_of(columns))
 
     def fingerprints(self, component: Component, progress: Progress) -> DataFrame:
-        """Return the signs of a component's messages, as the server makes them.
+        """Return the fingerprints of a component's messages, made by the server.
 
         Args:
             component: the component.
-            progress: how far the consumers are that the signs will be marked with.
+            progress: how far the consumers are that the fingerprints will be marked with.
         """
         seed, types = secrets.randbits(63), list(fingerprints.TYPES)
         queries = [
@@ -71,7 +71,7 @@ class Categories:
     def _read(self, queries: Sequence[CategoryQuery], types: Mapping[str, str]) -> DataFrame:
         number = _RANGES * parallelism(self.spark)
         texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
-        # One row for each part, in a partition of its own; no part at all is one of nothing.
+        # One row for each part, in a partition of its own; without parts, one empty partition.
         parts = self.spark.range(0, len(texts), 1, max(1, len(texts)))
         read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
         return parts.mapInArrow(read, made.schema(types))
@@ -90,8 +90,8 @@ class CategoryLookup:
     """Reads columns of some of the messages; each is looked up by its global position.
 
     Attributes:
-        categories: what they are of.
-        positions: theirs, in the column ``global_position``.
+        categories: the categories of a snapshot.
+        positions: their positions, in the column ``global_position``.
     """
 
     categories: Categories
@@ -102,7 +102,7 @@ class CategoryLookup:
     ) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
         of = self.categories
-        query = made.PositionsQuery(categories, columns, of.declaration, firsts_of)
+        query = made.PositionsQuery(categories, columns, of.declaration, firsts_of).composed()
         types = made.types_of(columns)
         read = partial(reading.chosen, query, of.snapshot.id, arrow_schema(types))
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))

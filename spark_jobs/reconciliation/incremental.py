@@ -1,12 +1,13 @@
-"""Runs that read only what is new since the last one, and look again only at what that changes.
+"""Runs that read only new messages, and judge only the groups that these change.
 
-A state is a folder that every part of Spark can reach. It holds the rows that were read so far, and
-once more, with what was found of them, those of the groups that are watched: in which something
-needs attention, or may be judged otherwise later. A manifest has the counts, up to where the log
-was read and how far the consumers were. A run reads what came after, brings it together with the
-groups that are watched and those that it touches, and judges them twice: as they were, which is
-taken off the counts, and as they are, which is added. So the sum is what a run over everything
-would have counted.
+A state is a folder that every part of Spark can reach. It holds all rows that were read so far. It
+also holds the watched groups with their verdicts: groups that need attention, or whose verdict may
+change later. A manifest holds the counts, up to where the log was read, and how far the consumers
+were.
+
+A run reads the messages that came after, together with the watched groups and the groups that the
+new messages belong to. It judges these groups twice: as they were, which is subtracted from the
+counts, and as they are, which is added. The sums are those of a run over everything.
 """
 
 from collections import Counter
@@ -26,10 +27,10 @@ from spark_jobs.snapshot.progress import Progress
 
 _WATCHED = "watched"
 
-# The column with a hash of the group that a row is of, by which few are found among many.
+# The column with a hash of the row's group, by which few rows are found among many.
 _HASH = "hash"
 
-# The columns in which nearly every value is another, so that a dictionary of them is of no use.
+# The columns with nearly no equal values, for which a dictionary is useless.
 _MANY = (
     "group",
     "global_position",
@@ -41,16 +42,16 @@ _MANY = (
     _HASH,
 )
 
-# Rows lie in as many folders as runs have written some, until they are brought together.
+# Rows are in one folder for each run; beyond so many folders they are combined into one.
 _FOLDERS = 16
 
 
 class IncrementalRun:
-    """One run's way from a state to the next.
+    """One run, which turns a state into the next.
 
     Attributes:
         name: the folder of the run, within that of the state.
-        lasting: what is noted of how long violations last.
+        lasting: since when violations persist, for a follower; None without one.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class IncrementalRun:
 
         Args:
             spark: the session.
-            state: where to go on from.
+            state: the state to continue.
             new: the messages that came after the state, with the columns of `looked_at`.
-            heads: up to where these are the messages of each category.
+            heads: the last message of each category that they include.
             progress: how far the consumers are.
             store: the id of the store; None if it has none.
         """
@@ -92,7 +93,7 @@ class IncrementalRun:
         state.begin(self._run)
 
     def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
-        """Take in messages that are new; a part that is taken in again is the same part."""
+        """Add new messages; a part that is added again replaces itself."""
         folder = f"{self.name}/{job.name}/{part}"
         rows = job.rows(Rows(messages)).withColumn(_HASH, F.xxhash64("group"))
         self._schemas[job.name] = rows.schema
@@ -102,16 +103,16 @@ class IncrementalRun:
             added.append(folder)
 
     def take(self, job: Job) -> Counts:
-        """Judge what is new, and what it changes; return what a run over everything would count.
+        """Judge what is new and what it changes; return the counts of a run over everything.
 
-        What is new is what was added, or else the messages that were given at the beginning.
+        New are the messages that were added, or else those that were given at the beginning.
         """
         before = self._before
         if job.name not in self._added:
             self.add(job, self._new)
         schema, added = self._schemas[job.name], self._added[job.name]
         older = [] if before is None else before.rows[job.name]
-        # What is empty is read this once.
+        # An empty part is read only this once.
         is_empty = before is not None and before.heads == self._heads
         self._rows[job.name] = older if is_empty else [*older, *added]
         is_past, counts = None, Counter[str]()
@@ -126,7 +127,7 @@ class IncrementalRun:
             known = known.unionByName(watched)
             marked = _twice(known, new, before.was(), self._progress)
         judged, counted = judging.judged(job, marked, is_past)
-        # To be looked at again: what may be judged otherwise, and what needs attention.
+        # Watched: groups whose verdict may change, and groups that need attention.
         is_kept = F.max((F.size("findings") > 0) | F.col("is_open"))
         watched = judged.withColumn("is_kept", is_kept.over(Window.partitionBy("group")))
         if is_past is not None:
@@ -144,8 +145,8 @@ class IncrementalRun:
         """Make sure that the rows of the jobs are those of the store.
 
         Args:
-            jobs: those that were taken.
-            read: reads all messages, under the snapshot that what is new was read under.
+            jobs: the jobs that were taken.
+            read: reads all messages, under the snapshot of the new messages.
 
         Raises:
             StateError: messages were changed or deleted since they were read, or are missing here.
@@ -177,14 +178,14 @@ class IncrementalRun:
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
         watched = [rows for _, rows in sorted(self._watched.items())]
-        return judging.together([judging.findings_of(rows) for rows in watched])
+        return judging.combined([judging.findings_of(rows) for rows in watched])
 
     def rows(self, job: Job) -> DataFrame:
         """Return all rows of a job that was taken."""
         return self._read(self._schemas[job.name], *self._rows[job.name])
 
     def bring_together(self) -> None:
-        """Put rows that lie in too many folders into one."""
+        """Combine rows that are in too many folders."""
         for name, folders in self._rows.items():
             if len(folders) > _FOLDERS:
                 together = f"{self.name}/{name}/together"
@@ -192,7 +193,7 @@ class IncrementalRun:
                 self._rows[name] = [together]
 
     def commit(self) -> None:
-        """Let the state be what this run made of it."""
+        """Make this run's result the state."""
         self.bring_together()
         self._state.put(
             self._run,
@@ -220,7 +221,7 @@ class IncrementalRun:
 def known(spark: SparkSession, state: State) -> DataFrame:
     """Return the global positions of the messages that a state has read."""
     manifest = state.manifest
-    assert manifest is not None  # noqa: S101  nobody asks what was read before anything was
+    assert manifest is not None  # noqa: S101  called only after a first run
     read = [
         spark.read.parquet(*(str(state.folder / name) for name in folders))
         for folders in manifest.rows.values()
@@ -231,12 +232,12 @@ def known(spark: SparkSession, state: State) -> DataFrame:
 def _touched(
     known: DataFrame, new: DataFrame, watched: DataFrame, recorded: Sequence[int]
 ) -> DataFrame:
-    """Return the rows of groups that new ones are in, beside those that are watched.
+    """Return the known rows of the groups of new rows, without the watched groups.
 
-    So are the groups of messages at some global positions that were recorded as conflicts since.
+    The groups of messages that were recorded as conflicts since are returned too.
 
-    Mostly they are few and lie near the end, which is seen without reading more of all rows than
-    hashes of their groups.
+    Mostly the rows are few and near the end of the log. Only hashes of groups are read to find out
+    where they are.
     """
     position, touched = F.col("global_position"), new.select("group", _HASH)
     if recorded:
@@ -263,8 +264,8 @@ def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> Da
         was, now: how far the consumers were and are.
 
     Returns:
-        The rows, marked with how far the consumers were or are. ``group`` says ``of`` which group
-        they are and whether that is as it was, ``is_past``.
+        The rows, marked with how far the consumers were or are. ``group`` is a struct: ``of``, the
+        group, and ``is_past``, whether the row shows it as it was.
     """
     is_past = F.explode(F.array(F.lit(True), F.lit(False))).alias("is_past")
     both = known.select("*", is_past).unionByName(new.withColumn("is_past", F.lit(False)))
@@ -284,9 +285,10 @@ def _recorded_since(manifest: StateManifest, now: Progress) -> list[int]:
 
 
 def _goes_back(manifest: StateManifest, now: Progress) -> bool:
-    """Tell whether a consumer was moved back, so that anything may be judged otherwise now.
+    """Return whether a consumer was moved back, so that any verdict may have changed.
 
-    It was, even if it is further by now, where a letter has come up of what it had read.
+    A new dead letter among the messages that it had read means so too, even if the consumer is
+    further on by now.
     """
     for category, one in manifest.was().consumed.items():
         other = now.consumed.get(category)

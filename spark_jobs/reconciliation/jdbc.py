@@ -36,13 +36,13 @@ def jdbc_url(database_url: str) -> str:
         SparkSettingError: the address holds a password or names no host that listens to TCP.
     """
     check_address(database_url)
-    told = address_for_workers(database_url)
-    if told is None:
+    address = address_for_workers(database_url)
+    if address is None:
         raise SparkSettingError(
-            "Spark shows the address that JDBC is given, and this one holds a password: leave it "
-            "out, and put it into the file that PGPASSFILE names"
+            "Spark shows the address that JDBC gets, and this one holds a password; leave it out, "
+            "and put it into the file that PGPASSFILE names"
         )
-    parts = {name: str(value) for name, value in conninfo.conninfo_to_dict(told).items()}
+    parts = {name: str(value) for name, value in conninfo.conninfo_to_dict(address).items()}
     host = parts.get("host", "")
     if not host or host.startswith(("/", "@")) or "," in host or "service" in parts:
         raise SparkSettingError(
@@ -64,7 +64,7 @@ class Jdbc:
         url: the address, as `jdbc_url` gives it.
         snapshot: what is read.
         declaration: how keys are made.
-        after: from where to read on, of each category.
+        after: the global position behind which each category is read.
     """
 
     spark: SparkSession
@@ -80,7 +80,7 @@ class Jdbc:
         of_all = queries(categories, columns, self.declaration, firsts_of)
         number = _RANGES * parallelism(self.spark)
         parts = self.snapshot.parts(of_all, number, after=self.after, until={})
-        # Where there is nothing, there are still its columns.
+        # An empty store still has the columns.
         parts = parts or [self.snapshot.nothing(of_all[0])]
         return reduce(DataFrame.unionByName, [self._read(part) for part in parts])
 

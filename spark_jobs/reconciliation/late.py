@@ -1,35 +1,32 @@
-"""Messages that became visible behind what was read already.
+"""Messages that became visible behind the messages that were read.
 
-A writer that takes no lock of its category, such as a bare ``INSERT``, may commit after messages
-that have higher global positions. Such a message shows in the number of messages up to one that was
-read before, and in the sum of their global positions.
+A writer that does not lock its category, such as a bare ``INSERT``, may commit after messages with
+higher global positions. Such a late message changes the number of messages up to a position, and
+the sum of their global positions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-    from spark_jobs.analysis.judging import Read
+from spark_jobs.analysis.judging import Read
 
 
 def messages(
-    read: "Read", known: "DataFrame", until: Mapping[str, int], columns: Sequence[str]
-) -> "DataFrame":
-    """Return the messages that are not known, of parts of categories.
+    read: Read, known: DataFrame, until: Mapping[str, int], columns: Sequence[str]
+) -> DataFrame:
+    """Return the messages of parts of categories that are not known.
 
     Args:
-        read: reads the store; nothing of it is read twice if it can look messages up (``at``).
+        read: reads the store; whole messages only of the unknown ones, if it has ``at``.
         known: with the column ``global_position``.
-        until: the categories, and up to which global position of each to look.
-        columns: of the messages.
+        until: the categories, each with the global position to search up to.
+        columns: the columns of the messages to return.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
     known = known.select("global_position")
 
-    def unknown(frame: "DataFrame") -> "DataFrame":
+    def unknown(frame: DataFrame) -> DataFrame:
         is_here = F.lit(False)
         for category, last in until.items():
             is_here |= (F.col("category") == category) & (F.col("global_position") <= last)

@@ -9,31 +9,36 @@ from datetime import timedelta
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.storagelevel import StorageLevel
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from spark_jobs.analysis import fingerprints, latency, reissues
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.prefilter import PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
+from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.result import Finding, Report
+from spark_jobs.common.timestamps import from_micros
+from spark_jobs.reconciliation import incremental, late, stored_state
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.reconciliation.union import Union
 from spark_jobs.session.session import LOCAL, spark_session
 from spark_jobs.session.settings import is_local
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import GRACE, Snapshot, exported_snapshot
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark_jobs.analysis.commands import CommandsJob
-    from spark_jobs.analysis.effects import EffectsJob
-    from spark_jobs.analysis.prefilter import PrefilterInput
-    from spark_jobs.reconciliation import full_run, incremental, stored_state
-    from spark_jobs.reconciliation.categories import Categories
-    from spark_jobs.reconciliation.jdbc import Jdbc
-    from spark_jobs.reconciliation.union import Union
+from spark_jobs.source.columns import looked_at
 
 # How many rows of each finding are shown; the Parquet output has all of them.
 SAMPLES = 20
@@ -41,20 +46,20 @@ SAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is to be done.
+    """What to reconcile, and where.
 
     Attributes:
         component: whose commands and events are looked at.
         app, app_dir: the app path by which Spark's workers load it, and its folder.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        grace: how long a consumer may take, where nobody tells how far it is; for whoever follows
-            the store, how long a violation may last before it is told.
-        details: whether latency, volume and reissues are wanted as well.
-        findings: a folder that does not exist yet, for every row that needs attention as Parquet.
+        grace: how old a message must be to count as read, if no position is stored; with
+            ``--follow``, how long a violation must persist before it is reported.
+        details: whether to measure latency, volume and reissues too.
+        findings: a new folder for every row that needs attention, as Parquet.
         state: the folder of what earlier runs have read; None to read everything.
         jdbc: the jar of PostgreSQL's JDBC driver, to read through it; None to read through ADBC.
-        verify: whether the state is compared with the store as a whole.
-        archive: the folder of an archive that is read as well; None to read the store only.
+        verify: whether to compare the whole state with the store.
+        archive: the folder of an archive to read too; None to read only the store.
         master, remote, conf: where Spark runs, and its properties; see
             `spark_jobs.session.session`.
     """
@@ -75,10 +80,10 @@ class Run:
     conf: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a component that nothing can be said of.
+        """Refuse a component that has nothing to reconcile.
 
         Raises:
-            DeclarationError: it reserves no command and initiates with none.
+            DeclarationError: the component reserves no command and initiates with none.
         """
         if not (self.component.reservations or self.component.initiations):
             raise DeclarationError(
@@ -88,25 +93,23 @@ class Run:
 
 
 def reconcile(
-    run: Run, watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None
+    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
 ) -> Report:
-    """Hold a component's commands against their reservations, and these against the events.
+    """Compare a component's commands with their reservations, and these with the events.
 
     Args:
-        run: what is to be done.
-        watch: what is entered with the session while it works.
+        run: what to reconcile, and where.
+        watch: a context to enter with the session while it works.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached.
+        DatabaseUnavailableError: the database cannot be reached.
         SchemaError: it holds no message store.
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
-        SparkSettingError: a property can not be passed on.
-        StateError: the state can not be gone on from.
-        ArchiveError: the archive can not be read.
-        SparkJobError: the job did not come to its end, or the findings can not be written.
+        SparkSettingError: a property cannot be passed on.
+        StateError: the state cannot be continued.
+        ArchiveError: the archive cannot be read.
+        SparkJobError: the job failed, or the findings cannot be written.
     """
-    from spark_jobs.reconciliation import stored_state
-
     if run.state is not None:
         stored_state.refuse_others(run.state)
     with working(run, watch) as (snapshot, spark):
@@ -115,9 +118,9 @@ def reconcile(
 
 @contextmanager
 def working(
-    run: Run, watch: "Callable[[SparkSession], AbstractContextManager[None]] | None" = None
-) -> "Iterator[tuple[Snapshot, SparkSession]]":
-    """Give a snapshot, and a session that is watched, for what a run is to do."""
+    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
+) -> Iterator[tuple[Snapshot, SparkSession]]:
+    """Open a snapshot of the store, and a watched session, for a run."""
     with (
         exported_snapshot(run.database_url) as snapshot,
         spark_session(
@@ -134,8 +137,8 @@ def working(
         yield snapshot, spark
 
 
-def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
-    """Do the same in a session and under a snapshot that are there."""
+def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
+    """Reconcile in an open session, under an open snapshot."""
     reconciling, following = jobs(run)
     with opened(run, snapshot, spark) as taking:
         reconciled, effects = run_concurrently(
@@ -160,22 +163,19 @@ def in_session(run: Run, snapshot: Snapshot, spark: "SparkSession") -> Report:
     return report
 
 
-def jobs(run: Run) -> "tuple[CommandsJob, EffectsJob]":
+def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
     """Return the jobs that judge a component's messages."""
-    from spark_jobs.analysis.commands import CommandsJob
-    from spark_jobs.analysis.effects import EffectsJob
-
     return CommandsJob(run.component, run.app, _app_dir(run)), EffectsJob(run.component)
 
 
 def _app_dir(run: Run) -> Path | None:
-    """Return the folder in which the workers find the app, if it was not sent to them."""
+    """Return the folder in which the workers find the app; None if it was sent to them."""
     is_here = run.remote is None and run.master is not None and is_local(run.master)
     return run.app_dir.resolve() if is_here else None
 
 
 def judged_by(run: Run) -> str:
-    """Return all of a component that verdicts on its messages hang on, as JSON."""
+    """Return everything of a component that verdicts depend on, as JSON."""
     reconciling, following = jobs(run)
     return json.dumps(
         {
@@ -188,31 +188,29 @@ def judged_by(run: Run) -> str:
 
 def heads(
     component: Component,
-    state: "stored_state.State",
+    state: State,
     snapshot: Snapshot,
     archive: Archive | None = None,
     *,
     counts: bool = True,
-) -> "tuple[dict[str, stored_state.Head], dict[str, int]]":
-    """Return the last message of each category, if the store is the one that the state is of.
+) -> tuple[dict[str, Head], dict[str, int]]:
+    """Return the last message of each category, if the state belongs to this store.
 
     Args:
         component: whose categories they are.
         state: the state.
-        snapshot: of the store.
-        archive: what is read besides.
-        counts: whether messages are looked for that became visible behind what was read already,
-            which takes a look at the index entries of all messages.
+        snapshot: a snapshot of the store.
+        archive: an archive that is read too.
+        counts: whether to look for messages that became visible behind what was read, which scans
+            the index entries of all messages.
 
     Returns:
-        The last messages; and the categories that have such messages, or lack some that were
+        The last messages; and the categories that have late messages, or lack some that were
         there, with the global position up to which they were read.
 
     Raises:
-        StateError: it is not.
+        StateError: the store is another one.
     """
-    from spark_jobs.reconciliation.stored_state import Head
-
     if state.manifest is not None:
         state.check(
             {
@@ -238,33 +236,23 @@ def heads(
 
 @contextmanager
 def opened(
-    run: Run, snapshot: Snapshot, spark: "SparkSession"
-) -> "Iterator[full_run.FullRun | incremental.IncrementalRun]":
-    """Give what judges everything, or what is new since a state was written.
+    run: Run, snapshot: Snapshot, spark: SparkSession
+) -> Iterator[FullRun | incremental.IncrementalRun]:
+    """Open a run over everything, or over what is new since a state was written.
 
-    The state goes on once nothing more is asked of it.
+    The state is advanced at the end of the block.
     """
-    from pyspark.storagelevel import StorageLevel
-
-    from spark_jobs.common.caching import unpersisted
-    from spark_jobs.reconciliation import incremental, late, stored_state
-    from spark_jobs.reconciliation.categories import Categories
-    from spark_jobs.reconciliation.full_run import FullRun
-    from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
-    from spark_jobs.reconciliation.union import Union
-    from spark_jobs.source.columns import looked_at
-
     component = run.component
     declaration = Declaration.of(component)
     progress = snapshot.progress(component, run.grace)
     archive = _archive(run, declaration, snapshot)
 
-    def stored(after: Mapping[str, int]) -> "Categories | Jdbc":
+    def stored(after: Mapping[str, int]) -> Categories | Jdbc:
         if run.jdbc is None:
             return Categories(spark, snapshot, declaration, after)
         return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
 
-    def reading(after: Mapping[str, int]) -> "Categories | Jdbc | Union":
+    def reading(after: Mapping[str, int]) -> Categories | Jdbc | Union:
         if archive is None:
             return stored(after)
         behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
@@ -274,7 +262,7 @@ def opened(
         read = reading({})
         is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
         taking = FullRun(
-            read, progress, None if is_small or run.jdbc else _sifted(run, read, progress)
+            read, progress, None if is_small or run.jdbc else _prefiltered(run, read, progress)
         )
         with unpersisted(taking.kept):
             yield taking
@@ -296,14 +284,9 @@ def opened(
             step.commit()
 
 
-def _sifted(run: Run, read: "Categories | Union | Jdbc", progress: Progress) -> "PrefilterInput":
-    """Return a component's messages by their signs, as the server makes them if it can."""
-    from spark_jobs.analysis import fingerprints
-    from spark_jobs.analysis.prefilter import PrefilterInput
-    from spark_jobs.reconciliation.categories import Categories
-    from spark_jobs.reconciliation.jdbc import Jdbc
-
-    assert not isinstance(read, Jdbc)  # noqa: S101  it can not read single messages
+def _prefiltered(run: Run, read: Categories | Union | Jdbc, progress: Progress) -> PrefilterInput:
+    """Return a component's messages with their fingerprints, made by the server if possible."""
+    assert not isinstance(read, Jdbc)  # noqa: S101  it cannot read single messages
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
         return PrefilterInput(read.fingerprints(component, progress), read.at)
@@ -313,7 +296,7 @@ def _sifted(run: Run, read: "Categories | Union | Jdbc", progress: Progress) -> 
 
 
 def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:
-    """Return the archive that is to be read too."""
+    """Return the archive to read too; None without one."""
     if run.archive is None:
         return None
     archive = archive_folder.there(
@@ -329,7 +312,7 @@ def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[i
     return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
 
 
-def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Report:
+def with_latency(report: Report, rows: DataFrame, effects: DataFrame) -> Report:
     """Return a report with latency and volume.
 
     Args:
@@ -337,10 +320,6 @@ def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Rep
         rows: those of `CommandsJob`.
         effects: those of `EffectsJob`.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
-    from spark_jobs.analysis import latency
-
     commands = rows.where("is_command")
     durations = latency.durations(
         commands,
@@ -348,24 +327,17 @@ def with_latency(report: Report, rows: "DataFrame", effects: "DataFrame") -> Rep
         rows.where(~F.col("is_command") & (F.col("pair") != report.component)),
         effects.where(~F.col("is_cause")).withColumn("causation", F.col("group")),
     )
-    told = latency.latencies(durations)
-    return dataclasses.replace(report, latency=told, volume=latency.volumes(commands, told))
+    measured = latency.latencies(durations)
+    return dataclasses.replace(report, latency=measured, volume=latency.volumes(commands, measured))
 
 
-def with_reissues(report: Report, rows: "DataFrame") -> Report:
-    """Return a report with who sends again; of the rows of `CommandsJob`."""
-    from spark_jobs.analysis import reissues
-
+def with_reissues(report: Report, rows: DataFrame) -> Report:
+    """Return a report with the reissues, from the rows of `CommandsJob`."""
     return dataclasses.replace(report, reissues=reissues.reissues(rows.where("is_command")))
 
 
-def samples(findings: "DataFrame") -> list[Finding]:
+def samples(findings: DataFrame) -> list[Finding]:
     """Return the first rows of each finding."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
-    from spark_jobs.common.timestamps import from_micros
-
     by_position = Window.partitionBy("finding").orderBy("global_position")
     rows = (
         findings.withColumn("nth", F.row_number().over(by_position))

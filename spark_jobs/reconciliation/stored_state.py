@@ -1,8 +1,8 @@
-"""The folder in which a state is: what runs have read and found, and where the next goes on.
+"""The folder of a state: what runs have read and found, and where the next run continues.
 
-A run writes a folder of its own. It counts once the file ``CURRENT`` names it, so a run that dies
-on the way leaves the state as it was. Only folders that a manifest names, or that ``LOCK`` names as
-begun, are ever removed.
+Each run writes a folder. It counts once the file ``CURRENT`` names it, so a run that fails leaves
+the state as it was. Only folders that a manifest names, or that ``LOCK`` names as begun, are ever
+removed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
 _RUN = re.compile(r"run-[0-9]{6,}")
 
-ANEW = "name another folder, or remove this one for a run over everything"
+ANEW = "name another folder, or remove this one to read everything again"
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True):
     Attributes:
         position: its global position.
         message_id: its id.
-        tally: of the messages that the store had up to it.
+        tally: the tally of the messages up to it.
     """
 
     position: int
@@ -61,12 +61,12 @@ class StoredConsumed(msgspec.Struct, frozen=True):
 
 
 class LastingViolations(msgspec.Struct, frozen=True):
-    """What whoever follows the store has noted of the violations (`spark_jobs.follow.persistence`).
+    """What a follower has recorded of the violations (`spark_jobs.follow.persistence`).
 
     Attributes:
-        folder: where it is noted of each.
-        standing: how many of each finding were told and are there still.
-        waits_since: since when the first of those lasts that were not told yet; None if all were.
+        folder: the folder with the record of each violation.
+        standing: how many reported violations of each kind still exist.
+        waits_since: since when the oldest unreported violation exists; None without one.
     """
 
     folder: str
@@ -79,21 +79,21 @@ class _Version(msgspec.Struct):
 
 
 class StateManifest(msgspec.Struct, frozen=True):
-    """What a state says of itself.
+    """The contents of a state.
 
     Attributes:
-        version: of the state's form.
+        version: the version of the form.
         component: whose it is.
         declaration: how its keys were made and its messages judged.
         run: the number of the run that wrote it, from 1.
-        heads: up to where each category was read.
+        heads: the last message of each category that was read.
         progress: how far the consumers were.
-        counts: what each job had counted.
-        rows: for each job, the folders in which its rows are.
-        files: for each folder that is needed, the files in it.
-        needless: folders of runs that are not needed any more, and may be removed.
+        counts: the counts of each job.
+        rows: for each job, the folders with its rows.
+        files: for each needed folder, its files.
+        needless: folders of runs that are no longer needed, and may be removed.
         store: the id of the store; None if it has none.
-        lasting: how long violations last; None if nobody has followed the store.
+        lasting: since when violations persist; None without a follower.
     """
 
     version: int
@@ -128,7 +128,7 @@ class StateManifest(msgspec.Struct, frozen=True):
 
 
 class State:
-    """A state, while a run has it to itself."""
+    """A state, locked by a run."""
 
     def __init__(self, folder: Path, component: str, declaration: str, lock: Lock) -> None:
         self.folder = folder
@@ -145,7 +145,9 @@ class State:
             return None
         name, _, digest = current.read_text().strip().partition(" ")
         if not _RUN.fullmatch(name):
-            raise StateError(f"The state in {self.folder} names no run, but {name!r}; {ANEW}")
+            raise StateError(
+                f"The state in {self.folder} names {name!r}, which is not a run; {ANEW}"
+            )
         try:
             text = (self.folder / name / _MANIFEST).read_bytes()
             version = msgspec.json.decode(text, type=_Version).version
@@ -156,12 +158,13 @@ class State:
                 )
             if hashlib.sha256(text).hexdigest() != digest:
                 raise StateError(
-                    f"The manifest of the state in {self.folder} is not what was written; {ANEW}"
+                    f"The manifest of the state in {self.folder} was changed after it was "
+                    f"written; {ANEW}"
                 )
             manifest = msgspec.json.decode(text, type=StateManifest)
         except (OSError, msgspec.MsgspecError) as error:
             raise StateError(
-                f"The state in {self.folder} can not be read ({error}); {ANEW}"
+                f"The state in {self.folder} cannot be read ({error}); {ANEW}"
             ) from error
         if manifest.component != self._component:
             raise StateError(
@@ -170,19 +173,19 @@ class State:
             )
         if manifest.declaration != self._declaration:
             raise StateError(
-                f"The state in {self.folder} was made when the component declared its keys or "
-                f"handlers otherwise; {ANEW}"
+                f"The state in {self.folder} was made when the component declared other keys or "
+                f"handlers; {ANEW}"
             )
         return manifest
 
     def require_whole(self, *, by_size: bool = False) -> None:
-        """Make sure that the files are those that runs have written.
+        """Make sure that the files are those that the runs wrote.
 
         Args:
-            by_size: whether it is enough that they are there, and of the same size.
+            by_size: whether to compare only the sizes of the files.
 
         Raises:
-            StateError: one is missing, has changed, or does not belong there.
+            StateError: a file is missing, has changed, or does not belong there.
         """
         if self.manifest is None:
             return
@@ -207,7 +210,7 @@ class State:
                 raise StateError(f"{place / fault.path} {fault.what}; {ANEW}")
 
     def remove_leftovers(self) -> None:
-        """Remove what a run left that died, and what a later one made needless."""
+        """Remove the folders of failed runs, and those that are no longer needed."""
         manifest, begun = self.manifest, self._lock.noted
         needed = set() if manifest is None else _folders(manifest)
         needless = set() if manifest is None else {*manifest.needless}
@@ -221,7 +224,7 @@ class State:
         """Make the folder of a run, and return it.
 
         Raises:
-            StateError: there is such a folder, which no run of this state has left.
+            StateError: the folder exists, and no run of this state made it.
         """
         folder = self.folder / run_name(run)
         if os.path.lexists(folder):
@@ -231,14 +234,14 @@ class State:
         return folder
 
     def check(self, holds: Mapping[str, bool], store: str | None) -> None:
-        """Make sure that the store is the one that the state is of.
+        """Make sure that the state belongs to the store.
 
         Args:
-            holds: for each category, whether the store holds the last message that was read of it.
+            holds: for each category, whether the store holds the last message that was read.
             store: the id of the store; None if it has none.
 
         Raises:
-            StateError: it has another id, or does not hold one of the messages.
+            StateError: the store has another id, or lacks one of the messages.
         """
         of = None if self.manifest is None else self.manifest.store
         if store is not None and of not in (None, store):
@@ -266,7 +269,7 @@ class State:
         store: str | None,
         lasting: LastingViolations | None,
     ) -> None:
-        """Let the state be what a run made of it, whose folder is written.
+        """Make the result of a run, whose folder is complete, the state.
 
         Args:
             run, heads, progress, counts, rows, store, lasting: as in `StateManifest`.
@@ -326,18 +329,18 @@ class State:
 
     @property
     def after(self) -> dict[str, int]:
-        """Up to where each category was read."""
+        """The global position up to which each category was read."""
         heads = self.manifest.heads if self.manifest is not None else {}
         return {category: head.position for category, head in heads.items()}
 
 
 @contextmanager
 def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
-    """Open a state, or the place for one, to the exclusion of other runs.
+    """Open a state, or a folder for a new one, and lock it against other runs.
 
     Raises:
-        StateError: it is in use, another component's, holds something else, or can not be read or
-            made.
+        StateError: the folder is in use, belongs to another component, holds something else, or
+            cannot be read or made.
     """
     refuse_others(folder)
     with file_lock(folder, _LOCK, "state", StateError) as lock:
@@ -345,10 +348,10 @@ def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
 
 
 def refuse_others(folder: Path) -> None:
-    """Refuse a folder that holds something, but no state, before anything in it is changed.
+    """Refuse a folder that holds something other than a state, before changing anything in it.
 
     Raises:
-        StateError: it does.
+        StateError: the folder holds something else, or cannot be read.
     """
     try:
         if _RUN.match((folder / _CURRENT).read_text()):
@@ -356,7 +359,7 @@ def refuse_others(folder: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        raise StateError(f"The state in {folder} can not be read ({error}); {ANEW}") from error
+        raise StateError(f"The state in {folder} cannot be read ({error}); {ANEW}") from error
     require_empty(folder, _LOCK, [f".{_CURRENT}"], "state", StateError)
 
 

@@ -1,8 +1,8 @@
 """An archive and the store, read as one.
 
-The archive has each category up to one message, whether or not the store still has what is before
-it; the store is read on from there. Of what it has before that message, only that is read which the
-archive lacks, because it became visible later. So every message is read once.
+The archive has each category up to one message, whether or not the store still has the messages
+before it. The store is read from there on. Before it, only messages are read that the archive
+lacks, because they became visible later. So every message is read once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from spark_jobs.source.columns import schema, types_of
 
 _FILES = schema(types_of(COLUMNS))
 
-# What the names of the folders say. Told, lest a category that is a number be taken for one.
+# The columns in the names of the folders. Declared, so that a category such as 12 stays a text.
 _FOLDERS = "category string, day date"
 
 
@@ -37,7 +37,7 @@ class Union:
         declaration: how keys are made, there as here.
         store: reads the store, from behind what is archived.
         all_stored: reads the store from `after` on.
-        after: from where to read on, of each category.
+        after: the global position behind which each category is read.
     """
 
     spark: SparkSession
@@ -56,7 +56,7 @@ class Union:
         return archived.unionByName(stored).unionByName(self._late(categories, columns))
 
     def _late(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
-        """Return what the store has and the archive lacks, before the last that is archived."""
+        """Return the messages of the store before the end of the archive that the archive lacks."""
         until = {
             name: last
             for name, last in self.archive.after.items()
@@ -72,7 +72,7 @@ class Union:
         Args:
             positions: with the column ``global_position``.
         """
-        assert isinstance(self.store, Categories)  # noqa: S101  the other can not
+        assert isinstance(self.store, Categories)  # noqa: S101  JDBC cannot
         return UnionLookup(self, self.store.at(positions), positions)
 
     def archived(self) -> DataFrame:
@@ -109,15 +109,15 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class UnionLookup:
-    """Reads columns of some of the messages, wherever they are.
+    """Reads columns of some of the messages, from archive and store.
 
     Attributes:
-        together: what they are of.
+        union: archive and store.
         store: reads them, if the store has them.
-        positions: theirs, in the column ``global_position``.
+        positions: their positions, in the column ``global_position``.
     """
 
-    together: Union
+    union: Union
     store: Read
     positions: DataFrame
 
@@ -125,13 +125,13 @@ class UnionLookup:
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
-        together, positions = self.together, self.positions.select("global_position")
-        archived = together.archived().join(positions, "global_position", "left_semi")
+        union, positions = self.union, self.positions.select("global_position")
+        archived = union.archived().join(positions, "global_position", "left_semi")
         # The store may still have what is archived.
         needed = list(dict.fromkeys([*columns, "global_position"]))
         stored = self.store(categories, needed, firsts_of=firsts_of)
         stored = stored.join(archived.select("global_position"), "global_position", "left_anti")
-        return together.of(archived, categories, columns, firsts_of).unionByName(
+        return union.of(archived, categories, columns, firsts_of).unionByName(
             stored.select(*columns)
         )
 
@@ -145,7 +145,7 @@ def _behind(positions: Mapping[str, int]) -> Column:
 
 
 def of_one_run(spark: SparkSession, folder: str) -> DataFrame:
-    """Return what lies in the folder of one run; files that can not be read are left out."""
+    """Return the messages in the folder of one run; unreadable files are left out."""
     return (
         spark.read.schema(f"{_FILES}, {_FOLDERS}")
         .option("ignoreCorruptFiles", "true")

@@ -1,4 +1,4 @@
-"""A run as a JSON object; `schema.json` beside this module describes it."""
+"""A report as a JSON object; `schema.json` beside this module describes it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,23 +11,22 @@ from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
 def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, Any]:
-    """Return a report, and the thresholds that it reached, as one JSON object.
+    """Return a report, and the thresholds that it exceeds, as one JSON object.
 
-    Texts of the store are as they are stored: whoever writes the object escapes them, as
-    `json.dumps` does.
+    Texts of the store are not escaped; `json.dumps` escapes them.
     """
     return {
         "component": report.component,
         "time": report.time.isoformat(),
         "inOrder": in_order(reached),
-        "thresholds": [_threshold(one) for one in reached],
-        "categories": [_category(one) for one in report.categories if not one.initiates],
-        "initiations": [_category(one) for one in report.categories if one.initiates],
-        "effects": [as_object(one) for one in report.effects],
+        "thresholds": [_threshold(exceeded) for exceeded in reached],
+        "categories": [_category(counts) for counts in report.categories if not counts.initiates],
+        "initiations": [_category(counts) for counts in report.categories if counts.initiates],
+        "effects": [as_object(effects) for effects in report.effects],
         "events": as_object(report.events),
-        "samples": [as_object(one) for one in report.findings],
-        "latency": [_latency(one) for one in report.latency],
-        "volume": [as_object(one) for one in report.volume],
+        "samples": [as_object(finding) for finding in report.findings],
+        "latency": [_latency(measured) for measured in report.latency],
+        "volume": [as_object(hourly) for hourly in report.volume],
         "reissues": None if report.reissues is None else _reissues(report.reissues),
     }
 

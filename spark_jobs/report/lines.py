@@ -1,4 +1,4 @@
-"""What happens while a store is followed, as lines: for people, or each a JSON object."""
+"""The events of a follower as lines: for people, or each a JSON object."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +33,7 @@ def as_json_line(event: ViolationEvent) -> dict[str, Any]:
     }
 
 
-def ended(told: int, mended: int, standing: Mapping[str, int]) -> str:
-    """Return what it comes to, in a sentence."""
+def ended(reported: int, mended: int, standing: Mapping[str, int]) -> str:
+    """Return the sums, in a sentence."""
     stand = ", ".join(f"{count:,} {name}" for name, count in standing.items())
-    return f"{told:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."
+    return f"{reported:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."

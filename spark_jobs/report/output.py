@@ -1,7 +1,7 @@
-"""What a run writes takes its place once all has succeeded, so nothing is half-written.
+"""The outputs of a run are put in place once all has succeeded, so none is half-written.
 
-A folder holds names and payloads, so only its owner can look into it. A file is a report that is
-made to be read by others; who may read it is left to the umask.
+A folder holds names and payloads, so only its owner can read it. A file is a report for others; the
+umask decides who may read it.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from spark_jobs.common.files import make_private
 
 
 class Outputs:
-    """Files and folders that are written beside their places."""
+    """Files and folders, written beside their final places."""
 
     def __init__(self) -> None:
         self._staged: list[tuple[Path, Path]] = []
@@ -24,7 +24,7 @@ class Outputs:
         """Return where to write a folder that does not exist yet.
 
         Raises:
-            SparkJobError: it exists already, or can not be made.
+            SparkJobError: it exists already, or cannot be made.
         """
         if place.is_symlink() and not place.exists():
             raise SparkJobError(
@@ -39,7 +39,7 @@ class Outputs:
         """Return where to write a file, which takes the place of one that is there.
 
         Raises:
-            SparkJobError: it can not be made.
+            SparkJobError: it cannot be made.
         """
         if place.is_dir():
             raise SparkJobError(f"The output file {place} is a folder; name a file")
@@ -51,7 +51,7 @@ class Outputs:
             beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
         except OSError as error:
             raise SparkJobError(
-                f"The output {kind} {place} can not be made: {error.strerror}"
+                f"The output {kind} {place} cannot be made: {error.strerror}"
             ) from error
         self._staged.append((beside, place))
         return beside
@@ -87,7 +87,7 @@ class Outputs:
 
 @contextmanager
 def outputs() -> Iterator[Outputs]:
-    """Give what collects outputs, put in place at the end, or removed if there was an error."""
+    """Collect outputs; put them in place at the end, or remove them after an error."""
     staged = Outputs()
     try:
         yield staged

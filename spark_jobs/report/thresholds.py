@@ -1,6 +1,6 @@
-"""How much of what is counted is too much: the thresholds of ``--fail-on`` and ``--warn``.
+"""How many findings are allowed: the thresholds of ``--fail-on`` and ``--warn``.
 
-The grammar is ``name[:N|N%]``, several by comma: ``missing`` is reached by more than 0,
+The grammar is ``name[:N|N%]``, separated by commas: ``missing`` is exceeded by more than 0,
 ``duplicates:100`` by more than 100, and ``duplicates:5%`` by more than 5 % of the commands.
 """
 
@@ -12,11 +12,11 @@ from decimal import Decimal
 from spark_jobs.common.errors import ThresholdError
 from spark_jobs.common.result import VIOLATIONS, Report
 
-# What is counted besides, and is no violation unless somebody asks for it.
+# What is also counted, and is a violation only if a threshold names it.
 MEASURED = ("keyless", "duplicates", "pending", "dead")
 NAMES = (*VIOLATIONS, *MEASURED)
 
-# Of what a percentage is taken; of the commands where nothing is said here.
+# What a percentage is taken of; of the commands by default.
 _WHOLES = {"effect-twice": "events", "without-cause": "events", "unhandled": "reserved"}
 
 _ITEM = re.compile(
@@ -27,13 +27,13 @@ _ITEM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A limit that is reached by more than it says.
+    """A limit for the number of one kind of finding.
 
     Attributes:
         name: what is counted, one of `NAMES`.
-        limit: how many, or how many per cent, are still well.
+        limit: how many, or how many per cent, are allowed.
         percent: whether the limit is in per cent.
-        failing: whether the run fails when it is reached, or only warns.
+        failing: whether exceeding it fails the run, or only warns.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Threshold:
 
     @property
     def of(self) -> str:
-        """Of what a percentage is taken: ``commands``, ``events`` or ``reserved``."""
+        """What a percentage is taken of: ``commands``, ``events`` or ``reserved``."""
         return _WHOLES.get(self.name, "commands")
 
     def __str__(self) -> str:
-        """Say what reaches it, in words."""
-        return f"more than {self.limit:,f}" + (
+        """Return how many are allowed, in words."""
+        return f"allowed: {self.limit:,f}" + (
             f" % of the {_CALLED[self.of]}" if self.percent else ""
         )
 
@@ -58,24 +58,29 @@ _CALLED = {"commands": "commands", "events": "events", "reserved": "reserved com
 
 @dataclass(frozen=True, slots=True)
 class ExceededThreshold:
-    """A threshold that a report has reached.
+    """A threshold that a report exceeds.
 
     Attributes:
-        threshold: which one.
-        count: how many there are.
-        whole: how many there are of what a percentage is taken of.
+        threshold: the threshold.
+        count: how many findings there are.
+        whole: the number that a percentage is taken of.
     """
+
+    @property
+    def heading(self) -> str:
+        """The word or words before its text: that it fails the run, or warns."""
+        return "Threshold exceeded" if self.threshold.failing else "Warning"
 
     threshold: Threshold
     count: int
     whole: int
 
     def __str__(self) -> str:
-        """Say what was counted and what it is more than."""
+        """Return what was counted and how much is allowed: ``1 conflict (allowed: 0)``."""
         share = ""
         if self.threshold.percent and self.whole:
-            share = f" ({Decimal(100) * self.count / self.whole:,.2f} %)"
-        return f"{self.threshold.name}: {self.count:,}{share}, {self.threshold}"
+            share = f" = {Decimal(100) * self.count / self.whole:,.2f} %"
+        return f"{self.count:,} {self.threshold.name}{share} ({self.threshold})"
 
 
 DEFAULT = tuple(Threshold(name) for name in VIOLATIONS)
@@ -89,16 +94,16 @@ def parse(text: str, *, failing: bool = True) -> tuple[Threshold, ...]:
         failing: whether they fail the run or only warn.
 
     Raises:
-        ThresholdError: it does not follow the grammar, names what is not counted, or names
-            something twice.
+        ThresholdError: the text does not follow the grammar, or contains an unknown name or the
+            same name twice.
     """
     found: dict[str, Threshold] = {}
     for item in text.split(","):
         match = _ITEM.fullmatch(item.strip())
         if match is None or match["name"] not in NAMES:
             raise ThresholdError(
-                f"{item.strip()!r} is no threshold: write a name, name:N or name:N%, several by "
-                f"comma; the names are {', '.join(NAMES)}"
+                f"{item.strip()!r} is not a threshold: write name, name:N or name:N%, separated by "
+                f"commas; the names are {', '.join(NAMES)}"
             )
         name = match["name"]
         if name in found:
@@ -113,20 +118,20 @@ def reached(
     thresholds: Iterable[Threshold] = DEFAULT,
     instead: Mapping[str, int] | None = None,
 ) -> tuple[ExceededThreshold, ...]:
-    """Return those of the thresholds that a report has reached, in their order.
+    """Return the thresholds that a report exceeds, in their order.
 
-    Where there is nothing that a percentage could be taken of, anything is more than it.
+    If a percentage is taken of nothing, any finding exceeds it.
 
     Args:
         report: what a run found.
-        thresholds: what is held against it.
-        instead: by name, what counts in the place of what the report says.
+        thresholds: the thresholds to check.
+        instead: by name, counts that replace those of the report.
     """
     counts = instead or {}
     wholes = {
-        "commands": sum(one.commands for one in report.categories),
+        "commands": sum(counts.commands for counts in report.categories),
         "events": report.events.events,
-        "reserved": sum(one.reserved for one in report.effects),
+        "reserved": sum(effects.reserved for effects in report.effects),
     }
     counted = (
         ExceededThreshold(
@@ -136,12 +141,12 @@ def reached(
         )
         for threshold in thresholds
     )
-    return tuple(one for one in counted if _exceeds(one))
+    return tuple(threshold for threshold in counted if _exceeds(threshold))
 
 
 def in_order(reached: Iterable[ExceededThreshold]) -> bool:
-    """Tell whether none of these thresholds fails the run."""
-    return not any(one.threshold.failing for one in reached)
+    """Return whether none of these thresholds fails the run."""
+    return not any(exceeded.threshold.failing for exceeded in reached)
 
 
 def _exceeds(counted: ExceededThreshold) -> bool:

@@ -1,4 +1,4 @@
-"""Finding the Java that Spark runs on, before Spark looks for it and says so in forty lines."""
+"""Find the Java that Spark runs on, with a one-line error if it is missing."""
 
 import os
 import re
@@ -19,13 +19,13 @@ _INSTALL = (
 
 
 def kept_classes() -> Path:
-    """Return where `spark_jobs.jobs.prepare` keeps Java's classes: in the user's cache."""
+    """Return the file in the user's cache in which `spark_jobs.jobs.prepare` stores classes."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "reservation" / "spark-classes.jsa"
 
 
 def options(size: Size) -> str:
-    """Return what Java is told when Spark's driver is started.
+    """Return the options of Java for Spark's driver.
 
     Args:
         size: of the store.
@@ -33,17 +33,17 @@ def options(size: Size) -> str:
     kept = kept_classes()
     return " ".join(
         [
-            # A Java process without memory answers nothing any more; ended, it is noticed.
+            # A Java process without memory no longer answers, while its end is noticed.
             "-XX:+ExitOnOutOfMemoryError",
-            # A job wants to be done soon, and does not mind to pause.
+            # Throughput matters to a job, pauses do not.
             "-XX:+UseParallelGC",
-            # What is new has a quarter of the memory, 256 MB of the 1 GB that there is by itself,
-            # and that from the start: to find the best size takes longer, and ends up with more.
+            # New objects get a quarter of the memory from the start, 256 MB of the default 1 GB.
+            # Adapting the size takes longer and uses more.
             "-XX:NewRatio=3",
             "-XX:NewSize=256m",
-            # To compile well what is done once takes as long as to do it.
+            # Optimizing code that runs once takes as long as running it.
             *([] if size is Size.LARGE else ["-XX:TieredStopAtLevel=1"]),
-            # Compiled quickly it would get a fifth of this, and be thrown away when that is full.
+            # Quickly compiled code would get a fifth of this, and be discarded when that is full.
             "-XX:ReservedCodeCacheSize=240m",
             *([f'"-XX:SharedArchiveFile={kept}"'] if kept.is_file() else []),
         ]
@@ -64,14 +64,14 @@ def require_java() -> int:
             f"Spark needs Java {MINIMUM} or later and there is none {where}; {_INSTALL}"
         )
     try:
-        told = subprocess.run(  # noqa: S603  the very program that Spark would start
+        output = subprocess.run(  # noqa: S603  the very program that Spark would start
             [java, "-version"], capture_output=True, text=True, check=True, timeout=60
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise SparkUnavailableError(f"{java} does not run: {error}; {_INSTALL}") from error
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
     if found is None:
-        raise SparkUnavailableError(f"{java} does not tell its version; {_INSTALL}")
+        raise SparkUnavailableError(f"{java} does not print its version; {_INSTALL}")
     # Java 8 and before call themselves 1.8.
     major = int(found[2] or 0) if found[1] == "1" else int(found[1])
     if major < MINIMUM:

@@ -1,8 +1,8 @@
-"""What Spark's workers need of us and of the user's app, in one zip file.
+"""One zip file with what Spark's workers need of this package and of the user's app.
 
-It is what ``spark-submit --py-files`` takes. The same files give the same bytes, so that one can
-tell whether it changed. Spark's workers and their logs are read by many, so nothing else that lies
-in the app's folder travels: Python modules, and what its pyproject.toml declares as package data.
+``spark-submit --py-files`` takes such a file. The same modules give the same bytes, so a change is
+easy to detect. Others can read the files and logs of Spark's workers, so only two kinds of files of
+the app's folder are added: Python modules, and package data that its pyproject.toml declares.
 """
 
 import os
@@ -20,30 +20,30 @@ PACKAGES = ("reservation", "spark_jobs")
 
 _MODULES = "*.py"
 
-# What our packages read beside their modules.
+# The files that this package reads beside its modules.
 _OUR_DATA = {"*": ["*.sql", "*.css", "*.j2", "*.json", "py.typed"]}
 
-# In whose folders lies what pip, or Debian, has installed.
+# The folders of packages that pip or Debian have installed.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
-# The earliest time that a zip file can tell.
+# The earliest time that a zip file can hold.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(output: Path, app: str | None = None, app_dir: str | Path = ".") -> int:
-    """Write the zip file, in place of one that is there, and return how many files it holds.
+    """Write the zip file, replacing an existing one, and return how many files it holds.
 
     Args:
-        output: where to.
-        app: the app path of a component whose modules are to travel too: everything in `app_dir`
-            that it imports, packages as a whole: their modules, and the package data that
+        output: the zip file.
+        app: the app path of a component whose modules are added: everything in `app_dir` that it
+            imports. Packages are added as a whole: their modules, and the package data that
             ``tool.setuptools.package-data`` declares in the ``pyproject.toml`` of `app_dir` or of
-            the folder around it. What is installed is left out.
+            the folder around it. Installed packages are left out.
         app_dir: the folder that the app path starts from.
 
     Raises:
-        AppPathError: the app can not be imported.
-        SparkJobError: the file can not be written, or a module lies behind a symbolic link that
+        AppPathError: the app cannot be imported.
+        SparkJobError: the file cannot be written, or a module lies behind a symbolic link that
             leads out of `app_dir`.
     """
     files = dict(_ours())
@@ -53,22 +53,22 @@ def build(output: Path, app: str | None = None, app_dir: str | Path = ".") -> in
     try:
         _write(output, files)
     except OSError as error:
-        raise SparkJobError(f"{output} can not be written: {error.strerror}") from error
+        raise SparkJobError(f"{output} cannot be written: {error.strerror}") from error
     return len(files)
 
 
 def _ours() -> Iterator[tuple[str, Path]]:
     home = Path(__file__).resolve().parents[2]
     if not home.is_dir():
-        raise SparkJobError("The packages are in a zip file already; hand that one on")
+        raise SparkJobError("This package is in a zip file already; pass that one on")
     for name in PACKAGES:
         yield from _files(home / name, home, _OUR_DATA)
 
 
 def _imported_from(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Give the files of each module that was imported from a folder, and of its whole package.
+    """Yield the files of each module that was imported from a folder, and of its whole package.
 
-    What is installed stays here, also if its virtual environment lies in the folder.
+    Installed packages are left out, also if their virtual environment is in the folder.
     """
     imported = [
         Path(getattr(module, "__file__", None) or "/") for module in [*sys.modules.values()]
@@ -99,17 +99,17 @@ def _declared_data(folder: Path) -> Mapping[str, Sequence[str]]:
                 declared = project.get("tool", {}).get("setuptools", {}).get("package-data", {})
                 return {str(name): [*patterns] for name, patterns in declared.items()}
             except (OSError, ValueError, AttributeError, TypeError) as error:
-                raise SparkJobError(f"{place} can not be read: {error}") from error
+                raise SparkJobError(f"{place} cannot be read: {error}") from error
     return {}
 
 
 def _files(
     package: Path, home: Path, data: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, Path]]:
-    """Give the modules of a package and of those in it, and their package data."""
+    """Yield the modules and the package data of a package and its subpackages."""
     for folder in [package, *(path for path in package.rglob("*") if path.is_dir())]:
         if folder != package and not _is_inside(folder, home):
-            continue  # whatever is imported from there is refused
+            continue  # an import from there is refused
         parts = folder.relative_to(home).parts
         patterns = [_MODULES, *data.get("*", ()), *data.get(".".join(parts), ())]
         for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):

@@ -1,8 +1,7 @@
-"""Whether what a job needs is there, asked before Spark waits for it, or for ever.
+"""Checks before a job, of what Spark would otherwise wait for, perhaps without end.
 
-A master or server that does not listen is found by a connection. Whether the cluster takes up work
-at all, and whether its workers can import the job and reach the database, is found by one small
-task.
+A connection shows whether a master or server listens. One small task shows whether the cluster
+takes up work at all, and whether its workers can import the job and reach the database.
 """
 
 import os
@@ -10,18 +9,19 @@ import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from reservation.app_path import load_component
 from reservation.errors import ReservationError
+from reservation.postgres.connection import connect
 from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
 from spark_jobs.session.failure import reason
 from spark_jobs.session.settings import PATIENCE, seconds, standalone_addresses
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+from spark_jobs.source import source  # noqa: F401  the workers import what reading needs
 
 _CONNECT_PORT = 15002
 _DIAL_SECONDS = 10
@@ -30,11 +30,11 @@ _AGAIN_SECONDS = 0.5
 
 
 def require_master(master: str) -> None:
-    """Make sure that a standalone master listens; of other kinds, Spark itself tells.
+    """Make sure that a standalone master listens; Spark itself reports on other kinds.
 
     Raises:
         SparkUnavailableError: it does not.
-        SparkSettingError: the address can not be read.
+        SparkSettingError: the address cannot be read.
     """
     if master.startswith("spark://"):
         _require_listener(f"Spark master at {master}", standalone_addresses(master))
@@ -45,7 +45,7 @@ def require_server(remote: str) -> None:
 
     Raises:
         SparkUnavailableError: it does not.
-        SparkSettingError: the address can not be read.
+        SparkSettingError: the address cannot be read.
     """
     try:
         parts = urlsplit(remote)
@@ -53,7 +53,7 @@ def require_server(remote: str) -> None:
     except ValueError:
         host = None
     if host is None or parts.scheme != "sc":
-        raise SparkSettingError("The remote address can not be read; write it as sc://host:15002")
+        raise SparkSettingError("The remote address cannot be read; write it as sc://host:15002")
     port = port or _CONNECT_PORT
     _require_listener(f"Spark Connect server at sc://{host}:{port}", [(host, port)])
 
@@ -63,13 +63,13 @@ def _require_listener(what: str, addresses: list[tuple[str, int]]) -> None:
         try:
             socket.create_connection(address, _DIAL_SECONDS).close()
         except OSError as error:
-            told = error.strerror or str(error)
+            problem = error.strerror or str(error)
         else:
             return
-    raise SparkUnavailableError(f"There is no {what}: {told}")
+    raise SparkUnavailableError(f"There is no {what}: {problem}")
 
 
-def require_workers(session: "SparkSession", database_url: str, app: str | None) -> None:
+def require_workers(session: SparkSession, database_url: str, app: str | None) -> None:
     """Make sure that workers take up work, import the job and the app, and reach the database.
 
     Args:
@@ -87,7 +87,7 @@ def require_workers(session: "SparkSession", database_url: str, app: str | None)
         if ended.wait(seconds(patience)):
             return
         late.set()
-        # What Spark has not even begun to plan can not be interrupted yet.
+        # A job that Spark has not begun to plan cannot be interrupted yet.
         while not ended.wait(_AGAIN_SECONDS):
             session.interruptAll()
 
@@ -104,7 +104,7 @@ def require_workers(session: "SparkSession", database_url: str, app: str | None)
                 f"--conf {PATIENCE}=10min waits longer"
             ) from error
         raise SparkJobError(
-            f"Spark's workers can not run the job: {reason(error)}; they need Python packages of "
+            f"Spark's workers cannot run the job: {reason(error)}; they need Python packages of "
             f"their own, see docs/spark.md"
         ) from error
     finally:
@@ -114,14 +114,8 @@ def require_workers(session: "SparkSession", database_url: str, app: str | None)
         raise SparkJobError(f"Spark's workers: {problems[0]}{_why(database_url)}")
 
 
-def look(app: str | None, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """Tell, on a worker, what keeps it from the job: one row with the problem, or none."""
-    import pyarrow as pa
-
-    from reservation.app_path import load_component
-    from reservation.postgres.connection import connect
-    from spark_jobs.source import source  # noqa: F401  it imports what reading needs
-
+def look(app: str | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Check a worker, on the worker: yield one row with the problem, or none."""
     for _ in batches:
         problems = []
         try:
@@ -137,7 +131,7 @@ def _why(database_url: str) -> str:
     if address_for_workers(database_url) is not None:
         return ""
     return (
-        f". The address that was given here holds a password, so they were not told it: set "
+        f". The given address holds a password, so it was not passed on to them: set "
         f"{DATABASE_VARIABLE}, PGSERVICEFILE or PGPASSFILE in their environment, or give an "
         f"address without a password"
     )

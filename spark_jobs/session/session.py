@@ -7,7 +7,8 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
@@ -17,12 +18,9 @@ from spark_jobs.session.failure import reason
 from spark_jobs.session.java import require_java
 from spark_jobs.session.size import Size
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 LOCAL = "local[*]"
 
-# Into how many ranges a category is divided where Spark does not tell how many cores it has.
+# Into how many ranges a category is divided if the number of Spark's cores is unknown.
 _RANGES = 8
 
 
@@ -36,31 +34,30 @@ def spark_session(
     app: str | None = None,
     app_dir: str | Path = ".",
     size: Size = Size.LARGE,
-) -> Iterator["SparkSession"]:
-    """Give a Spark session for the jobs, and end it after.
+) -> Iterator[SparkSession]:
+    """Open a Spark session for the jobs, and stop it at the end.
 
-    Workers on this machine take the database's address from the environment of this process. Those
-    of a cluster are told it through a property, and only if there is no secret in it. Everything
-    that they need of our packages and of the app travels to them in one zip file.
+    Workers on this machine take the database's address from the environment of this process.
+    Workers of a cluster get it through a property, if it holds no secret. One zip file with this
+    package and the app's modules is sent to them.
 
     Args:
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
-        master: where Spark runs; None for where ``spark-submit`` was told to, with what it was
-            given.
+        master: where Spark runs; None under ``spark-submit``, which decides that itself.
         remote: the address of a Spark Connect server, ``sc://host:port``, instead of a master.
-        conf: further properties as ``KEY=VALUE``, in the place of those that are set here.
+        conf: further properties as ``KEY=VALUE``, which override those that are set here.
         app: the app path of a component whose modules the workers need.
         app_dir: the folder that the app path starts from.
-        size: of the store that is to be looked at.
+        size: the size of the store.
 
     Raises:
         SparkUnavailableError: Spark or Java is missing or too old, or there is no such master or
             server.
-        SparkSettingError: a property or an address can not be read, or holds a credential.
-        SparkJobError: the workers can not run the job, or what was done with the session failed.
+        SparkSettingError: a property or an address cannot be read, or holds a credential.
+        SparkJobError: the workers cannot run the job, or the job failed.
     """
     added = settings.parse_conf(conf)
-    # PySpark says so wherever it imports pandas, which the jobs hand nothing to.
+    # PySpark warns whenever it imports pandas, which the jobs do not use.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     with tempfile.TemporaryDirectory(prefix="reservation-spark-") as folder:
         scratch = Path(folder)
@@ -86,34 +83,34 @@ def spark_session(
         except Exception as error:
             raise SparkJobError(f"The Spark job failed: {reason(error, log)}") from error
         finally:
-            with contextlib.suppress(Exception):  # one that is gone can not be told to stop
+            with contextlib.suppress(Exception):  # a session that is gone cannot be stopped
                 session.stop()
 
 
-def parallelism(session: "SparkSession") -> int:
+def parallelism(session: SparkSession) -> int:
     """Return into how many ranges to divide what is read: as many as run at a time, or more.
 
     ``spark.default.parallelism`` decides where it is set.
     """
-    told = session.conf.get("spark.default.parallelism", None)
-    if told is not None:
-        return max(1, int(told))
+    configured = session.conf.get("spark.default.parallelism", None)
+    if configured is not None:
+        return max(1, int(configured))
     context = getattr(session, "sparkContext", None)  # there is none under Connect
     return _RANGES if context is None else max(2, context.defaultParallelism)
 
 
-def _started(master: str | None, properties: dict[str, str], log: Path) -> "SparkSession":
-    """Start Spark's driver in a Java process of this one's."""
+def _started(master: str | None, properties: dict[str, str], log: Path) -> SparkSession:
+    """Start Spark's driver in a Java process of this process."""
     require_java()
     if master is not None:
         preflight.require_master(master)
-        os.environ.pop("SPARK_REMOTE", None)  # PySpark takes it before any master
-    builder = _pyspark().builder.appName("reservation")
+        os.environ.pop("SPARK_REMOTE", None)  # PySpark prefers it to any master
+    builder = SparkSession.builder.appName("reservation")
     if master is not None:
         builder = builder.master(master)
         if settings.is_local(master) or settings.is_on_loopback(master):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The workers import our packages, not ones of the same name in the current folder.
+    # The workers import this package, not modules of the same name in the current folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     with _output_to(log):
         try:
@@ -122,14 +119,14 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> "Spar
             raise SparkUnavailableError(f"Spark does not start: {reason(error, log)}") from error
 
 
-def _connected(remote: str, added: dict[str, str]) -> "SparkSession":
-    """Open a session on a server, which has properties and workers of its own."""
+def _connected(remote: str, added: dict[str, str]) -> SparkSession:
+    """Open a session on a server, which has its own properties and workers."""
     preflight.require_server(remote)
     try:
-        session = _pyspark().builder.remote(remote).getOrCreate()
+        session = SparkSession.builder.remote(remote).getOrCreate()
     except ImportError as error:
         raise SparkUnavailableError(
-            "Spark Connect needs what is not installed yet: pip install 'reservation[connect]'"
+            "Spark Connect needs an extra that is not installed: pip install 'reservation[connect]'"
         ) from error
     except Exception as error:
         raise SparkUnavailableError(
@@ -147,29 +144,19 @@ def _connected(remote: str, added: dict[str, str]) -> "SparkSession":
 
 
 def _send_packages(
-    session: "SparkSession", scratch: Path, app: str | None, app_dir: str | Path
+    session: SparkSession, scratch: Path, app: str | None, app_dir: str | Path
 ) -> None:
-    """Let the workers import our packages, and the app's modules."""
+    """Send this package and the app's modules to the workers."""
     archive = scratch / "reservation.zip"
     package.build(archive, app, app_dir)
     before = list(sys.path)
     session.addArtifacts(str(archive), pyfile=True)
-    sys.path[:] = before  # here they are imported from where they were
-
-
-def _pyspark() -> "type[SparkSession]":
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkUnavailableError(
-            "Spark is not installed; install it with: pip install 'reservation[spark]'"
-        ) from error
-    return SparkSession
+    sys.path[:] = before  # this process keeps importing the installed ones
 
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Let the Java process that is started now keep what it prints in a file."""
+    """Redirect the output of a Java process that is started meanwhile to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)

@@ -1,4 +1,4 @@
-"""The properties that Spark is given, by where it runs, and those that the caller adds."""
+"""The properties of Spark: those for where it runs, and those that the caller adds."""
 
 import ipaddress
 import os
@@ -12,36 +12,35 @@ from spark_jobs.session import java
 from spark_jobs.session.credentials import holds_a_credential, is_credential
 from spark_jobs.session.size import Size
 
-# How long to wait for a cluster to take up work, in seconds.
+# The property for how long to wait for a cluster to take up work.
 PATIENCE = "spark.reservation.executorTimeout"
 
 # Of every session, wherever it runs.
 OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # To find out how best to compress what is kept takes longer than to keep it.
+    # Finding the best compression of cached rows takes longer than caching them.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # What is kept between two steps is divided by its size too, not into 200 parts.
+    # Cached rows are divided by their size too, not into 200 parts.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
 }
 
-# Of every session that is started, and not opened on a server that runs.
+# Of every session that starts Spark, rather than connecting to a server.
 _OF_DRIVERS = {
-    # To note for each column in which line it was named takes longer than to name it.
+    # Recording the source line of each column takes longer than making the column.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # What is compiled is kept, and the jobs together have more than the 100 pieces that Spark keeps
-    # by itself.
+    # The jobs compile more than the 100 pieces of code that Spark caches by default.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
 
 
 def is_local(master: str) -> bool:
-    """Tell whether Spark runs within one process of this machine."""
+    """Return whether Spark runs within one process of this machine."""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def is_on_loopback(master: str) -> bool:
-    """Tell whether a standalone master listens to this machine only."""
+    """Return whether a standalone master listens only on this machine's loopback."""
     return master.startswith("spark://") and all(
         _is_loopback(host) for host, _ in standalone_addresses(master)
     )
@@ -51,14 +50,14 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of ``spark://host:port``, of which there may be several.
 
     Raises:
-        SparkSettingError: it can not be read.
+        SparkSettingError: it cannot be read.
     """
     found = []
-    for one in master.removeprefix("spark://").split(","):
-        host, _, port = one.rpartition(":")
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise SparkSettingError(
-                f"The master {master} can not be read; write it as spark://host:7077"
+                f"The master {master} cannot be read; write it as spark://host:7077"
             )
         found.append((host.strip("[]"), int(port)))
     return found
@@ -99,18 +98,18 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def local_properties(scratch: Path, size: Size) -> dict[str, str]:
-    """Return those of a Spark within this machine: no listener, no page, files of its own only.
+    """Return the properties of Spark on this machine: no listener, no UI, private files.
 
     Args:
         scratch: the folder for its files.
-        size: of the store; what is small is planned once.
+        size: of the store; jobs on a small one are planned only once.
     """
     cores, small = os.cpu_count() or 1, size is Size.SMALL
     of_size = {
         "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
         "spark.driver.extraJavaOptions": java.options(size),
         "spark.python.daemon.module": "spark_jobs.source.daemon",
-        # What is sorted and summed up goes to disk sooner, and Java's memory grows no further.
+        # Sorting and summing spill to disk sooner, so that Java's memory stays small.
         "spark.memory.fraction": "0.3",
     }
     if small:
@@ -119,9 +118,9 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
 
 
 def cluster_properties(master: str | None, database_url: str, scratch: Path) -> dict[str, str]:
-    """Return those of a Spark that runs elsewhere, which is told the address without a secret.
+    """Return the properties of Spark elsewhere, with the address unless it holds a secret.
 
-    How a shuffle is divided is left to Spark, which looks at the sizes as it goes.
+    Spark itself divides shuffles by their sizes.
     """
     address = address_for_workers(database_url)
     return {
@@ -129,7 +128,7 @@ def cluster_properties(master: str | None, database_url: str, scratch: Path) -> 
         **_OF_DRIVERS,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
-        # Workers import our packages, and not ones of the same name where they happen to run.
+        # Workers import this package, not modules of the same name in their current folder.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         **(_on_this_machine(scratch) if master and is_on_loopback(master) else {}),
         **({f"spark.executorEnv.{DATABASE_VARIABLE}": address} if address else {}),
@@ -148,10 +147,10 @@ def _on_this_machine(scratch: Path) -> dict[str, str]:
 
 
 def seconds(value: str) -> float:
-    """Return a time as Spark writes it, such as ``90s`` or ``2min``, in seconds.
+    """Return a time span as Spark writes it, such as ``90s`` or ``2min``, in seconds.
 
     Raises:
-        SparkSettingError: it is none.
+        SparkSettingError: it is not a time span.
     """
     units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "ms": 0.001}
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())

@@ -1,4 +1,4 @@
-"""How large a store is, by which it is decided how Spark goes about it."""
+"""How large a store is, which decides Spark's settings."""
 
 from enum import Enum, auto
 
@@ -7,13 +7,13 @@ class Size(Enum):
     """How large a store is."""
 
     SMALL = auto()
-    """It takes longer to divide work than to do it."""
+    """Dividing the work takes longer than doing it."""
 
     MEDIUM = auto()
-    """Work is divided, and done before Java could have compiled it well."""
+    """The work is divided, and done before optimized code would pay off."""
 
     LARGE = auto()
-    """Work takes so long that it pays to compile it well."""
+    """The work takes so long that optimized code pays off."""
 
     @classmethod
     def of(cls, pages: int) -> "Size":

@@ -1,23 +1,22 @@
-"""How many messages there are and what they say, in numbers that the server and Spark both make.
+"""Checksums of messages, which the server and Spark compute independently.
 
-A message is hashed by SHA-256 over the text of its columns, each with its length before it. Of the
-messages of a day two parts of their hashes, of 60 bits each, are added up, so that the order in
-which they lie does not matter. The server makes the sums out of its own rows, and Spark out of what
-lies in files, so that nothing on the way from one to the other can be wrong in both.
+A message is hashed with SHA-256 over the text of its columns, each preceded by its length. Two
+parts of the hashes, of 60 bits each, are summed up over the messages of a day, so that their order
+does not matter. The server sums up its own rows, and Spark what is in files, so that an error on
+the way from one to the other cannot be in both.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import Connection, sql
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.postgres.queries import load_queries
 from spark_jobs.source.columns import MADE, MESSAGE, CategoryQuery
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _QUERIES = {
     name: text.decode()
@@ -25,7 +24,7 @@ _QUERIES = {
 }
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
 
-# All that is kept of a message beside its category; the others are in the data.
+# The columns that are archived beside the category; the others follow from the data.
 COLUMNS = [
     name for name in MESSAGE | MADE if name not in ("category", "function_data", "entity_id")
 ]
@@ -37,7 +36,7 @@ _DIGITS = 15
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What some messages add up to.
+    """The checksums of some messages.
 
     Attributes:
         count: how many there are.
@@ -52,7 +51,7 @@ class Checksums:
     low: int
 
     def __add__(self, other: "Checksums") -> "Checksums":
-        """Return what these and others add up to."""
+        """Return the checksums of these and other messages together."""
         return Checksums(
             self.count + other.count,
             min(self.first, other.first),
@@ -68,23 +67,23 @@ class Checksums:
 
 
 def _sql(text: str) -> sql.SQL:
-    return sql.SQL(text)  # from files of ours, or already composed
+    return sql.SQL(text)  # from files of this package, or already composed
 
 
 def total(sums: Iterable[Checksums]) -> Checksums:
-    """Return what several add up to; there is at least one."""
+    """Return the sum of several checksums; there is at least one."""
     return reduce(Checksums.__add__, sums)
 
 
 def of_store(
     connection: Connection[Any], query: CategoryQuery, first: int, last: int
 ) -> dict[str, Checksums]:
-    """Return what the server makes of a part of a category, by day.
+    """Return the server's checksums of a part of a category, by day.
 
     Args:
         connection: in a transaction that sees the messages.
         query: what is read of the category, with all of `COLUMNS`.
-        first, last: the global positions that the part begins and ends with.
+        first, last: the first and last global position of the part.
     """
     text = _sql(_QUERIES["sums"]).format(
         columns=sql.SQL(", ").join(_hashed(name) for name in COLUMNS),
@@ -100,19 +99,18 @@ def _hashed(name: str) -> sql.Composable:
     return _sql(_QUERIES["hashed"]).format(value=_sql(form).format(column=sql.Identifier(name)))
 
 
-def of_rows(rows: "DataFrame") -> "dict[tuple[str, str], Checksums]":
-    """Return what Spark makes of messages, by category and day.
+def of_rows(rows: DataFrame) -> dict[tuple[str, str], Checksums]:
+    """Return Spark's checksums of messages, by category and day.
 
     Args:
         rows: with all of `COLUMNS`, ``category`` and ``day``.
     """
-    from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-    def part(begin: int) -> "Column":
+    def part(begin: int) -> Column:
         digits = F.substring("hash", begin, _DIGITS)
         return F.sum(F.conv(digits, 16, 10).cast("decimal(20,0)"))
 
-    def text(name: str) -> "Column":
+    def text(name: str) -> Column:
         value = (F.unix_micros(name) if name == "time" else F.col(name)).cast("string")
         return F.coalesce(F.concat(F.length(value), F.lit(":"), value), F.lit("-"))
 

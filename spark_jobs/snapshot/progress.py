@@ -1,16 +1,14 @@
-"""How far consumers are, which tells what is lost from what is still to come."""
+"""How far consumers are, which distinguishes lost messages from unread ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.snapshot import partitions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +16,14 @@ class Consumed:
     """How far the consumer of a category is.
 
     Attributes:
-        position: the global position up to which it has dealt with everything; None where that is
-            not known, and then
-        before: whatever was stored before this moment counts as read, in UTC.
-        letters: the global positions of the messages that it passed without having dealt with them.
-        partitions: the position of each partition, in order; empty if there is one.
-        carried: what they were when there were others, if a message may still be passed by them.
+        position: the global position up to which it has handled everything; None if unknown.
+        before: without a position, messages stored before this time count as read, in UTC.
+        letters: the global positions of the messages that it passed without handling them.
+        partitions: the position of each partition, in order; empty if there is only one.
+        carried: the positions of former partitions, while they still decide what was read.
         conflicts: the global positions of the messages that it recorded as conflicts.
-        first_position: where it first began; conflicts above it are recorded. None if that is not
-            known, or it does not record any.
+        first_position: the position at which it first began; it records conflicts above it. None
+            if that is unknown, or it records none.
     """
 
     position: int | None
@@ -47,11 +44,11 @@ class Consumed:
         conflicts: Sequence[int] = (),
         first_position: int | None = None,
     ) -> "Consumed":
-        """Return how far a consumer is whose partitions have positions of their own.
+        """Return how far a consumer is whose partitions have separate positions.
 
         Args:
             positions: the position of each partition, in order.
-            carried: what they were when there were others; empty if there never were.
+            carried: the positions of former partitions; empty if the number never changed.
             letters, conflicts, first_position: as in `Consumed`.
         """
         lowest = min(positions)
@@ -71,7 +68,7 @@ class Consumed:
         return max((self.position or 0, *self.partitions, *self.carried))
 
     def reaches(self, other: "Consumed") -> bool:
-        """Return whether certainly all was read that the other has read."""
+        """Return whether everything that the other has read was certainly read."""
         if self.before is not None and other.before is not None:
             return self.before >= other.before
         if self.position is None or other.position is None:
@@ -83,15 +80,13 @@ class Consumed:
         pairs = zip(self.partitions, other.partitions, strict=True)
         return self.position >= other.position and all(mine >= theirs for mine, theirs in pairs)
 
-    def has_read(self, hashed: "Column") -> "Column":
+    def has_read(self, hashed: Column) -> Column:
         """Return whether a message was read, of rows with ``global_position`` and ``time``.
 
         Args:
             hashed: the hash of the cardinal id of its stream (`spark_jobs.snapshot.partitions`);
-                looked at between the lowest and the highest position only.
+                used only between the lowest and the highest position.
         """
-        from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
         at = F.col("global_position")
         if self.position is None:
             return F.col("time") < F.lit(self.before)
@@ -113,7 +108,7 @@ class Progress:
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
 
     def uneven(self, category: str) -> tuple[int, int] | None:
-        """Return between which global positions the partition says whether a message was read.
+        """Return the range of global positions in which the partition decides what was read.
 
         Returns:
             The first and the last; None if there are no such messages.
@@ -125,34 +120,31 @@ class Progress:
 
     def marked(
         self,
-        messages: "DataFrame",
-        known_as: "Callable[[str], object]" = str,
+        messages: DataFrame,
+        known_as: Callable[[str], object] = str,
         *,
         was: "Progress | None" = None,
-    ) -> "DataFrame":
-        """Add what the consumers did to messages with category, global position and time.
+    ) -> DataFrame:
+        """Add what the consumers did to messages, which have category, global position and time.
 
         Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict) and ``is_watched``
-        (it would have been recorded if it was one). Of a category that nothing is known of,
-        nothing was read. The partitions of messages are told by ``cardinal``, the hash of the
-        cardinal id of their streams, or else by ``stream_name``.
+        (a conflict would have been recorded). Of a category without a known consumer, nothing was
+        read. The partition of a message follows from ``cardinal``, the hash of its stream's
+        cardinal id, or else from ``stream_name``.
 
         Args:
             messages: the messages.
-            known_as: gives what stands there for a category.
-            was: how far the consumers were; for the messages that are ``is_past``, a column that
-                they have if this is given.
+            known_as: returns the value of the column ``category`` for a category.
+            was: how far the consumers were, for the messages with ``is_past``; the messages have
+                that column if this is given.
         """
-        import pyarrow as pa
-        from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-
         letters: list[dict[str, object]] = []
         if "cardinal" in messages.columns:
             hashed = F.col("cardinal")
         else:
             hashed = partitions.hashed(F.col("stream_name"))
 
-        def read(progress: Progress, **also: bool) -> "tuple[Column, Column]":
+        def read(progress: Progress, **also: bool) -> tuple[Column, Column]:
             was_read = is_watched = F.lit(False)
             for category, consumed in progress.consumed.items():
                 of = {"category": known_as(category), **also}

@@ -2,8 +2,8 @@
 SELECT pg_export_snapshot(), now()
 
 -- name: positions
--- The position of each partition, and of those that there were before; no row where no consumer of ours
--- has run, and nobody has set its position; and the highest that was taken in another log.
+-- The position of each partition, those of former partitions, and the highest position of another log. No
+-- row if no consumer has run and no position was set.
 SELECT array_agg(p.position ORDER BY p.partition), g.carried, g.first_position,
        CASE WHEN reservation.carries_foreign(p.consumer, p.category) THEN max(p.position)
             ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
@@ -14,8 +14,8 @@ GROUP BY p.consumer, p.category, g.carried, g.first_position
 HAVING max(p.epoch) > 0 OR max(p.position) > 0
 
 -- name: letters
--- What the consumer has not dealt with; and what it took for a conflict, whatever became of that. A
--- letter of another log, at whose position there is another message now, is none of this one.
+-- The messages that the consumer has not handled, and all that it recorded as conflicts. A letter of
+-- another log, at whose position there is another message now, does not count.
 SELECT d.global_position, d.reason = 'conflict' FROM reservation.dead_letters d
 WHERE d.consumer = %s AND d.category = %s AND (d.state <> 'handled' OR d.reason = 'conflict')
   AND NOT EXISTS (

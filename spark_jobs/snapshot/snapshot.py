@@ -31,10 +31,10 @@ from spark_jobs.source.columns import CategoryQuery
 _QUERIES = load_queries("spark_jobs.snapshot")
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
 
-# How old a message is that counts as read where nobody tells how far the consumer is.
+# How old a message must be to count as read, if no position is stored.
 GRACE = timedelta(minutes=5)
 
-# How many messages one part of a read holds, about: what a worker can bring together in memory.
+# About how many messages one part of a read holds: what a worker can group in memory.
 _MOST_FOR_ONE = 500_000
 
 
@@ -45,7 +45,7 @@ class Snapshot:
     Attributes:
         id: the name under which other transactions can take the snapshot over.
         time: when it was taken, in UTC.
-        has_positions: whether consumers of ours keep their positions in this store.
+        has_positions: whether this package's consumers keep their positions in this store.
         store: the id of the store; None if it has none.
     """
 
@@ -58,17 +58,17 @@ class Snapshot:
     def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
         """Return how far the consumers of a component are.
 
-        Where no consumer of ours has run, positions are those that Eventide's consumers stored. In
-        a store without those either, that nobody attached, what is older than a grace counts as
-        read.
+        If no consumer of this package has run, the positions of Eventide's consumers count. In a
+        store without the schema reservation and without those, messages older than a grace count
+        as read.
 
         Args:
             component: the component.
-            grace: how long a consumer may take, where nobody tells how far it is.
+            grace: how old a message must be to count as read, if no position is stored.
 
         Raises:
-            ForeignPositionError: a position was taken in another log, so it does not say what was
-                read of this one.
+            ForeignPositionError: a position is of another log, so it does not say what was read of
+                this one.
         """
         categories = [component.command_category, *component.reservation_categories]
         return Progress({name: self._consumed(component, name, grace) for name in categories})
@@ -100,7 +100,7 @@ class Snapshot:
         return Consumed(None, before=self.time - grace)
 
     def size(self) -> Size:
-        """Return how large the log is."""
+        """Return the size of the log."""
         with translated():
             return Size.of(ranges.pages(self._connection))
 
@@ -114,33 +114,33 @@ class Snapshot:
     ) -> list[str]:
         """Return queries that read categories in parts of about equal numbers of messages.
 
-        A part is a part of the log: what follows from a message mostly lies near it, whatever
-        category it is in.
+        Each part is a range of the log over all categories, because related messages are mostly
+        near each other.
 
         Args:
             queries: what is read, of each category.
             number: into how many parts a store is divided that is not large.
-            after: the global positions to read on from, of those that are not read from their
-                beginning.
-            until: those to read up to, of those that are not read to their end.
+            after: the global positions to read after; other categories are read from the start.
+            until: the global positions to read up to; other categories are read to the end.
         """
         connection = self._connection
         names = [query.category for query in queries]
         begins = [after.get(name, 0) + 1 for name in names]
-        ends = [until.get(name) or ranges.head(connection, name) for name in names]
+        ends = [until[name] if name in until else ranges.head(connection, name) for name in names]
         found = ranges.divided(
             connection, names, min(begins), max(ends), number, most=_MOST_FOR_ONE
         )
+        composed = [query.composed(connection) for query in queries]
         return [
             "\nUNION ALL\n".join(
-                query.text(max(first, begin), min(last, end), connection)
-                for query, begin, end in zip(queries, begins, ends, strict=True)
+                query.in_range(max(first, begin), min(last, end))
+                for query, begin, end in zip(composed, begins, ends, strict=True)
             )
             for first, last in found
         ]
 
     def nothing(self, query: CategoryQuery) -> str:
-        """Return a query that gives the same columns and no row."""
+        """Return a query with the same columns and no row."""
         return query.text(0, 0, self._connection)
 
     def head(self, category: str) -> tuple[int, str | None]:
@@ -152,7 +152,7 @@ class Snapshot:
     def older(
         self, category: str, before: datetime, *, after: int, up_to: int | None
     ) -> tuple[int, str] | None:
-        """Return the last of the messages that a category begins with and that are all older.
+        """Return the last of the first messages of a category that are all older than a time.
 
         Args:
             category: the category.
@@ -211,7 +211,7 @@ class Snapshot:
         return {category: Tally(count, total) for category, count, total in rows}
 
     def holds(self, global_position: int, message_id: str) -> bool:
-        """Tell whether the store holds a message."""
+        """Return whether the store holds a message."""
         with translated():
             rows = self._connection.execute(
                 _QUERIES["holds"], {"global_position": global_position, "id": message_id}
@@ -224,14 +224,14 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
     """Take a snapshot of the store and keep it alive for others to read.
 
     Raises:
-        DatabaseUnavailableError: the database can not be reached.
+        DatabaseUnavailableError: the database cannot be reached.
         SchemaError: it holds no message store, or one of another version.
     """
     with connect(database_url, application_name="reservation snapshot") as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         has_positions = is_attached(connection)
-        # It stays open, and idle, for as long as the job reads.
+        # The transaction stays open, and idle, while the job reads.
         connection.execute(_SETTINGS)
         with translated():
             snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]

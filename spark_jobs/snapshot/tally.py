@@ -1,6 +1,6 @@
-"""How many messages a part of a category has, and the sum of their global positions.
+"""The number of messages in a part of a category, and the sum of their global positions.
 
-Both change when a message becomes visible behind what was read already
+Both change when a message becomes visible behind the messages that were read
 (`spark_jobs.reconciliation.late`).
 """
 
@@ -10,7 +10,7 @@ MODULUS = 2**53
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What a part of a category comes to.
+    """Number and sum for a part of a category.
 
     Attributes:
         count: how many messages there are.
@@ -21,5 +21,5 @@ class Tally(msgspec.Struct, frozen=True):
     total: int = 0
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Return what this part and another come to."""
+        """Return the tally of this part and another together."""
         return Tally(self.count + other.count, (self.total + other.total) % MODULUS)

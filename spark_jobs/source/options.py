@@ -1,4 +1,4 @@
-"""What the options of a read of the source say."""
+"""The options of a read of the source."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _ARROW = {
 _PARTITIONS = 4
 
 
-# Those that say how keys are made are for the columns that are made of keys.
+# ``declaration`` is for the columns that are computed from keys.
 _NAMES = (
     "category",
     "categories",
@@ -36,7 +36,7 @@ _NAMES = (
 
 
 class ReadOptions:
-    """What the options of a read say."""
+    """The options of a read, parsed and checked."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Read them.
@@ -72,7 +72,7 @@ class ReadOptions:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, in Arrow's words."""
+        """The columns as a schema of Arrow."""
         return arrow_schema(columns.types_of(self.columns))
 
     def query(self, category: str) -> columns.CategoryQuery:
@@ -81,12 +81,12 @@ class ReadOptions:
 
 
 def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
-    """Return columns with their types, in Arrow's words."""
+    """Return columns with their types as a schema of Arrow."""
     return pa.schema([(name, _ARROW[type_]) for name, type_ in types.items()])
 
 
 def categories(options: Mapping[str, str]) -> list[str]:
-    """Return the categories that are to be read.
+    """Return the categories to read.
 
     Raises:
         OptionError: none is named, one is named twice or is no category.
@@ -100,7 +100,7 @@ def categories(options: Mapping[str, str]) -> list[str]:
             named = json.loads(options.get("categories", "[]"))
         except ValueError:
             named = None
-    if not isinstance(named, list) or not named or not all(isinstance(one, str) for one in named):
+    if not isinstance(named, list) or not named or not all(isinstance(name, str) for name in named):
         raise OptionError(
             "The source message_store needs the option category, or categories as a JSON list: "
             '["account:command", "accountTransaction"]'
@@ -150,7 +150,7 @@ def _positions(
 
 
 def asked_for(options: Mapping[str, str]) -> list[str]:
-    """Return the columns that are to be read.
+    """Return the columns to read.
 
     Raises:
         OptionError: there is no such column, or it is named twice.
@@ -171,7 +171,7 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
     """Return an option that is a number of at least 1.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not such a number.
     """
     text = options.get(name, str(default))
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 2**31):

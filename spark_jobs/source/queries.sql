@@ -70,21 +70,26 @@ FROM (
   FROM (
     SELECT m.*, {kept} AS kept
     FROM message_store.messages m
-    WHERE {where}
+    WHERE {where} AND {chosen}
     OFFSET 0
   ) AS m
   OFFSET 0
 ) AS m
 
--- name: of_range
--- Those of a range of a category.
-message_store.category(m.stream_name) = {category} AND m.global_position BETWEEN {first} AND {last}
+-- name: of_category
+-- The messages of one category.
+message_store.category(m.stream_name) = {category}
 
--- name: of_positions
--- Those at some global positions, if they are in some categories.
-m.global_position = ANY ({positions}::bigint[])
-      AND message_store.category(m.stream_name) = ANY ({categories})
+-- name: of_categories
+-- The messages of several categories; of some of them, only the first of each stream.
+message_store.category(m.stream_name) = ANY ({categories})
       AND (m.position = 0 OR NOT message_store.category(m.stream_name) = ANY ({firsts_of}))
+
+-- name: in_range
+m.global_position BETWEEN {first} AND {last}
+
+-- name: at_positions
+m.global_position = ANY ({positions}::bigint[])
 
 -- name: category_of
 message_store.category(m.stream_name)

@@ -1,4 +1,4 @@
-"""Where a read of a category begins and ends, and how it is divided, as the database tells."""
+"""Where a read of a category begins and ends, and how it is divided into ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,13 +10,12 @@ from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("spark_jobs.source")
 
-# Of so many pages of the log it is told where a category's messages are.
+# How many pages of the log are sampled to find where a category's messages are.
 _SAMPLED_PAGES = 2_000
-# Fewer messages than these in the sample say that the category is small enough to look at all of
-# it.
+# With fewer messages in the sample, the category is small enough to read all its positions.
 _ENOUGH = 200
 
-# Fewer messages are read sooner by one worker than by two that have to be started.
+# One worker reads fewer messages faster than two workers that must be started.
 _ENOUGH_FOR_ONE = 20_000
 
 # No message has a higher global position.
@@ -26,8 +25,8 @@ LAST = 2**63 - 1
 def head(connection: Connection[tuple[Any, ...]], category: str) -> int:
     """Return the global position of a category's last message, 0 if it has none.
 
-    Whoever writes to a category holds its lock until the commit, so nothing before what is seen can
-    still become visible, however long another category's writer takes.
+    A writer locks its category until the commit, so no message can still become visible before this
+    one, however long a writer of another category takes.
     """
     return _bounds(connection, category, 0, LAST)[1]
 
@@ -49,11 +48,11 @@ def divided(
     """Divide a part of the log into ranges that hold about equal numbers of some messages.
 
     Args:
-        connection: in the transaction that plans.
+        connection: the connection that plans, in a transaction.
         categories: the categories that they are in.
-        first, last: the global positions that the part begins and ends with.
-        number: into how many ranges, at most; but for
-        most: how many messages one may hold, about.
+        first, last: the first and last global position of the part.
+        number: the maximal number of ranges, unless
+        most: about how many messages one range may hold, requires more.
 
     Returns:
         The first and last global position of each range, in order; none if there is no message.
@@ -82,12 +81,12 @@ def limited(
     end: Mapping[str, int],
     rows: int,
 ) -> int:
-    """Return the global position up to which parts of categories hold so many messages together.
+    """Return the global position up to which parts of categories together hold so many messages.
 
     Args:
-        connection: in the transaction that plans.
-        start: by category, the global position that the part begins behind.
-        end: by category, the one that it ends with.
+        connection: the connection that plans, in a transaction.
+        start: by category, the global position before the part.
+        end: by category, its last global position.
         rows: how many.
     """
     values = {

@@ -12,6 +12,8 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from adbc_driver_manager import Error
+from adbc_driver_postgresql import dbapi
 from psycopg import Connection, IsolationLevel, conninfo, sql
 from pyspark.sql.datasource import InputPartition
 
@@ -19,7 +21,7 @@ from reservation.postgres.connection import check_address, connect
 from reservation.postgres.queries import load_queries
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import ReadError
-from spark_jobs.source.columns import PositionsQuery
+from spark_jobs.source.columns import ComposedQuery
 
 _QUERIES = load_queries("spark_jobs.source")
 
@@ -37,12 +39,12 @@ class QueryRange(InputPartition):
 
 
 def database_url() -> str:
-    """Return the address of the database as this process was told it."""
+    """Return the address of the database from this process's environment."""
     return os.environ.get(DATABASE_VARIABLE, "")
 
 
 def planning(snapshot: str | None) -> Connection[tuple[Any, ...]]:
-    """Open a transaction that sees a snapshot, or one of its own, for the one who plans."""
+    """Open a transaction to plan a read, under a snapshot or a new one."""
     connection = connect(database_url(), application_name="reservation spark")
     connection.isolation_level = IsolationLevel.REPEATABLE_READ
     connection.read_only = True
@@ -59,39 +61,36 @@ def planning(snapshot: str | None) -> Connection[tuple[Any, ...]]:
 def parts(
     queries: Sequence[str], snapshot: str, schema: pa.Schema, numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read those of several queries whose numbers are given, as rows with one column."""
+    """Read those of several queries whose numbers are given in the one column of the rows."""
     wanted = (queries[number] for batch in numbers for number in batch.column(0).to_pylist())
     return batches(wanted, snapshot, schema)
 
 
 def chosen(
-    query: PositionsQuery, snapshot: str, schema: pa.Schema, positions: Iterable[pa.RecordBatch]
+    query: ComposedQuery, snapshot: str, schema: pa.Schema, positions: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the messages at given global positions, as rows with one column."""
-    wanted = (query.text(batch.column(0).to_pylist()) for batch in positions)
+    """Read the messages at the global positions in the one column of the rows."""
+    wanted = (query.at(batch.column(0).to_pylist()) for batch in positions)
     return batches(wanted, snapshot, schema)
 
 
 def batches(
     queries: Iterable[str], snapshot: str | None, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read what queries give, one after the other, in batches of a few megabytes.
+    """Run queries one after the other, and yield their rows in batches of a few megabytes.
 
     Args:
-        queries: the queries; nothing is connected to if there is none.
-        snapshot: the id of the snapshot that they see; one of their own without it.
-        schema: of what is given, in the order of the queries' columns.
+        queries: the queries; without one, no connection is opened.
+        snapshot: the id of the snapshot to read; None for a new one.
+        schema: the schema of the batches, in the order of the queries' columns.
 
     Raises:
-        ReadError: the database can not be reached, or ended the connection.
+        ReadError: the database cannot be reached, or ended the connection.
     """
     remaining = iter(queries)
     first = next(remaining, None)
     if first is None:
         return
-    from adbc_driver_manager import Error
-    from adbc_driver_postgresql import dbapi
-
     address = database_url()
     check_address(address)
     named = conninfo.make_conninfo(
@@ -113,7 +112,7 @@ def batches(
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the types that were asked for."""
+    """Return a batch with the types of a schema."""
     columns = zip(batch.columns, schema, strict=True)
     return pa.RecordBatch.from_arrays(
         [column.cast(field.type) for column, field in columns], schema=schema
@@ -121,5 +120,5 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an error says first; what follows repeats the query."""
+    """Return the first line of an error; the others repeat the query."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason")

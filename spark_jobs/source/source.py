@@ -47,7 +47,7 @@ class MessageStoreSource(ds.DataSource):
     """
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Read the options, so that a wrong one is refused by ``load()``.
+        """Read the options, so that ``load()`` refuses a wrong one.
 
         Raises:
             OptionError: one is unknown, cannot be read, or contradicts another.
@@ -57,11 +57,11 @@ class MessageStoreSource(ds.DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name that the source is asked for by."""
+        """Return the name of the source in ``format()``."""
         return NAME
 
     def schema(self) -> str:
-        """Return the columns, in Spark's words."""
+        """Return the columns as a schema of Spark."""
         return columns.schema(columns.types_of(self._reading.columns))
 
     def reader(self, schema: StructType) -> "MessageStoreReader":
@@ -112,9 +112,10 @@ class MessageStoreReader(ds.DataSourceReader):
                     asked.partitions,
                 )
             ]
+            queries = {name: asked.query(name).composed(connection) for name in asked.categories}
             return [
-                reading.QueryRange(asked.query(name).text(first, last, connection), snapshot)
-                # Spark takes no read without a part.
+                reading.QueryRange(queries[name].in_range(first, last), snapshot)
+                # Spark requires at least one part.
                 for name, first, last in found or [(asked.categories[0], 0, 0)]
             ]
 

@@ -2,9 +2,9 @@
 
     spark.readStream.format("message_store").option("category", "account:command").load()
 
-An offset says for each category up to which global position it was read. It never passes what may
-still become visible: whoever writes to a category holds its lock until the commit, so that of one
-category whatever is seen is all there is up to there, and each category has a position of its own.
+An offset is the global position up to which each category was read. It never passes a message that
+may still become visible: a writer locks its category until the commit, so up to the last visible
+message of a category all its messages are visible.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,33 +26,33 @@ Offset = dict[str, int]
 
 
 class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads categories as they grow."""
+    """Reads categories as messages are added."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._ceiling: Offset | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's own
-        """Return where a new query begins: behind what the option `after` names."""
+        """Return where a new query begins: after the positions in the option `after`."""
         asked = ReadOptions(self._options)
         return {category: asked.after.get(category, 0) for category in asked.categories}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's own
-        """Return how much one batch may hold, by the option `rows`."""
+        """Return the size limit of a batch, from the option `rows`."""
         rows = ReadOptions(self._options).rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's own
-        """Read no further than to what is there now."""
+        """Read no further than the last messages of now."""
         self._ceiling = self._heads()
 
     def latestOffset(  # noqa: N802  Spark's own
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return up to where the next batch reads.
+        """Return the offset at which the next batch ends.
 
-        A limit is of all categories together: they are cut at one global position, so that a batch
-        does not hold what follows messages that it does not hold yet.
+        A limit applies to all categories together. They are cut at one global position, so that a
+        batch holds no message whose cause comes in a later one.
         """
         heads = self._heads() if self._ceiling is None else self._ceiling
         end = {category: max(heads.get(category, 0), done) for category, done in start.items()}
@@ -63,15 +63,16 @@ class MessageStoreStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailab
         return {category: max(start[category], min(last, cut)) for category, last in end.items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's own
-        """Return up to where there is something to read."""
+        """Return the offset of the last messages."""
         return self._heads()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[ds.InputPartition]:
         """Divide a batch into ranges."""
         asked = ReadOptions(self._options)
         with reading.planning(None) as connection:
+            queries = {name: asked.query(name).composed(connection) for name in asked.categories}
             return [
-                reading.QueryRange(asked.query(category).text(first, last, connection), None)
+                reading.QueryRange(queries[category].in_range(first, last), None)
                 for category in asked.categories
                 for first, last in ranges.divided(
                     connection, [category], start[category] + 1, end[category], asked.partitions

@@ -58,7 +58,7 @@ def whole(
     def at(positions: DataFrame) -> Read:
         return Rows(frame.join(positions, "global_position", "left_semi"))
 
-    sifted = PrefilterInput(
+    prefiltered = PrefilterInput(
         fingerprints.of_messages(Rows(frame), component, progress, "", None), at
     )
-    return FullRun(Rows(frame), progress, sifted)
+    return FullRun(Rows(frame), progress, prefiltered)

@@ -321,7 +321,7 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
         pytest.raises(ArchiveError, match="in use by another run"),
     ):
         archive()
-    with pytest.raises(ArchiveError, match="declared its keys otherwise; use it with the code of"):
+    with pytest.raises(ArchiveError, match="declared other keys; use it with the code of"):
         archive_folder.there(folder, "account", "{}")
     spark_connection.execute("UPDATE message_store.messages SET id = gen_random_uuid()")
     spark_connection.execute("UPDATE reservation.positions SET message_id = NULL")
@@ -333,10 +333,10 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
         archive()
     (folder / "run=000002").rename(folder / "run=000001")
     (folder / "run=000001" / "_manifest.json").write_text("{")
-    with pytest.raises(ArchiveError, match="can not be read"):
+    with pytest.raises(ArchiveError, match="cannot be read"):
         archive()
     (folder.parent / "file").touch()
-    with pytest.raises(ArchiveError, match="can not be made"):
+    with pytest.raises(ArchiveError, match="cannot be made"):
         archive_folder.opened(folder.parent / "file" / "x", "account", "").__enter__()
 
 

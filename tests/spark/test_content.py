@@ -153,6 +153,9 @@ def test_values_at_any_distance_are_told_apart(spark, spark_connection, spark_da
     job = CommandsJob(component(), "", None)
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
-        for sifted in (None, PrefilterInput(read.fingerprints(component(), Progress()), read.at)):
-            (result,) = job.results(FullRun(read, Progress(), sifted).take(job))
+        for prefiltered in (
+            None,
+            PrefilterInput(read.fingerprints(component(), Progress()), read.at),
+        ):
+            (result,) = job.results(FullRun(read, Progress(), prefiltered).take(job))
             assert (result.keys, result.conflicts, result.duplicates) == (keys, keys, 0)

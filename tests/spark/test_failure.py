@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from rich.console import Console
 
-from cli.spark.progress import progress
+from cli.spark.execution.progress import progress
 from spark_jobs.session.activity import Activity, Tasks
 from spark_jobs.session.failure import reason
 

@@ -169,7 +169,7 @@ class Dies(Heard):
 def test_a_round_that_dies_is_done_again_as_a_whole(
     following, spark, spark_store, spark_database_url
 ):
-    """Its query has ended, and yet its messages are read again; each is counted once."""
+    """It has read its messages, and they are read again; each is counted once."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     spark_store.write(deposit("orphan"), "accountTransaction-123+orphan")
     with following.started():
@@ -179,7 +179,7 @@ def test_a_round_that_dies_is_done_again_as_a_whole(
     with following.started(Dies()), pytest.raises(KeyboardInterrupt):
         following.round(60)
     assert (state / "CURRENT").read_text().split()[0] == "run-000001"
-    assert (state / "run-000002" / "checkpoint" / "commits" / "0").exists()
+    assert (state / "run-000002" / "effects" / "rows" / "_SUCCESS").exists()
     with following.started():
         assert following.round(60) == [(False, "orphan")]
     everything = following.everything()

@@ -243,7 +243,7 @@ def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
     step(spark, folder, messages, progress(random.Random(FIRST), 4, []))
     for name, declaration, said in (
         ("b", "keys", "of the component 'a', not 'b'"),
-        ("a", "others", "declared its keys or handlers otherwise"),
+        ("a", "others", "declared other keys or handlers"),
     ):
         with pytest.raises(StateError, match=said), stored_state.opened(folder, name, declaration):
             pass
@@ -254,13 +254,13 @@ def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
             state.check({"t": True, "a": False}, None)
     (folder / "run-000001" / "manifest.json").write_text("{")
     with (
-        pytest.raises(StateError, match="can not be read"),
+        pytest.raises(StateError, match="cannot be read"),
         stored_state.opened(folder, "a", "keys"),
     ):
         pass
     (tmp_path / "file").touch()
     with (
-        pytest.raises(StateError, match="can not be made"),
+        pytest.raises(StateError, match="cannot be made"),
         stored_state.opened(tmp_path / "file" / "x", "a", "keys"),
     ):
         pass

@@ -10,7 +10,7 @@ from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.spark.messages import message, reading
-from tests.spark.messages import whole as sifted
+from tests.spark.messages import whole as prefiltered
 
 pytestmark = pytest.mark.spark
 
@@ -279,7 +279,7 @@ def test_a_key_that_a_conflict_was_recorded_of_is_looked_at_closely(spark):
     messages = [command(1), reservation(2), command(3)]
     progress = Progress({"a:command": Consumed(POSITION, conflicts=[3], first_position=0)})
     job = CommandsJob(component(), "", Path())
-    taking = sifted(spark, messages, component(), progress)
+    taking = prefiltered(spark, messages, component(), progress)
     (counted, _) = job.results(taking.take(job))
     assert (counted.duplicates, counted.conflict_mismatches) == (1, 1)
     assert [row.global_position for row in taking.findings().collect()] == [3]

@@ -77,8 +77,8 @@ class Paths:
         run = Run(component, "", APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
-            read, sifted = make(snapshot, progress)
-            whole, (reconciling, following) = FullRun(read, progress, sifted), jobs(run)
+            read, prefiltered = make(snapshot, progress)
+            whole, (reconciling, following) = FullRun(read, progress, prefiltered), jobs(run)
             categories = reconciling.results(whole.take(reconciling))
             effects, events = following.results(whole.take(following))
             names = ("command_category", "reservation_category", "initiates", "category")
@@ -97,8 +97,8 @@ class Paths:
         """Give what goes on from a state, and compares it with the store."""
         yield "state", self._report(state=self._folder / "state", verify=True)
 
-    def by_signs(self, monkeypatch):
-        """Give what judges most messages by their signs, whoever makes them; and JDBC."""
+    def by_fingerprints(self, monkeypatch):
+        """Give what judges most messages by their fingerprints, whoever makes them; and JDBC."""
         spark, declaration = self._spark, Declaration.of(component)
 
         def made_by_spark(snapshot, progress):
@@ -111,8 +111,8 @@ class Paths:
 
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
-            yield "signs of the server", self._report()
-        yield "signs of Spark", self._judged(made_by_spark)
+            yield "fingerprints of the server", self._report()
+        yield "fingerprints of Spark", self._judged(made_by_spark)
         if JDBC_JAR.exists() and "host=/" not in self._database_url:
             yield "JDBC", self._judged(through_jdbc)
 
@@ -121,7 +121,7 @@ class Paths:
         yield "archive", self._report(archive=archive)
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
-            yield "archive, by signs", self._report(archive=archive)
+            yield "archive, by fingerprints", self._report(archive=archive)
 
     def follow(self, seconds):
         """Give what a follower has found after a round."""
@@ -155,7 +155,7 @@ def test_every_way_counts_and_finds_what_the_docs_say(
     check(0, paths.small())
     planting.messages(15)
     planting.messages(10, behind=True)
-    check(1, paths.by_signs(monkeypatch))
+    check(1, paths.by_fingerprints(monkeypatch))
     with exported_snapshot(spark_database_url) as snapshot:
         before = datetime.now(UTC) + timedelta(days=1)
         assert not archiving.in_session(component, archive, before, snapshot, spark).differences

@@ -108,14 +108,14 @@ def test_each_command_is_judged_by_the_position_of_its_partition(
     with exported_snapshot(spark_database_url) as snapshot:
         progress = snapshot.progress(component())
         categories = Categories(spark, snapshot, Declaration.of(component()))
-        for sifted in (
+        for prefiltered in (
             None,
             PrefilterInput(categories.fingerprints(component(), progress), categories.at),
             PrefilterInput(
                 fingerprints.of_messages(categories, component(), progress, "", None), categories.at
             ),
         ):
-            whole = FullRun(categories, progress, sifted)
+            whole = FullRun(categories, progress, prefiltered)
             (result,) = job.results(whole.take(job))
             found = {row.global_position for row in whole.findings().collect()}
             assert found == read

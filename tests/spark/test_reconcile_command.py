@@ -168,7 +168,7 @@ def test_nothing_written_is_overwritten(database_url, tmp_path):
             "reconcile", "bank:account", "--database-url", database_url, "--output", str(impossible)
         )
         assert done.returncode == 2
-        assert f"The output folder {impossible} can not be made" in done.stderr
+        assert f"The output folder {impossible} cannot be made" in done.stderr
 
 
 @pytest.mark.parametrize(

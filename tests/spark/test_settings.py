@@ -288,5 +288,5 @@ component.handle(Deposit)(lambda command, entity, context: None)
 
 def test_a_zip_file_that_can_not_be_written_is_named(tmp_path):
     """In one line, with the reason."""
-    with pytest.raises(SparkJobError, match=r"can not be written: No such file"):
+    with pytest.raises(SparkJobError, match=r"cannot be written: No such file"):
         build(tmp_path / "none" / "x.zip")

@@ -124,7 +124,7 @@ account.handle(Deposit)(lambda command, entity, context: None)
 def test_keys_of_a_function_are_computed_with_the_components_own_code(
     spark, spark_store, spark_connection, spark_database_url, tmp_path
 ):
-    """A command whose key can not be computed has none."""
+    """A command whose key cannot be computed has none."""
     (tmp_path / "function_app.py").write_text(
         f"import sys; sys.path.append({str(EXAMPLES)!r})" + APP
     )

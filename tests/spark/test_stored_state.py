@@ -82,7 +82,7 @@ def test_the_manifest_of_a_state_is_as_it_was_written(written, tmp_path):
     path, current = written / "run-000001" / "manifest.json", written / "CURRENT"
     text = path.read_bytes()
     path.write_bytes(text.replace(b'"run":1', b'"run":2'))
-    assert "is not what was written" in refusal(written)
+    assert "was changed after it was written" in refusal(written)
     changed = text.replace(b"run-000001/", b"../run-000001/")
     path.write_bytes(changed)
     current.write_text(f"run-000001 {hashlib.sha256(changed).hexdigest()}\n")

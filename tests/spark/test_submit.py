@@ -84,7 +84,7 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
     assert told["categories"][0]["messages"] == 3
     assert len(list(archive.glob("run=000001/category=*/day=*/*.parquet"))) == 3
     told = submitted("archive", archive, "soon", status=2)
-    assert told == "Error: 'soon' is no date; write 2026-01-31\n"
+    assert told == "Error: 'soon' is not a date; write 2026-01-31\n"
 
 
 @pytest.fixture

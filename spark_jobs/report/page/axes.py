@@ -1,4 +1,4 @@
-"""Hours put together until they can be drawn, and where an axis has its ticks."""
+"""Hours combined into buckets that can be drawn, and the ticks of an axis."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR = timedelta(hours=1)
 
-# How many hours may be put together: parts of a day, days, weeks, and twice as many again.
+# How many hours a bucket may have: parts of a day, days, weeks, and then twice as many each.
 _STEPS = (1, 2, 3, 6, 12, 24, 48, 168)
-# The least that an axis spans, so that one hour does not look like all there is.
+# The least span of an axis, so that a single hour does not fill it.
 _LEAST = 12
 
 
@@ -52,7 +52,7 @@ class Buckets:
         return since / self.count
 
     def __str__(self) -> str:
-        """Say how much time a bucket spans."""
+        """Return the time span of a bucket, in words."""
         if self.hours == 1:
             return "hour"
         if self.hours == 24:
@@ -84,7 +84,7 @@ def count_ticks(highest: float, most: int = 4) -> Sequence[int]:
     """Return round numbers from 0 to at least this one."""
     raw = max(highest, 1) / most
     size = 10 ** math.floor(math.log10(raw)) if raw >= 1 else 1
-    step = next(size * one for one in (1, 2, 5, 10) if size * one >= raw)
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
     return [int(step * number) for number in range(math.ceil(max(highest, 1) / step) + 1)]
 
 
@@ -110,7 +110,7 @@ def _steps() -> Iterator[int]:
 
 
 def _by_step(start: datetime, end: datetime, most: int) -> Iterator[datetime]:
-    """Give times at equal distances of hours or days."""
+    """Yield times at equal distances of hours or days."""
     for hours in (1, 3, 6, 12, 24, 48, 168, 336):
         first = -(-(start - _EPOCH) // (hours * _HOUR))
         last = (end - _EPOCH) // (hours * _HOUR)
@@ -121,7 +121,7 @@ def _by_step(start: datetime, end: datetime, most: int) -> Iterator[datetime]:
 
 
 def _by_month(start: datetime, end: datetime, months: int) -> Iterator[datetime]:
-    """Give the beginnings of months."""
+    """Yield the beginnings of months."""
     month = -(-(start.year * 12 + start.month) // months) * months
     while True:
         time = datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC)

@@ -51,7 +51,7 @@ def draw_latency(latency: Sequence[Latency], title: str, *, narrow: bool = False
         title: what took so long.
         narrow: whether it is for a narrow page.
     """
-    timed = [(one.hour, one) for one in latency if one.hour is not None]
+    timed = [(measured.hour, measured) for measured in latency if measured.hour is not None]
     buckets = Buckets.of((hour for hour, _ in timed), _buckets_wanted(narrow))
     lines: dict[str, dict[int, float]] = {name: {} for name in _QUANTILES}
     for hour, one in timed:
@@ -94,7 +94,7 @@ def draw_latency(latency: Sequence[Latency], title: str, *, narrow: bool = False
 
 
 def _draw_line(picture: Element, points: dict[int, tuple[float, float]], class_: str) -> None:
-    """Draw a line that is broken where there was nothing; what stands alone is a dot."""
+    """Draw a line that is broken at missing values; a single value is a dot."""
     numbers = list(points)
     line = ""
     for number in numbers:
@@ -106,18 +106,18 @@ def _draw_line(picture: Element, points: dict[int, tuple[float, float]], class_:
 
 
 def draw_volume(volume: Sequence[Volume], *, narrow: bool = False) -> Element:
-    """Return how many commands were sent over time, and what became of them, one upon another.
+    """Return the number of commands over time, and what became of them, as stacked bars.
 
     Args:
         volume: by hour; at least one. Where hours are put together, they are added.
         narrow: whether it is for a narrow page.
     """
-    buckets = Buckets.of((one.hour for one in volume), _buckets_wanted(narrow))
+    buckets = Buckets.of((hourly.hour for hourly in volume), _buckets_wanted(narrow))
     sums: dict[int, list[int]] = {}
-    for one in volume:
-        handled, duplicates = one.handled, one.duplicates
-        rest = max(0, one.commands - handled - duplicates)
-        counts = sums.setdefault(buckets.number(one.hour), [0, 0, 0])
+    for hourly in volume:
+        handled, duplicates = hourly.handled, hourly.duplicates
+        rest = max(0, hourly.commands - handled - duplicates)
+        counts = sums.setdefault(buckets.number(hourly.hour), [0, 0, 0])
         for n, count in enumerate((handled, duplicates, rest)):
             counts[n] += count
     ticks = count_ticks(max(sum(counts) for counts in sums.values()))
@@ -125,9 +125,9 @@ def draw_volume(volume: Sequence[Volume], *, narrow: bool = False) -> Element:
     picture = _with_axes(
         frame,
         f"Commands sent, by {buckets}",
-        f"{sum(one.commands for one in volume):,} commands in {_span(buckets)}: "
-        f"{sum(one.handled for one in volume):,} handled, "
-        f"{sum(one.duplicates for one in volume):,} duplicates.",
+        f"{sum(hourly.commands for hourly in volume):,} commands in {_span(buckets)}: "
+        f"{sum(hourly.handled for hourly in volume):,} handled, "
+        f"{sum(hourly.duplicates for hourly in volume):,} duplicates.",
         buckets,
         [(frame.y(tick / ticks[-1]), compact(tick)) for tick in ticks],
         narrow,
@@ -137,8 +137,8 @@ def draw_volume(volume: Sequence[Volume], *, narrow: bool = False) -> Element:
     for number, counts in sorted(sums.items()):
         below = 0
         bar = add(picture, "g")
-        told = (f"{count:,} {name}" for count, name in zip(counts, _PARTS, strict=True) if count)
-        add(bar, "title", f"{buckets.start(number):%Y-%m-%d %H:%M}: {', '.join(told)}")
+        parts = (f"{count:,} {name}" for count, name in zip(counts, _PARTS, strict=True) if count)
+        add(bar, "title", f"{buckets.start(number):%Y-%m-%d %H:%M}: {', '.join(parts)}")
         for count, class_ in zip(counts, _PARTS, strict=True):
             if count:
                 high, low = (frame.y(at / ticks[-1]) for at in (below + count, below))
@@ -168,7 +168,7 @@ def _with_axes(
     heights: Iterable[tuple[float, str]],
     narrow: bool,
 ) -> Element:
-    """Return an empty picture with its axes; heights are in pixels, with what they say."""
+    """Return an empty picture with its axes; the labels are by their heights in pixels."""
     class_ = f"chart {'narrow' if narrow else 'wide'}"
     picture = drawing(frame.width, frame.height, title, description, class_)
     for y, text in heights:
@@ -200,9 +200,9 @@ def draw_senders(senders: Sequence[Sender]) -> Element:
     """Return who sent how many duplicates, the most first, and the rest in one bar."""
     duplicates: dict[str | None, int] = {}
     commands: dict[str | None, int] = {}
-    for one in senders:
-        duplicates[one.sender] = duplicates.get(one.sender, 0) + one.duplicates
-        commands[one.sender] = commands.get(one.sender, 0) + one.commands
+    for sender in senders:
+        duplicates[sender.sender] = duplicates.get(sender.sender, 0) + sender.duplicates
+        commands[sender.sender] = commands.get(sender.sender, 0) + sender.commands
     order: Callable[[str | None], tuple[int, str]] = lambda who: (-duplicates[who], who or "")  # noqa: E731
     ranked = sorted(duplicates, key=order)
     bars = [

@@ -12,8 +12,8 @@ from spark_jobs.common.result import Report
 from spark_jobs.report.page.svg import add, drawing
 from spark_jobs.report.words import compact, share
 
-_CIRCLE = 0.5523  # how far the handles of a Bézier curve are for a quarter of a circle
-_THINNEST = 2.0  # what is there must be seen, however little it is
+_CIRCLE = 0.5523  # the length of the handles of a Bézier curve for a quarter of a circle
+_THINNEST = 2.0  # so that the smallest flow is visible
 _NODE = 9.0
 
 
@@ -53,10 +53,10 @@ def stages(report: Report) -> list[Stage]:
     """Return the way of a report's commands, from sent to handled.
 
     Commands that start their entity's stream are handled with their reservation. Those without a
-    key can not be reserved, and so are among the pending and the dead.
+    key cannot be reserved, and so are among the pending and the dead.
     """
     sums = {
-        name: sum(getattr(one, name) for one in report.categories)
+        name: sum(getattr(counts, name) for counts in report.categories)
         for name in (
             "commands",
             "keys",
@@ -91,18 +91,18 @@ def stages(report: Report) -> list[Stage]:
         ),
     ]
     after = [
-        Loss("unhandled", sum(one.unhandled for one in report.effects), "alarming"),
-        Loss("dead letters", sum(one.dead for one in report.effects), "dead"),
-        Loss("pending", sum(one.pending for one in report.effects), "waiting"),
+        Loss("unhandled", sum(effects.unhandled for effects in report.effects), "alarming"),
+        Loss("dead letters", sum(effects.dead for effects in report.effects), "dead"),
+        Loss("pending", sum(effects.pending for effects in report.effects), "waiting"),
     ]
-    followed = {one.category for one in report.effects}
+    followed = {effects.category for effects in report.effects}
     at_once = sum(
-        one.reserved
-        for one in report.categories
-        if one.initiates and one.reservation_category not in followed
+        counts.reserved
+        for counts in report.categories
+        if counts.initiates and counts.reservation_category not in followed
     )
-    silent = sum(one.silent for one in report.effects)
-    handled = at_once + silent + sum(one.handled for one in report.effects)
+    silent = sum(effects.silent for effects in report.effects)
+    handled = at_once + silent + sum(effects.handled for effects in report.effects)
     way.append(Stage("reserved", sums["reserved"], "", _some(*after)))
     if report.effects or at_once:
         note = f"{compact(silent)} without a trace" if silent else ""
@@ -116,12 +116,14 @@ def _some(*losses: Loss) -> tuple[Loss, ...]:
 
 def describe(way: Sequence[Stage]) -> str:
     """Return the picture in words."""
-    told = []
+    sentences = []
     for stage in way:
         losses = ", ".join(f"{loss.count:,} {loss.label}" for loss in stage.losses)
         note = f" ({stage.note})" if stage.note else ""
-        told.append(f"{stage.count:,} {stage.label}{note}" + (f", less {losses}" if losses else ""))
-    return "; ".join(told) + "."
+        sentences.append(
+            f"{stage.count:,} {stage.label}{note}" + (f", less {losses}" if losses else "")
+        )
+    return "; ".join(sentences) + "."
 
 
 @dataclass(frozen=True, slots=True)

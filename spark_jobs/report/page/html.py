@@ -1,4 +1,4 @@
-"""A run as one page that needs nothing else: no script, no font, no picture from anywhere."""
+"""A report as one self-contained page, without scripts, and without external fonts or pictures."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from spark_jobs.report.page.svg import markup
 from spark_jobs.report.thresholds import ExceededThreshold
 from spark_jobs.report.words import KINDS, STAGES, Kind
 
-# How much of a list a person reads; the JSON object and the Parquet files have all of it.
+# How many rows of a list the page shows; the JSON object and the Parquet files hold all.
 ROWS = 12
 SENDERS = 30
 BURSTS = 10
@@ -42,9 +42,9 @@ class FindingRows:
 
 
 def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
-    """Return a report, and the thresholds that it reached, as a page."""
+    """Return a report, and the thresholds that it exceeds, as a page."""
     style = _file("page.css")
-    commands = sum(one.commands for one in report.categories)
+    commands = sum(counts.commands for counts in report.categories)
     way = flow.stages(report)
     return (
         _environment()
@@ -64,7 +64,7 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             if report.volume
             else None,
             senders=markup(charts.draw_senders(report.reissues.senders))
-            if report.reissues and any(one.duplicates for one in report.reissues.senders)
+            if report.reissues and any(sender.duplicates for sender in report.reissues.senders)
             else None,
             most_senders=SENDERS,
             most_bursts=BURSTS,
@@ -74,13 +74,13 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
 
 
 def content_policy(style: str) -> str:
-    """Return the content policy of a page: nothing at all but this very style sheet."""
+    """Return the content policy of a page: only this style sheet is allowed."""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def inspecting(rows: Sequence[Finding]) -> str:
-    """Return the query for these rows, which is made of numbers only."""
+    """Return the query for these rows; only numbers are inserted."""
     numbers = ", ".join(str(int(row.global_position)) for row in rows)
     if not numbers:
         return ""
@@ -90,7 +90,7 @@ def inspecting(rows: Sequence[Finding]) -> str:
 
 
 def _found(report: Report) -> list[FindingRows]:
-    """Return the kinds of which something was found."""
+    """Return the kinds with findings."""
     found = []
     for kind in KINDS:
         rows = [row for row in report.findings if row.finding == kind.name][:ROWS]
@@ -114,9 +114,9 @@ def _latency_pictures(latency: Sequence[Latency]) -> list[tuple[str, Markup]]:
     pictures = []
     for stage, title in STAGES:
         hours = [
-            one
-            for one in latency
-            if one.stage == stage and one.type is None and one.hour is not None
+            measured
+            for measured in latency
+            if measured.stage == stage and measured.type is None and measured.hour is not None
         ]
         if hours:
             pictures.append((title, _latency_picture(hours, title)))
@@ -131,9 +131,11 @@ def _latency_rows(latency: Sequence[Latency]) -> list[tuple[str, Latency]]:
     """Return what was measured of all hours, by stage, of all types first."""
     rows: list[tuple[str, Latency]] = []
     for stage, title in STAGES:
-        of_stage = [one for one in latency if one.stage == stage and one.hour is None]
+        of_stage = [
+            measured for measured in latency if measured.stage == stage and measured.hour is None
+        ]
         of_stage.sort(key=lambda one: (one.type is not None, -one.count, one.type or ""))
-        rows.extend((title, one) for one in of_stage)
+        rows.extend((title, measured) for measured in of_stage)
     return rows
 
 
@@ -143,7 +145,7 @@ def _file(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return what fills the template: everything is escaped, and nothing may be left open."""
+    """Return the environment of the template: all values are escaped, and none may be missing."""
     environment = Environment(
         loader=FunctionLoader(_file),
         autoescape=True,

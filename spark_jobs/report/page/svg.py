@@ -8,7 +8,7 @@ from spark_jobs.report.words import shown
 
 
 def drawing(width: float, height: float, title: str, description: str, class_: str) -> Element:
-    """Return an empty picture that names itself to who can not see it.
+    """Return an empty picture with a title and a description for screen readers.
 
     It is scaled to the room that it gets; its units are pixels where it has all of them.
     """

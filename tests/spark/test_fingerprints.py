@@ -1,4 +1,4 @@
-"""The signs of messages: the server and Spark make them of different things, and mean the same."""
+"""Fingerprints of messages, which the server and Spark make of different things."""
 
 import json
 from dataclasses import dataclass

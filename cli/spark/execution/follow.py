@@ -1,4 +1,4 @@
-"""``reservation reconcile --follow``: tell violations as they last, until SIGTERM or SIGINT."""
+"""``reservation reconcile --follow``: report violations that persist, until SIGTERM or SIGINT."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.thresholds import ExceededThreshold, Threshold, in_order, reached
 from spark_jobs.report.words import shown
 
-# How often it is looked whether Spark is to be interrupted, and it is, in seconds.
+# Seconds between two checks whether to interrupt Spark, and between two interruptions.
 _SECONDS = 0.5
 
 
@@ -34,13 +34,13 @@ def follow_until_stopped(
     """Follow a component and print what happens.
 
     Args:
-        run: what is to be done.
-        checked: what the violations that stand are held against.
-        prometheus: where to write metrics after each round, if anywhere.
+        run: what to reconcile, and where.
+        checked: the thresholds for the violations that stand.
+        prometheus: the file to write metrics to after each round; None for none.
         as_json: whether each line is a JSON object.
 
     Returns:
-        Whether nothing that stands fails.
+        Whether the violations that stand exceed no threshold of ``--fail-on``.
     """
     printed = _Printed(run, checked, prometheus, as_json)
     with Stop(ends_process=True) as stop:
@@ -50,14 +50,14 @@ def follow_until_stopped(
 
 @contextmanager
 def _interrupted(stop: Stop, spark: SparkSession) -> Iterator[None]:
-    """Interrupt what Spark does once it is time to stop."""
-    stop.listen()  # Spark takes SIGINT over when it starts
+    """Interrupt Spark's jobs once the process has to stop."""
+    stop.listen()  # Spark replaces the handler of SIGINT when it starts
     is_over = threading.Event()
 
     def interrupt() -> None:
         while not is_over.is_set():
             if stop.wait(_SECONDS):
-                with contextlib.suppress(Exception):  # it may have been ended too
+                with contextlib.suppress(Exception):  # Spark may have ended too
                     spark.sparkContext.cancelAllJobs()
                 is_over.wait(_SECONDS)
 
@@ -71,7 +71,7 @@ def _interrupted(stop: Stop, spark: SparkSession) -> Iterator[None]:
 
 
 class _Printed:
-    """Prints what happens on standard output, and what fails on standard error."""
+    """Prints events on standard output, and failures on standard error."""
 
     def __init__(
         self, run: Run, checked: Sequence[Threshold], prometheus: Path | None, as_json: bool
@@ -93,7 +93,10 @@ class _Printed:
             )
         else:
             categories = ", ".join(map(shown, follower.categories))
-            self._line(f"Following {categories}; told is what lasts longer than {grace:g} seconds.")
+            self._line(
+                f"Following {categories}; a violation is reported once it has "
+                f"persisted for {grace:g} seconds."
+            )
 
     def happened(self, event: ViolationEvent) -> None:
         if self._as_json:
@@ -109,28 +112,27 @@ class _Printed:
             place.write_text(render_prometheus(follower.report, self._reached(follower)))
 
     def waits(self, why: str) -> None:
-        click.echo(f"Waiting to go on: {shown(' '.join(why.split()))}", err=True)
+        click.echo(f"Waiting to continue: {shown(' '.join(why.split()))}", err=True)
 
     def ended(self, follower: Follower) -> bool:
-        """Print what it comes to; return whether nothing that stands fails."""
+        """Print the sums; return whether the violations that stand exceed no failing threshold."""
         exceeded = self._reached(follower)
         if self._as_json:
             self._object(
                 event="ended",
-                reported=follower.told,
+                reported=follower.reported,
                 mended=follower.mended,
                 standing=follower.standing,
                 inOrder=in_order(exceeded),
             )
         else:
-            for one in exceeded:
-                kind = "Too much" if one.threshold.failing else "Warning"
-                self._line(f"{kind}: {one}")
-            self._line(ended(follower.told, follower.mended, follower.standing))
+            for threshold in exceeded:
+                self._line(f"{threshold.heading}: {threshold}")
+            self._line(ended(follower.reported, follower.mended, follower.standing))
         return in_order(exceeded)
 
     def _reached(self, follower: Follower) -> tuple[ExceededThreshold, ...]:
-        """Return the thresholds that are reached by what was told and stands."""
+        """Return the thresholds that the reported violations that stand exceed."""
         if follower.report is None:
             return ()
         standing = {name: follower.standing.get(name, 0) for name in VIOLATIONS}

@@ -3,26 +3,24 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.status import Status
 
 from spark_jobs.session.activity import Activity, Tasks
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _SECONDS = 0.3
 
-Watch = Callable[["SparkSession"], AbstractContextManager[None]]
+Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
 
 @contextmanager
 def progress(console: Console) -> Iterator[Watch]:
-    """Show a line that says what Spark is doing, where the console is a terminal.
+    """Show a line with what Spark is doing, if the console is a terminal.
 
-    It gives what is to be entered with the session, while the session works.
+    Yields:
+        What to enter with the session, while the session works.
     """
     if not console.is_terminal:
         yield lambda _: nullcontext()
