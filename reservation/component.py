@@ -291,7 +291,7 @@ class Component(Generic[Entity]):
 
         return declare
 
-    def project(self, event: type[Event]) -> ProjectorDecorator[Entity, Event]:
+    def project(self, event: type[Event]) -> ProjectorDecorator[Event, Entity]:
         """Declare the decorated function to apply events of a type to the entity.
 
         It takes the entity and the event, and changes the entity.

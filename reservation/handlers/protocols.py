@@ -70,7 +70,7 @@ class InitiatorDecorator(Protocol[Command]):
         """Declare the function as the handler of the command, and return it."""
 
 
-class ProjectorDecorator(Protocol[Entity, Event]):
+class ProjectorDecorator(Protocol[Event, Entity]):
     """Declares a function that takes the entity and an event, and changes the entity."""
 
     def __call__(
