@@ -4,7 +4,6 @@ A fault of the surroundings ends nothing: the consumer waits, gets a new connect
 positions again and goes on from there. What another process took over meanwhile, that one keeps.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -145,8 +144,10 @@ class Consumer:
                     self._notices.renew(self._session.connection)
 
     def _leave(self) -> None:
-        with contextlib.suppress(StoreError):  # then the others find out that it is gone
+        try:
             self._membership.leave(self._session.connection)
+        except StoreError:  # the others find out that it is gone
+            self._membership.abandon()
 
     def _crash(self, error: BaseException) -> str:
         """Return what is told of a crash, with the messages that were at hand."""

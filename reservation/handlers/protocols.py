@@ -1,8 +1,8 @@
 """The types of handlers and projectors, by which mypy and pyright check a declaration.
 
-A decorator returns the function as it is. In its type, each parameter of the function may accept
-more classes than the declaration needs, so that one function can handle several commands. What a
-running program accepts is decided by `declaration_checks`.
+A decorator returns the function as it is, typed as it was declared. So a function that handles
+several commands is declared by calls, ``account.handle(Deposit)(change)``, and not by decorators
+above each other. What a running program accepts is decided by `declaration_checks`.
 """
 
 import sys
@@ -34,11 +34,6 @@ Event = TypeVar("Event", bound=DataclassInstance)
 Returned = TypeVar("Returned", bound=Events)
 FirstReturned = TypeVar("FirstReturned", bound=FirstEvents)
 
-# What else the parameters of a function accept.
-OtherMessage = TypeVar("OtherMessage")
-OtherEntity = TypeVar("OtherEntity")
-OtherContext = TypeVar("OtherContext")
-
 
 class HandlerDecorator(Protocol[Command, Entity]):
     """Declares a function that takes a command, its entity and the `Context`.
@@ -47,13 +42,10 @@ class HandlerDecorator(Protocol[Command, Entity]):
     """
 
     def __call__(
-        self,
-        handler: Callable[
-            [Command | OtherMessage, Entity | OtherEntity, Context | OtherContext], Returned
-        ],
-        /,
-    ) -> Callable[[Command | OtherMessage, Entity | OtherEntity, Context | OtherContext], Returned]:
+        self, handler: Callable[[Command, Entity, Context], Returned], /
+    ) -> Callable[[Command, Entity, Context], Returned]:
         """Declare the function as the handler of the command, and return it."""
+        ...
 
 
 class InitiatorDecorator(Protocol[Command]):
@@ -63,17 +55,17 @@ class InitiatorDecorator(Protocol[Command]):
     """
 
     def __call__(
-        self,
-        handler: Callable[[Command | OtherMessage, Context | OtherContext], FirstReturned],
-        /,
-    ) -> Callable[[Command | OtherMessage, Context | OtherContext], FirstReturned]:
+        self, handler: Callable[[Command, Context], FirstReturned], /
+    ) -> Callable[[Command, Context], FirstReturned]:
         """Declare the function as the handler of the command, and return it."""
+        ...
 
 
 class ProjectorDecorator(Protocol[Event, Entity]):
     """Declares a function that takes the entity and an event, and changes the entity."""
 
     def __call__(
-        self, projector: Callable[[Entity | OtherEntity, Event | OtherMessage], None], /
-    ) -> Callable[[Entity | OtherEntity, Event | OtherMessage], None]:
+        self, projector: Callable[[Entity, Event], None], /
+    ) -> Callable[[Entity, Event], None]:
         """Declare the function as the projector of the event, and return it."""
+        ...

@@ -163,10 +163,13 @@ def takes_more(
     return Deposited(command.amount) if command.amount < limit else None
 
 
-@account.handle(Deposit)
-@account.handle(Withdraw)
 def takes_both(command: Deposit | Withdraw, account: Account, context: Context) -> Deposited:
     return Deposited(command.amount)
+
+
+account.handle(Deposit)(takes_both)
+account.handle(Withdraw)(takes_both)
+account.handle(Deposit)(lambda command, account, context: Deposited(command.amount))
 
 
 @account.handle(Deposit)
@@ -229,9 +232,11 @@ def deposited(account: Account, event: Deposited) -> None:
     account.balance += event.amount
 
 
-@account.project(Withdrawn)
-@account.project(WithdrawalRejected)
 def left(account: Account, event: Withdrawn | WithdrawalRejected) -> None: ...
+
+
+account.project(Withdrawn)(left)
+account.project(WithdrawalRejected)(left)
 
 
 account.ignore("Renamed", "Closed")

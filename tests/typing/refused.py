@@ -73,9 +73,7 @@ def without_entity(command: Deposit, context: Context) -> Deposited: ...
 
 
 @account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
-def needs_more(
-    command: Deposit, account: Account, context: Context, limit: int
-) -> Deposited: ...
+def needs_more(command: Deposit, account: Account, context: Context, limit: int) -> Deposited: ...
 
 
 @account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
@@ -102,9 +100,7 @@ def generates(command: Deposit, account: Account, context: Context) -> Iterator[
 
 
 @account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
-async def is_asynchronous(
-    command: Deposit, account: Account, context: Context
-) -> Deposited: ...
+async def is_asynchronous(command: Deposit, account: Account, context: Context) -> Deposited: ...
 
 
 @mailer.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
@@ -156,8 +152,8 @@ def key_of_wrong_type(command: Deposit) -> float:
     return 0.5
 
 
-account.reserve(Deposit, key=key_of_other)  # mypy: call-overload, pyright: reportArgumentType
-account.reserve(Deposit, key=key_of_wrong_type)  # mypy: call-overload, pyright: reportArgumentType
+account.reserve(Deposit, key=key_of_other)  # mypy: arg-type, pyright: reportArgumentType
+account.reserve(Deposit, key=key_of_wrong_type)  # mypy: arg-type, pyright: reportArgumentType
 account.reserve(Deposit)  # mypy: call-overload, pyright: reportCallIssue
 account.reserve(Plain, key="id")  # mypy: type-var, pyright: reportArgumentType
 
@@ -179,9 +175,8 @@ def projects_to_a_new_one(account: Account, event: Opened) -> Account: ...
 
 # Components and programs.
 
-Component("account", entity=Account())  # mypy: call-overload, pyright: reportCallIssue
-Component("account", entity=Account(), id="id")  # mypy: call-overload, pyright: reportArgumentType
-Component("mailer", id="id", snapshot_every=5)  # mypy: call-overload, pyright: reportArgumentType
+Component("account", entity=Account)  # mypy: call-overload, pyright: reportCallIssue
+Component("mailer", id="id", snapshot_every=5)  # mypy: call-overload, pyright: reportCallIssue
 MessageStore("postgresql://")  # mypy: arg-type, pyright: reportArgumentType
 consumers.run("bank:account", "")  # mypy: arg-type, pyright: reportArgumentType
 consumers.drain(account)  # mypy: call-arg, pyright: reportCallIssue
