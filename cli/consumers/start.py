@@ -1,24 +1,20 @@
 """``reservation start``: run a component's consumers."""
 
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import click
-from psycopg import Connection
 
 from cli.common.durations import DurationType
 from cli.common.errors import debug_option
 from cli.common.extras import require_extras
 from cli.common.options import app_options, database_option
 from consumers.group.membership import GroupShare
-from consumers.group.stored_positions import StoredPosition, read_positions
+from consumers.group.sizes import checked_sizes
 from consumers.runtime.logs import Log, configure_logs
 from consumers.supervisor.supervisor import Address, Assignment, run
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import DeclarationError
-from reservation.maintenance.entity_order import check_order, check_waiting
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.schema.preconditions import check_preconditions
@@ -156,7 +152,7 @@ def start(
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)
-        sizes = _sizes(connection, component, categories, share)
+        sizes = checked_sizes(connection, component, categories, share)
     for category, size in sizes.items():
         if workers > size:
             Log(component.name, category).warning(
@@ -199,28 +195,6 @@ def _share(
     if member >= size:
         raise click.UsageError(f"The members of a group of {size} are 0 to {size - 1}")
     return GroupShare(size, member)
-
-
-def _sizes(
-    connection: Connection[Any], component: Component, categories: Sequence[str], share: GroupShare
-) -> dict[str, int]:
-    """Return how many partitions each category has, or will have.
-
-    Raises:
-        GroupError: a category has several in which an entity's messages would not stay in order.
-    """
-    positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
-    for stored in read_positions(connection, component):
-        if stored.category in positions and stored.updated_at is not None:
-            positions[stored.category].append(stored)
-    sizes = {}
-    for category, known in positions.items():
-        size = known[0].partitions if known else share.partitions or share.to_begin_with
-        check_order(component, category, size)
-        after = min((stored.position for stored in known), default=0)
-        check_waiting(connection, component, category, size, after)
-        sizes[category] = size
-    return sizes
 
 
 def _categories(component: Component, only: str | None) -> list[str]:

@@ -89,6 +89,24 @@ def read_positions(
         return cursor.execute(_QUERIES["stored"], named).fetchall()
 
 
+def is_drained(connection: Connection[Any], consumer: str, category: str) -> bool:
+    """Return whether every message of a category was handled by a consumer, in any process.
+
+    Args:
+        connection: of a role that may read messages and positions.
+        consumer: the component's name.
+        category: one of those that the component reads.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    with translated():
+        rows = connection.execute(
+            _QUERIES["is_drained"], {"consumer": consumer, "category": category}
+        ).fetchall()
+    return bool(rows[0][0])
+
+
 def _stored(
     *,
     held: bool,

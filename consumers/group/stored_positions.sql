@@ -20,3 +20,9 @@ SELECT consumer, category, 0, 1, NULL, 0, NULL, 0, false, NULL, false, NULL, fal
 FROM wanted
 WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
 ORDER BY consumer, category, partition
+
+-- name: is_drained
+-- Whether no partition's position is before the last message of the category.
+SELECT coalesce(min(position), 0) >= reservation.category_head(%(category)s)
+FROM reservation.positions
+WHERE consumer = %(consumer)s AND category = %(category)s

@@ -4,7 +4,6 @@ A fault of the surroundings does not end a consumer: it waits, opens a new conne
 positions again and goes on from there. It leaves alone what another process took over meanwhile.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -147,8 +146,10 @@ class Consumer:
                     self._notices.renew(self._session.connection)
 
     def _leave(self) -> None:
-        with contextlib.suppress(StoreError):  # then the others find out that it is gone
+        try:
             self._membership.leave(self._session.connection)
+        except StoreError:  # the others find out that it is gone
+            self._membership.abandon()
 
     def _crash(self, error: BaseException) -> str:
         """Return the text for a crash, with the messages that were at hand."""

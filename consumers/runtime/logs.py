@@ -17,14 +17,16 @@ class Log:
     several partitions, each event has those ``partitions`` that are held at the time.
     """
 
-    def __init__(self, consumer: str, category: str) -> None:
+    # Any: structlog's loggers have no common type.
+    def __init__(self, consumer: str, category: str, logger: Any = None) -> None:
         """Prepare.
 
         Args:
             consumer: the component's name.
             category: the category that it reads.
+            logger: structlog's logger to write to; None for the one that structlog is set up with.
         """
-        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind(
+        self._log: structlog.typing.FilteringBoundLogger = (logger or structlog.get_logger()).bind(
             consumer=consumer, category=category
         )
 

@@ -26,20 +26,23 @@ class Stop:
     """Whether this process is to stop, and a wait that ends when it is.
 
     Used as a context manager around what a process does, in its main thread, it takes over SIGTERM
-    and SIGINT. A signal handler may run between any two instructions of that thread, so it takes no
-    lock: it writes a byte to a pipe, and whoever waits selects on the other end. Afterwards the
-    signals are handled as before, or by default where what handled them was not Python's.
+    and SIGINT, unless `request` alone is to stop it. A signal handler may run between any two
+    instructions of that thread, so it takes no lock: it writes a byte to a pipe, and whoever waits
+    selects on the other end. Afterwards the signals are handled as before, or by default where
+    what handled them was not Python's.
     """
 
-    def __init__(self, *, ends_process: bool = False) -> None:
+    def __init__(self, *, ends_process: bool = False, takes_signals: bool = True) -> None:
         """Prepare; the signals are taken over when the block is entered.
 
         Args:
             ends_process: whether the process ends after the block. Signals then stay blocked. A
                 service manager may signal the whole group while the supervisor forwards the
                 signal, and the second signal must not kill a process that ends normally.
+            takes_signals: whether signals stop it, which takes the main thread.
         """
         self._ends_process = ends_process
+        self._takes_signals = takes_signals
         self._handlers: dict[signal.Signals, _Handler] = {}
         self._blocked: set[int] = set()
         self._read, self._write = os.pipe()
@@ -51,6 +54,8 @@ class Stop:
         self._requested = False
 
     def __enter__(self) -> Self:
+        if not self._takes_signals:
+            return self
         self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.listen()
@@ -68,11 +73,12 @@ class Stop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        if not self._ends_process:
-            for number, handler in self._handlers.items():
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        if self._takes_signals:
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            if not self._ends_process:
+                for number, handler in self._handlers.items():
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         close(self._read)
         close(self._write)
 

@@ -22,16 +22,14 @@ from multiprocessing.context import SpawnProcess
 
 from consumers.dead_letters.failure import Crashed
 from consumers.group.membership import GroupShare
-from consumers.loop.consumer import Consumer
+from consumers.loop.consuming import consume
 from consumers.runtime.logs import Log, configure_logs
-from consumers.runtime.session import Session
 from consumers.runtime.stopping import STOP_SIGNALS, Stop
 from consumers.runtime.telemetry import Telemetry
 from consumers.supervisor.grace import Grace
 from consumers.supervisor.health import STUCK_AFTER, Board
 from reservation.app_path import app_in_errors, load_component
 from reservation.errors import MessageError, ReservationError, told
-from reservation.store.notifications import Notices
 
 # Of the text in which a consumer reports to the supervisor why it fails. The supervisor reads it
 # once the consumer has ended, so it must fit the pipe between them.
@@ -140,26 +138,19 @@ def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impati
     log = Log(*assignment.reads)
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
-        name = f"reservation {component.name} {assignment.category}"
         # The supervisor has seen the database. If it is unavailable now, that is an outage.
-        with Session(assignment.database_url, name, log, telemetry, until=stop) as session:
-            if stop.requested:
-                return
-            notices = Notices(
-                session.connection, session.address, assignment.category, application_name=name
+        with app_in_errors(assignment.app):
+            consume(
+                component,
+                assignment.category,
+                assignment.database_url,
+                stop,
+                batch_size=assignment.batch_size,
+                share=assignment.share,
+                stop_on_error=assignment.stop_on_error,
+                telemetry=telemetry,
+                log=log,
             )
-            with notices, app_in_errors(assignment.app):
-                Consumer(
-                    session,
-                    component,
-                    assignment.category,
-                    batch_size=assignment.batch_size,
-                    share=assignment.share,
-                    stop_on_error=assignment.stop_on_error,
-                    notices=notices,
-                    telemetry=telemetry,
-                    log=log,
-                ).run(stop)
 
 
 class _Supervisor:

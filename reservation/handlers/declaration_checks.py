@@ -14,6 +14,7 @@ from typing import Any, Literal
 from reservation.context import Context
 from reservation.errors import DeclarationError, told
 from reservation.handlers.copying import copied
+from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
 
 # What a handler shares its transaction with: the batch of its message, or nothing.
@@ -85,6 +86,45 @@ def check_transaction(component: str, command: type, transaction: object) -> boo
             f"{transaction!r}; it is that of the 'batch' or of the 'message'"
         )
     return transaction == "message"
+
+
+def check_category_of_reservations(
+    component: str,
+    taken: Collection[str],
+    into: str | None,
+    entity: str | None,
+    formerly: object,
+) -> None:
+    """Make sure that commands can be reserved into a category, with the options given.
+
+    Args:
+        component: the component's name.
+        taken: the categories of its commands and events.
+        into: the reservation category; None for the command category.
+        entity: the field whose value leads the id of the reservation streams; None for none.
+        formerly: what that id was made of before; None if it is the same.
+
+    Raises:
+        DeclarationError: the category is taken, or an option needs a reservation category.
+        StreamNameError: the name cannot be that of a category.
+    """
+    if into is None and entity is not None:
+        raise DeclarationError(
+            f"{component}: entity={entity!r} leads the streams of a reservation category; name "
+            f"that with into=, or leave both out and send commands to a stream for each entity"
+        )
+    if into in taken:
+        raise DeclarationError(
+            f"{component}: the reservation category {into!r} is in use for the component's "
+            f"commands or events; name another, or leave it out"
+        )
+    if into is not None:
+        check_category(into)
+    elif formerly is not None:
+        raise DeclarationError(
+            f"{component}: formerly= names streams of a reservation category; name that with "
+            f"into=, or leave it out"
+        )
 
 
 def check_handler(
@@ -274,6 +314,36 @@ def _leaves(hint: Any) -> Any:
                 yield from _leaves(one)
     else:
         yield _NoneType if hint is None else hint
+
+
+def check_complete(
+    component: str,
+    initiations: Collection[str],
+    reservations: Collection[str],
+    handlers: Collection[str],
+) -> None:
+    """Make sure that a component has commands, and a handler for each.
+
+    Args:
+        component: the component's name.
+        initiations: the types of the commands that start a stream, which have a handler.
+        reservations: those of the reserved commands.
+        handlers: those of the other commands with a handler, or of reserved ones.
+
+    Raises:
+        DeclarationError: there is no command, or a reserved command has no handler.
+    """
+    if not (initiations or reservations or handlers):
+        raise DeclarationError(
+            f"The component {component!r} handles no command; declare one with "
+            f"@{component}.handle, @{component}.initiate or {component}.reserve"
+        )
+    for name in reservations:
+        if name not in handlers:
+            raise DeclarationError(
+                f"The component {component!r} reserves {name} and has no handler for it; "
+                f"declare one with @{component}.handle({name})"
+            )
 
 
 def check_once(component: str, command: type, once: Any) -> None:

@@ -21,7 +21,8 @@ from reservation.serialization.struct_types import hints_of, shown
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
 KeyPart = str | int | UUID | date | Decimal | Enum
-KeyFunction = Callable[[Any], KeyPart | Sequence[KeyPart]]
+Key = KeyPart | Sequence[KeyPart]
+KeyFunction = Callable[[Any], Key]
 
 _KEY_TYPES = (str, int, UUID, date, Decimal)
 _KINDS = "a text, a whole number, a UUID, a date, a Decimal or a member of an enum"
@@ -65,6 +66,29 @@ def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
     wanted = fields_of(command, names)
     _check_key_types(command, wanted)
     return wanted
+
+
+def former_key(
+    command: type, formerly: str | Iterable[str] | KeyFunction | None
+) -> tuple[str, ...] | KeyFunction | None:
+    """Return what the id of a command's reservation streams was made of before.
+
+    Args:
+        command: the command.
+        formerly: the names of the fields, or a function of the command; None for nothing else.
+
+    Raises:
+        DeclarationError: the command lacks a field, or none is named.
+    """
+    if formerly is None or callable(formerly):
+        return formerly
+    fields = fields_of(command, formerly)
+    if not fields:
+        raise DeclarationError(
+            f"{command.__name__}: formerly= names no field; leave it out where reservations "
+            f"were always named as they are now"
+        )
+    return fields
 
 
 def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
