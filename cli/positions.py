@@ -133,7 +133,7 @@ def reset_command(
     Positions that were taken in another log mean that the store was cleared, restored or replaced.
     What the consumers remember beside the log would then make new messages duplicates of messages
     that are not there. --forget removes it: it is rebuilt from the log. --keep leaves it. See
-    docs/backup.md.
+    docs/how-to/back-up-and-restore.md.
 
     \b
     Examples:
@@ -156,7 +156,8 @@ def reset_command(
             raise Failure(
                 f"The positions of {component.name} are not of this store, and its consumers "
                 f"remember {counted(known)}, which may be of messages that are not in it; give "
-                f"--forget to remove that, or --keep to leave it; see docs/backup.md"
+                f"--forget to remove that, or --keep to leave it; see "
+                f"docs/how-to/back-up-and-restore.md"
             )
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]
         carry_out(

@@ -15,7 +15,7 @@ from cli.start import start
 from consumers.host import KILLED_AFTER
 from tests.test_docs import ROOT, blocks
 
-PAGE = ROOT / "docs" / "deploy.md"
+PAGE = ROOT / "docs/how-to/deploy.md"
 
 
 def example(language):

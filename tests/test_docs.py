@@ -25,7 +25,7 @@ from tests.processes import Started, run_cli
 ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -172,10 +172,10 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 def test_the_log_events_are_those_of_the_code():
     """Each that is described is logged, at its level, and each that is logged is described."""
-    programs = [*(ROOT / "consumers").glob("*.py"), ROOT / "cli" / "start.py"]
+    programs = [*(ROOT / "consumers").rglob("*.py"), ROOT / "cli" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
-    table = (ROOT / "docs" / "running.md").read_text().partition("| event | level |")[2]
+    table = (ROOT / "docs/reference/logs.md").read_text().partition("| event | level |")[2]
     described = re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE)
     assert {(level, event) for event, level in described} == logged
     names = {event for _, event in logged}
@@ -186,10 +186,10 @@ def test_the_log_events_are_those_of_the_code():
         assert mentioned <= names, page.name
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/idempotence.md"])
-def test_the_ways_to_choose_from_are_those_of_the_code(name):
+@pytest.mark.parametrize("name", ["README.md", "docs/how-to/choose-a-strategy.md"])
+def test_the_strategies_to_choose_from_are_those_of_the_code(name):
     """What can be given as ``once`` and is exported, and `reserve`; each on the page, no other."""
-    table = (ROOT / name).read_text().partition("| way |")[2].partition("\n\n")[0]
+    table = (ROOT / name).read_text().partition("| strategy |")[2].partition("\n\n")[0]
     named = set(re.findall(r"^\| \[?`(\w+)", table, re.MULTILINE))
     exported = {one for one in reservation.__all__ if inspect.isclass(getattr(reservation, one))}
     ways = {one for one in exported if hasattr(getattr(reservation, one), "begin")}
@@ -197,28 +197,15 @@ def test_the_ways_to_choose_from_are_those_of_the_code(name):
 
 
 def test_the_errors_are_those_of_the_code():
-    """The page of the store lists the whole tree."""
-    table = (ROOT / "docs" / "store.md").read_text()
+    """The page of the errors lists the whole tree."""
+    table = (ROOT / "docs/reference/errors.md").read_text()
     listed = set(re.findall(r"^\| `(\w+Error)` \|", table, re.MULTILINE))
     tree = {name for name in vars(errors) if name.endswith("Error")} - {"ReservationError"}
     assert listed == tree
 
 
-def test_the_modules_are_those_of_the_code():
-    """The page of the development names each module that exists, and no other."""
-    text = (ROOT / "docs" / "development.md").read_text()
-    for path in set(
-        re.findall(r"`((?:reservation|consumers|cli|spark_jobs|tests)/[\w./]*)`", text)
-    ):
-        assert (ROOT / path).exists(), path
-    for package in ("reservation", "consumers", "spark_jobs"):
-        for path in (ROOT / package).rglob("*.py"):
-            if path.name not in ("__init__.py", "errors.py", "uuid7.py"):
-                assert f"`{path.relative_to(ROOT)}`" in text, path
-
-
 def test_the_error_of_a_bad_message_reads_as_shown(connection):
-    """The page on running shows the line of a type that nobody declared."""
+    """The page on failures shows the line of a type that nobody declared."""
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, '{}')",
         [COMMANDS, "Rename"],
@@ -226,7 +213,7 @@ def test_the_error_of_a_bad_message_reads_as_shown(connection):
     connection.execute("UPDATE message_store.messages SET global_position = 2")
     with pytest.raises(errors.UnknownTypeError) as caught:
         batch(connection, "account:command", account).run(1)
-    shown = [block.text for block in blocks(ROOT / "docs" / "running.md", "text")]
+    shown = [block.text for block in blocks(ROOT / "docs/explanation/failures.md", "text")]
     assert f"Error: {caught.value}\n" in shown
 
 
