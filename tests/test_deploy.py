@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cli.main import main
 from cli.start import start
 from consumers.host import KILLED_AFTER
-from tests.test_docs import ROOT, blocks
+from tests.pages import ROOT, blocks
 
 PAGE = ROOT / "docs/how-to/deploy.md"
 
