@@ -18,8 +18,8 @@ FAST := -m "check or not (spark or faults or slow)"
 NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_signs.py, \
 	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,app_path arguments cli codec commands \
 	component context copying deploy docs equivalence eventide explorer faults group hostile_settings \
-	invariants metrics mutation order poison project properties reference returned shooting_range start status \
-	stopping stream_name)
+	invariants metrics mutation order poison project properties reference returned schedule shooting_range start \
+	status stopping stream_name tutorial)
 
 .PHONY: help setup test check servers coverage lint docs demo bench chaos mutation clean
 

@@ -31,7 +31,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 # Programs of others that the pages show, besides `reservation`, `make` and `pip`.
 OTHERS = {"createdb", "export", "jq", "kubectl", "pg_dump", "psql", "python", "spark-submit"}
-OTHERS |= {"cd", "mkdir", "systemctl"}
+OTHERS |= {".", "cd", "echo", "mkdir", "python3", "rm", "systemctl"}
 OTHERS |= {"docker", "pipx", "pre-commit"}
 OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-connect-server.sh"}
 
@@ -64,8 +64,8 @@ def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("_environment")
-def test_the_component_of_the_readme_reconciles_as_shown(database_url, tmp_path):
-    """It is started and reconciled by its app path, and the table is the one that is printed."""
+def test_the_component_of_the_readme_reconciles_as_it_says(database_url, tmp_path):
+    """It is started and reconciled by its app path, and the report counts what the text says."""
     readme = ROOT / "README.md"
     for block in blocks(readme, "python"):
         (tmp_path / block.text.partition("\n")[0].removeprefix("# ")).write_text(block.text)
@@ -74,10 +74,17 @@ def test_the_component_of_the_readme_reconciles_as_shown(database_url, tmp_path)
     with Started(database_url, *app, app="deposits:account") as started:
         started.wait_for("batch_committed", category=RESERVED, handled=2)
         assert started.stop() == 0
-    done = run_cli("reconcile", "deposits:account", *app, env={"COLUMNS": "80"})
+    done = run_cli("reconcile", "deposits:account", *app, "--json")
     assert done.returncode == 0, done.stderr
-    (shown,) = [block.text for block in blocks(readme, "text")]
-    assert done.stdout == shown
+    report = json.loads(done.stdout)
+    (counted,) = report["categories"]
+    said = re.search(
+        r"counts (\d+) commands, (\d+) distinct keys, (\d+) duplicate and (\d+) events",
+        readme.read_text(),
+    )
+    found = [counted["commands"], counted["keys"], counted["duplicates"]]
+    assert [*found, report["events"]["events"]] == [int(number) for number in said.groups()]
+    assert [counted[name] for name in ("missing", "orphans", "conflicts")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -149,14 +156,18 @@ def test_the_log_events_are_those_of_the_code():
         assert mentioned <= names, page.name
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/how-to/choose-a-strategy.md"])
-def test_the_strategies_to_choose_from_are_those_of_the_code(name):
+def test_the_strategies_to_choose_from_are_those_of_the_code():
     """What can be given as ``once`` and is exported, and `reserve`; each on the page, no other."""
-    table = (ROOT / name).read_text().partition("| strategy |")[2].partition("\n\n")[0]
+    table = (
+        (ROOT / "docs/how-to/choose-a-strategy.md")
+        .read_text()
+        .partition("| strategy |")[2]
+        .partition("\n\n")[0]
+    )
     named = set(re.findall(r"^\| \[?`(\w+)", table, re.MULTILINE))
     exported = {one for one in reservation.__all__ if inspect.isclass(getattr(reservation, one))}
-    ways = {one for one in exported if hasattr(getattr(reservation, one), "begin")}
-    assert named == ways | {"StateBased", "reserve"}
+    strategies = {one for one in exported if hasattr(getattr(reservation, one), "begin")}
+    assert named == strategies | {"StateBased", "reserve"}
 
 
 def test_the_errors_are_those_of_the_code():
