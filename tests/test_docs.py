@@ -201,6 +201,13 @@ def _leaves_of(value: object) -> list[str]:
     return [leaf for part in parts for leaf in _leaves_of(part)]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_uses_the_usual_words(name):
+    """As other projects write them, and one spelling of each."""
+    private = r"can not|on the spot|ways? to be idempotent|(?:is|are) there again|dealt? with"
+    assert re.findall(private, prose(ROOT / name).replace("\n", " ")) == []
+
+
 def metrics_of_the_code() -> set[str]:
     """Return the names of the metrics that the consumers serve and the reconciliation writes."""
     served = "".join(path.read_text() for path in (ROOT / "consumers").rglob("*.py"))
