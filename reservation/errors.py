@@ -179,7 +179,8 @@ class ForeignPositionError(ReservationError):
         """
         super().__init__(
             f"The consumer {consumer} of {category} stands at {position}, whose message is not in "
-            f"this store: it was cleared, restored or replaced; see docs/backup.md, and run "
+            f"this store: it was cleared, restored or replaced; see "
+            f"docs/how-to/back-up-and-restore.md, and run "
             f"`reservation positions reset {app or 'APP'}`"
         )
         self.consumer = consumer

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -92,11 +93,19 @@ class Forked:
 class Started:
     """A ``reservation start`` whose JSON log can be waited for."""
 
-    def __init__(self, database_url: str, *arguments: str, app: str = "bank:account") -> None:
+    def __init__(
+        self,
+        database_url: str | None,
+        *arguments: str,
+        app: str = "bank:account",
+        cwd: Path = EXAMPLES,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        named = {} if database_url is None else {"RESERVATION_DATABASE_URL": database_url}
         self.process = subprocess.Popen(
             command_line("start", app, *arguments),
-            env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
-            cwd=EXAMPLES,
+            env={**env, **named},
+            cwd=cwd,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,

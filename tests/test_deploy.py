@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from cli.consumers.start import start
 from cli.main import main
 from consumers.supervisor.supervisor import KILLED_AFTER
-from tests.test_docs import ROOT, blocks
+from tests.pages import ROOT, blocks
 
-PAGE = ROOT / "docs" / "deploy.md"
+PAGE = ROOT / "docs/how-to/deploy.md"
 
 
 def example(language):

@@ -138,7 +138,7 @@ def reset_command(
     Positions of another log mean that the store was cleared, restored or replaced. What consumers
     remember outside the log could then make new messages look like duplicates of lost ones.
     --forget removes these records; they are rebuilt from the log. --keep leaves them. See
-    docs/backup.md.
+    docs/how-to/back-up-and-restore.md.
 
     \b
     Examples:
@@ -161,7 +161,8 @@ def reset_command(
             raise CommandError(
                 f"The positions of {component.name} are not of this store, and its consumers "
                 f"remember {counted(known)}, which may be of messages that are not in it; give "
-                f"--forget to remove them, or --keep to keep them; see docs/backup.md"
+                f"--forget to remove them, or --keep to keep them; see "
+                f"docs/how-to/back-up-and-restore.md"
             )
         changes = [plan_move(connection, group, [0] * len(group.positions)) for group in groups]
         carry_out(

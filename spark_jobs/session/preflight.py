@@ -105,7 +105,7 @@ def require_workers(session: SparkSession, database_url: str, app: str | None) -
             ) from error
         raise SparkJobError(
             f"Spark's workers cannot run the job: {reason(error)}; they need Python packages of "
-            f"their own, see docs/spark.md"
+            f"their own, see docs/how-to/run-spark.md"
         ) from error
     finally:
         ended.set()
