@@ -172,6 +172,13 @@ def test_the_strategies_to_choose_from_are_those_of_the_code():
     assert named == strategies | {"reserve"}
 
 
+def test_the_page_of_the_api_has_every_public_name():
+    """What `reservation` exports, as an object of mkdocstrings or in the text."""
+    text = (ROOT / "docs/reference/api.md").read_text()
+    named = set(re.findall(r"(?:^::: |`)reservation\.(\w+)", text, re.MULTILINE))
+    assert set(reservation.__all__) <= named
+
+
 def test_the_errors_are_those_of_the_code():
     """The page of the errors lists the whole tree."""
     table = (ROOT / "docs/reference/errors.md").read_text()
