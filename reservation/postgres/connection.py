@@ -7,7 +7,7 @@ variables, service file and password file.
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection, Connection
+from psycopg import AsyncConnection, Connection, conninfo
 
 from reservation.errors import DatabaseUnavailableError, StoreError
 from reservation.postgres.pooler import is_pooled
@@ -146,7 +146,7 @@ def check_address(database_url: str) -> None:
             is withheld, because it repeats the address and so a password in it.
     """
     try:
-        hosts = str(psycopg.conninfo.conninfo_to_dict(database_url).get("host") or "")
+        hosts = str(conninfo.conninfo_to_dict(database_url).get("host") or "")
     except psycopg.Error:
         hosts = "@"
     # A password with an unencoded @ ends up in the host, and from there in messages.

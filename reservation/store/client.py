@@ -79,7 +79,7 @@ class MessageStore:
         """
         check_address(database_url)
         connect(database_url).close()  # a pool keeps trying; a wrong address should not
-        pool = ConnectionPool(
+        pool: ConnectionPool[Connection[Any]] = ConnectionPool(
             database_url,
             min_size=1,
             max_size=max_connections,
