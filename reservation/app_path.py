@@ -87,12 +87,12 @@ def _module(name: str, app_dir: str | Path | None) -> object:
                 f"folder that holds it, or name that with --app-dir"
             ) from error
         raise AppPathError(
-            f"The module {name!r} can not be imported: it imports {error.name!r}, which is not "
+            f"The module {name!r} cannot be imported: it imports {error.name!r}, which is not "
             f"installed"
         ) from error
     except (Exception, SystemExit) as error:
         raise AppPathError(
-            f"The module {name!r} can not be imported: {type(error).__name__}: {error}"
+            f"The module {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
 
 

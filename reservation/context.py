@@ -40,7 +40,7 @@ def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyEr
 
 @dataclass(frozen=True, slots=True)
 class HandlerInputs:
-    """What a handler was given that it can not find in its message's data, kept to be given again.
+    """What a handler was given that it cannot find in its message's data, kept to be given again.
 
     Attributes:
         time: when the message was stored.
@@ -192,7 +192,7 @@ class Context:
                 written; the handler is called again, and fails if it is not met then either.
 
         Raises:
-            HandlerError: it can not be written there.
+            HandlerError: it cannot be written there.
         """
         self._collect(message, stream_name, self.message.follow_metadata(), expected_version)
 
@@ -237,7 +237,7 @@ class Context:
             check_stream(stream_name)
             check_expected(expected_version, stream_name)
         except (StreamNameError, StoreError) as error:
-            raise HandlerError(f"The handler of {self.message} can not write: {error}") from error
+            raise HandlerError(f"The handler of {self.message} cannot write: {error}") from error
         if stream_name == self._entity_stream:
             raise HandlerError(
                 f"The handler of {self.message} wrote to {stream_name}, the stream of its own "

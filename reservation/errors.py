@@ -3,18 +3,18 @@
     ReservationError
     ├── DeclarationError          a component, or the path to it, does not say what it must
     │   └── AppPathError          "module:attribute" does not lead to a component
-    ├── StreamNameError           a text that can not name a stream or a category
-    ├── MessageError              one message can not be dealt with
+    ├── StreamNameError           a text that cannot name a stream or a category
+    ├── MessageError              one message cannot be dealt with
     │   ├── DecodeError           its data or metadata is not what its type says
     │   ├── EncodeError           a message to be written is not what its class says
     │   ├── UnknownTypeError      nobody declared its type
-    │   ├── IdempotenceKeyError   its idempotence key is absent or can not name a stream
+    │   ├── IdempotenceKeyError   its idempotence key is absent or cannot name a stream
     │   ├── ExpiredError          it is older than what is known of messages like it
     │   └── HandlerError          its handler raised
     ├── StoreError                the store refused, or could not be asked
     │   ├── DatabaseUnavailableError
     │   │   └── CommitUnknownError  it was lost during a commit, which may have happened
-    │   ├── RefusedError          what is to be stored can not be
+    │   ├── RefusedError          what is to be stored cannot be
     │   ├── SchemaError           the schema is missing, older or newer
     │   │   └── MissingObjectError  one of its tables or functions is missing
     │   ├── MissingRightError     the role may not do what it has to
@@ -52,11 +52,11 @@ class AppPathError(DeclarationError):
 
 
 class StreamNameError(ReservationError):
-    """A text can not serve as the name of a stream or a category."""
+    """A text cannot serve as the name of a stream or a category."""
 
 
 class MessageError(ReservationError):
-    """One message can not be dealt with; what a consumer did for it is rolled back."""
+    """One message cannot be dealt with; what a consumer did for it is rolled back."""
 
 
 class DecodeError(MessageError):
@@ -72,11 +72,11 @@ class UnknownTypeError(MessageError):
 
 
 class IdempotenceKeyError(MessageError):
-    """A command has no idempotence key, or one that can not name a stream."""
+    """A command has no idempotence key, or one that cannot name a stream."""
 
 
 class ExpiredError(MessageError):
-    """A message is so old that it can not be told whether it was processed before."""
+    """A message is so old that it cannot be told whether it was processed before."""
 
 
 class HandlerError(MessageError):
@@ -88,7 +88,7 @@ class StoreError(ReservationError):
 
 
 class DatabaseUnavailableError(StoreError):
-    """The database can not be reached, or the connection to it was lost."""
+    """The database cannot be reached, or the connection to it was lost."""
 
 
 class CommitUnknownError(DatabaseUnavailableError):
@@ -132,7 +132,7 @@ class LogSequenceError(StoreError):
 
 
 class RefusedError(StoreError):
-    """The store can not hold what was to be stored: a value, a size or a constraint forbids it."""
+    """The store cannot hold what was to be stored: a value, a size or a constraint forbids it."""
 
 
 class LockTimeoutError(StoreError):

@@ -362,7 +362,7 @@ def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, st
     [
         (None, "nowhere to reply to Deposit at .*, global position 1: its metadata names no reply"),
         ({"replyStreamName": 3}, "nowhere to reply to"),
-        ({"replyStreamName": "till"}, "global position 1 can not write: 'till' names no stream"),
+        ({"replyStreamName": "till"}, "global position 1 cannot write: 'till' names no stream"),
     ],
 )
 def test_a_reply_needs_a_stream(connection, store, metadata, problem):

@@ -310,7 +310,7 @@ def test_a_field_without_a_form_in_json_is_refused(hint):
         lambda: account().handle(Odd)(lambda command, entity, context: None),
         lambda: account().project(Odd)(lambda entity, event: None),
     ):
-        refused("Odd can not be a message: its field value holds a ", declare)
+        refused("Odd cannot be a message: its field value holds a ", declare)
 
 
 @dataclass

@@ -82,7 +82,7 @@ def check_transaction(component: str, command: type, transaction: object) -> boo
     """
     if transaction not in typing.get_args(Transaction):
         raise DeclarationError(
-            f"{component}: {command.__name__} can not be handled in a transaction of its "
+            f"{component}: {command.__name__} cannot be handled in a transaction of its "
             f"{transaction!r}; it is that of the 'batch' or of the 'message'"
         )
     return transaction == "message"

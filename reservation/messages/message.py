@@ -105,7 +105,7 @@ def follow(source: object, type_: type[T], **attributes: Any) -> T:
 def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
     """Return the id of the n-th message that the handling of ``cause`` writes to a stream.
 
-    It depends on nothing else, so a message handled twice can not be written twice: the store
+    It depends on nothing else, so a message handled twice cannot be written twice: the store
     refuses the second by its id.
 
     Args:

@@ -30,7 +30,7 @@ class MessageTypes:
         try:
             codec.prepare(type_)
         except (TypeError, ValueError, NameError, RecursionError) as error:
-            raise DeclarationError(f"{name} can not be a message: {error}") from error
+            raise DeclarationError(f"{name} cannot be a message: {error}") from error
         if self._types.setdefault(name, type_) is not type_:
             raise DeclarationError(
                 f"Two classes are named {name}: in {self._types[name].__module__} and in "

@@ -139,7 +139,7 @@ def _way_out(reason: str) -> str:
 
 
 def check_address(database_url: str) -> None:
-    """Refuse an address that libpq can not read.
+    """Refuse an address that libpq cannot read.
 
     Raises:
         DatabaseUnavailableError: it is neither a URL nor a connection string. libpq's own message
@@ -152,7 +152,7 @@ def check_address(database_url: str) -> None:
     # A password with an unencoded @ ends up in the host, and from there in messages.
     if "@" in hosts:
         raise DatabaseUnavailableError(
-            "The database address can not be read; write it as "
+            "The database address cannot be read; write it as "
             "postgresql://user@host:port/database, and the password, percent-encoded, in it, in "
             "PGPASSWORD or in the password file"
         ) from None

@@ -86,7 +86,7 @@ def translated(
         MissingRightError: the role may not do this.
         LogSequenceError: the sequence of global positions is behind the log.
         SerializationError: the transaction lost against another.
-        DatabaseUnavailableError: the connection was lost, or the server can not go on.
+        DatabaseUnavailableError: the connection was lost, or the server cannot go on.
         CommitUnknownError: it was lost when the messages may have been committed.
         RefusedError: the server refused the values.
         StoreError: the server refused for another reason.
@@ -180,7 +180,7 @@ def _raised(error: psycopg.Error, text: str, expects: Collection[str] | None) ->
             return MessageIdConflictError(f"{text}; give another message an id of its own")
         case "messages_id" | "messages_stream":
             return SerializationError(
-                f"Another transaction wrote what this one can not see: {key}; run the transaction "
+                f"Another transaction wrote what this one cannot see: {key}; run the transaction "
                 f"again from its start"
             )
     if text.startswith("Wrong expected version"):  # a store of Message DB's

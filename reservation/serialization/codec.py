@@ -115,7 +115,7 @@ def prepare(type_: type) -> None:
     no texts.
 
     Raises:
-        TypeError: a field's type can not be converted.
+        TypeError: a field's type cannot be converted.
         NameError: a field's type is not defined.
     """
     class_: Any = type_

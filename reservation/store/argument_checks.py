@@ -1,4 +1,4 @@
-"""What a caller hands over, refused before anything is sent where it can not be what it stands for.
+"""What a caller hands over, refused before anything is sent where it cannot be what it stands for.
 
 A value of the wrong type is named by its type and never shown, because it may be a message.
 """
@@ -32,7 +32,7 @@ def check_stream(name: object) -> str:
     """Return a name that a stream can have.
 
     Raises:
-        StreamNameError: it can not, or it is that of a category.
+        StreamNameError: it cannot, or it is that of a category.
     """
     checked = check_name(name)
     if not identifier(checked):
@@ -47,7 +47,7 @@ def check_category(name: object) -> str:
     """Return a name that a category can have.
 
     Raises:
-        StreamNameError: it can not, or it is that of a stream.
+        StreamNameError: it cannot, or it is that of a stream.
     """
     return check_category_name(check_name(name))
 
@@ -117,7 +117,7 @@ def check_indexed(stream_name: str, correlation: str | None) -> None:
 
 
 def check_positions(positions: Iterable[object]) -> None:
-    """Refuse what can not be the position to begin reading at.
+    """Refuse what cannot be the position to begin reading at.
 
     Raises:
         StoreError: one is no integer, or out of range.
@@ -130,10 +130,10 @@ def check_positions(positions: Iterable[object]) -> None:
 
 
 def check_starts(positions: object) -> None:
-    """Refuse what can not be the positions to begin reading at, by the names of streams.
+    """Refuse what cannot be the positions to begin reading at, by the names of streams.
 
     Raises:
-        StreamNameError: a name can not be that of a stream.
+        StreamNameError: a name cannot be that of a stream.
         StoreError: it is no mapping, or a position is no integer or out of range.
     """
     if not isinstance(positions, Mapping):
@@ -144,7 +144,7 @@ def check_starts(positions: object) -> None:
 
 
 def check_batch_size(size: object) -> None:
-    """Refuse what can not be the number of messages to read at once.
+    """Refuse what cannot be the number of messages to read at once.
 
     Raises:
         StoreError: it is no integer, or out of range.
@@ -152,14 +152,14 @@ def check_batch_size(size: object) -> None:
     if not _is_integer(size):
         raise StoreError(f"The size of a batch is an int, not a {_kind(size)}")
     if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
-        raise StoreError(f"A batch of {size} messages can not be read; read one or more")
+        raise StoreError(f"A batch of {size} messages cannot be read; read one or more")
 
 
 def check_member(member: object, size: object) -> None:
-    """Refuse what can not be a member of a consumer group, as the server would.
+    """Refuse what cannot be a member of a consumer group, as the server would.
 
     Raises:
-        StoreError: it can not.
+        StoreError: it cannot.
     """
     if member is None and size is None:
         return

@@ -64,7 +64,7 @@ class AsyncMessageStore:
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            DatabaseUnavailableError: the database can not be reached.
+            DatabaseUnavailableError: the database cannot be reached.
         """
         check_address(database_url)
         await (await connect_async(database_url)).close()

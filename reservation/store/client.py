@@ -75,7 +75,7 @@ class MessageStore:
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            DatabaseUnavailableError: the database can not be reached.
+            DatabaseUnavailableError: the database cannot be reached.
         """
         check_address(database_url)
         connect(database_url).close()  # a pool keeps trying; a wrong address should not
@@ -132,7 +132,7 @@ class MessageStore:
             CommitUnknownError: the connection was lost before the answer came; write again with
                 the ids that the error carries.
             EncodeError: a message does not hold what its class declares, or holds what the store
-                can not, or is too long.
+                cannot, or is too long.
             StreamNameError: the name is that of a category, or no name at all.
         """
         writes = to_one_stream(message, stream_name, id, metadata, expected_version)
@@ -170,7 +170,7 @@ class MessageStore:
             CommitUnknownError: the connection was lost before the answer came; write again with
                 the ids that the error carries.
             EncodeError: a message does not hold what its class declares, or holds what the store
-                can not, or is too long.
+                cannot, or is too long.
             StreamNameError: a name is that of a category, or no name at all.
         """
         batch = WriteBatch(writes, self._max_bytes)

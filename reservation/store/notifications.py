@@ -110,7 +110,7 @@ class Notices:
             application_name: what the server's own views show for the connection that waits.
 
         Raises:
-            DatabaseUnavailableError: the address can not be read.
+            DatabaseUnavailableError: the address cannot be read.
         """
         check_address(database_url)
         self._reader = connection

@@ -74,7 +74,7 @@ class WriteBatch:
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            StoreError: something in it can not be written.
+            StoreError: something in it cannot be written.
         """
         if not isinstance(writes, Iterable):
             raise StoreError(f"A batch is a list of Writes, not a {type(writes).__name__}")
@@ -178,7 +178,7 @@ def to_one_stream(
     if not isinstance(messages, list | tuple):
         return [Write(messages, stream_name, message_id, metadata, expected_version)]
     if message_id is not None:
-        raise StoreError("One id can not serve several messages; give each its own in a Write")
+        raise StoreError("One id cannot serve several messages; give each its own in a Write")
     if not messages:
         raise StoreError(f"There is no message to write to {check_name(stream_name)}")
     check_expected(expected_version, check_name(stream_name))
@@ -205,7 +205,7 @@ def row_of(
         max_bytes: how long the JSON text of its data, and of its metadata, may be.
 
     Raises:
-        StoreError: it can not be written.
+        StoreError: it cannot be written.
     """
     if not isinstance(write, Write):
         raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")

@@ -73,7 +73,7 @@ def grant(
         dry_run: whether to leave it at finding out which statements it takes.
 
     Raises:
-        StoreError: the role can not be held to these rights, or the connection may not grant them.
+        StoreError: the role cannot be held to these rights, or the connection may not grant them.
         StreamNameError: a category is none.
         SchemaError: the schemas are missing, older or newer.
     """
@@ -85,7 +85,7 @@ def grant(
         found = connection.execute(_QUERIES["role"], [role]).fetchall()
         if found and found[0][0] is not None:
             raise StoreError(
-                f"The role {role} can not be made {_a(kind)}: {found[0][0]}; name another role"
+                f"The role {role} cannot be made {_a(kind)}: {found[0][0]}; name another role"
             )
         wanted = sorted(set(categories))
         parts = [] if found else ["create"]
@@ -112,7 +112,7 @@ def _refuse_more(connection: Connection[Any], kind: Kind, role: str) -> None:
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise StoreError(
-            f"The role {role} can not be made {_a(kind)}: it would keep {left[0]}{more}, from "
+            f"The role {role} cannot be made {_a(kind)}: it would keep {left[0]}{more}, from "
             f"PUBLIC, from a role that it is a member of, or granted by another than the owner; "
             f"revoke that first, or name another role"
         )
@@ -132,7 +132,7 @@ def _all_or_error(connection: Connection[Any]) -> Iterator[None]:
         yield
     except pg.DependentObjectsStillExist as error:
         raise StoreError(
-            "The role has granted privileges of the store to others, so they can not be taken away "
+            "The role has granted privileges of the store to others, so they cannot be taken away "
             "from it; revoke those first"
         ) from error
     finally:
@@ -168,7 +168,7 @@ def _check_name(role: str) -> None:
         raise StoreError(f"The role {role} is the server's own; name the role of one program")
     if not role or not role.isprintable() or len(role.encode()) > _LONGEST_NAME:
         raise StoreError(
-            f"{role[:_LONGEST_NAME]!r} can not be the name of a role: it must have 1 to "
+            f"{role[:_LONGEST_NAME]!r} cannot be the name of a role: it must have 1 to "
             f"{_LONGEST_NAME} bytes and no control character"
         )
 
