@@ -6,8 +6,10 @@ from typing import Any
 
 from psycopg import Connection
 
+import consumers
 from bank import account
 from bank.invariants import check_invariants, progress
+from consumers import Drained
 from consumers.batch.batch import Batch, BatchResult
 from consumers.group.membership import GroupShare, Membership
 from consumers.group.positions import Positions
@@ -66,12 +68,18 @@ def session(database_url: str) -> Session:
     return Session(database_url, "reservation test", Log("test", "test"))
 
 
-def drain(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
-    """Take every category of a component to its end, and return what became of each batch."""
+def drain(connection: Connection[Any], component: Component = account) -> Drained:
+    """Handle all that a component's categories hold, as if whoever held one of them were gone."""
+    connection.execute("DELETE FROM reservation.members")
+    return consumers.drain(component, connection.info.dsn)
+
+
+def batches(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
+    """Take every category to its end, and return each batch; a message that fails is an error."""
     results = []
     for category in (component.command_category, *component.reservation_categories):
-        one = batch(connection, category, component)
-        while (result := one.run(100)).read:
+        claimed = batch(connection, category, component)
+        while (result := claimed.run(100)).read:
             results.append(result)
     return results
 

@@ -259,7 +259,7 @@ def test_a_password_is_not_told_even_when_it_was_written_wrong():
     """An unencoded @ moves the end of it into the host."""
     done = invoke("store", "install", "--database-url", "postgresql://u:pa@ssw0rd@127.0.0.1:1/db")
     assert done.exit_code == 2
-    assert "can not be read" in done.output
+    assert "cannot be read" in done.output
     assert "ssw0rd" not in done.output
 
 

@@ -12,7 +12,7 @@ from reservation.entity.cache import EntityCache
 from reservation.errors import DeclarationError
 from reservation.maintenance import reservation_names
 from reservation.maintenance.reservation_names import AT_EACH, PLACES, check_names
-from tests.bank import drain, event_types
+from tests.bank import batches, event_types
 from tests.controls import COMMANDS, deposit, withdraw
 from tests.idempotence import drained, purse
 from tests.processes import EXAMPLES, run_cli
@@ -181,7 +181,7 @@ def test_a_conflict_names_the_stream_of_the_command_that_was_there_first(
     """Under the former name, where that one was reserved under it."""
     eventide.reserve("old", "Deposit", DEPOSIT | {"depositId": "old"})
     store.write([deposit("old", "12"), deposit("new"), deposit("new", "12")], COMMANDS)
-    results = drain(connection, moved())
+    results = batches(connection, moved())
     names = [f"{RESERVED}-old", f"{RESERVED}-123+new"]
     assert [name for result in results for _, name in result.conflicts] == names
     letters = connection.execute(

@@ -17,7 +17,7 @@ from reservation.errors import (
 )
 from reservation.idempotence.server_keys import server_rules
 from reservation.postgres.connection import connect
-from tests.bank import batch, drain, new_batch
+from tests.bank import batch, batches, new_batch
 from tests.controls import LATER, deposit, withdraw
 from tests.idempotence import PURSE, drained, effects, purse, redeliver
 
@@ -292,7 +292,7 @@ def test_a_transaction_for_each_message(connection, store):
     calls = []
     component.handle(Deposit, transaction="message")(lambda *_: calls.append(1))
     store.write([deposit("d1"), deposit("d2")], PURSE)
-    results = drain(connection, component)
+    results = batches(connection, component)
     assert len(calls) == 2
     assert max(result.counts["handled"] for result in results) == 1
 

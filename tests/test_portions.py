@@ -129,5 +129,5 @@ def test_another_transaction_is_refused(wrong):
     component = Component("shop", id="account_id")
     with pytest.raises(DeclarationError, match="'batch' or of the 'message'"):
         component.handle(Deposit, transaction=wrong)
-    with pytest.raises(DeclarationError, match="Open can not be handled in a transaction"):
+    with pytest.raises(DeclarationError, match="Open cannot be handled in a transaction"):
         component.initiate(Open, transaction=wrong)

@@ -12,7 +12,7 @@ from consumers.group.administration import apply_changes, find_idle, plan_move
 from reservation.errors import LockTimeoutError, StoreError
 from reservation.maintenance.eventide_positions import position_stream
 from reservation.postgres.connection import connect
-from tests.bank import broken, drain, event_types
+from tests.bank import batches, broken, drain, event_types
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
 from tests.processes import PATIENCE, Started, command_line, run_cli
@@ -97,7 +97,7 @@ def test_moving_back_redelivers_and_says_how_many(reservation, connection, store
     }
     assert stored(connection)[COMMANDS] == [2]
     before = event_types(store)
-    again = drain(connection)
+    again = batches(connection)
     assert [one.read for one in again] == [3]
     assert event_types(store) == before
     assert broken(connection) == {}
@@ -112,7 +112,7 @@ def test_moving_on_passes_messages_over_and_says_how_many(reservation, connectio
         "account in account:command: from 5 to 17",
         "  3 messages passed over",
     ]
-    assert drain(connection) == []
+    assert batches(connection) == []
 
 
 def test_a_part_of_a_group_can_be_moved(reservation, connection, store):
@@ -275,7 +275,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
         "changes"
     ]
     assert change["redelivered"] == 5
-    assert sum(one.read for one in drain(connection)) == 5
+    assert sum(one.read for one in batches(connection)) == 5
 
 
 # What Eventide stores.
@@ -319,7 +319,7 @@ def test_the_next_message_is_the_one_after_the_last_that_eventide_handled(
     done = reservation("positions", "import", "bank:account")
     assert "account:command+position: 3" in done.stderr
     assert stored(connection) == {COMMANDS: [3]}
-    read = drain(connection)
+    read = batches(connection)
     assert [one.read for one in read if one.part.after < 4] == [1, 1]
 
 
@@ -369,7 +369,7 @@ def test_where_eventide_stored_nothing_the_streams_are_named(reservation):
 def test_the_partitions_of_a_component_are_changed_at_once(reservation, connection, store):
     """All categories, or one; its consumers go on where they were, with no message read twice."""
     store.write([open_(), deposit()], STREAM)
-    drain(connection)
+    batches(connection)
     connection.execute("DELETE FROM reservation.members")
     before = stored(connection)
     done = reservation("partitions", "bank:account", "3")
@@ -378,4 +378,4 @@ def test_the_partitions_of_a_component_are_changed_at_once(reservation, connecti
     reservation("partitions", "bank:account", "1", "--category", RESERVED)
     assert len(stored(connection)[RESERVED]) == 1
     assert "stays at 2 in 3" in reservation("partitions", "bank:account", "3").stdout
-    assert drain(connection, account) == []
+    assert batches(connection, account) == []

@@ -20,7 +20,7 @@ from reservation.maintenance.pruning import (
     prune_reservations,
 )
 from reservation.postgres.connection import connect
-from tests.bank import RESERVED, batch, drain
+from tests.bank import RESERVED, batch, batches, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.once import SENT, effects, pay, prepare, run, till
 from tests.processes import run_cli
@@ -222,7 +222,7 @@ def test_what_is_not_handled_yet_stays(connection, store, limit):
         )
     assert prune(connection, limit=limit) == 2
     assert reserved(store) == ["a", "d", "e"]
-    drain(connection)
+    batches(connection)
     assert len(list(store.read_stream("account-123"))) == 6
 
 
@@ -511,7 +511,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     """The next one takes its position from it; reservations stay where nobody asks for them."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     store.write([deposit("d"), deposit("e")], "account:command-456")
-    drain(connection)
+    batches(connection)
     before = positions(connection, RESERVED)
     assert prune_everything(connection, 6, apply=False) == {SENT_TO: 4}
     assert prune_everything(connection, 6, limit=limit) == {SENT_TO: 4}
@@ -520,7 +520,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     assert prune_everything(connection, 6) == {}
     assert store.write(deposit("f"), COMMANDS) == 4
     store.write([deposit("a"), deposit("d")], COMMANDS)
-    assert sum(one.counts["duplicate"] for one in drain(connection)) == 2
+    assert sum(one.counts["duplicate"] for one in batches(connection)) == 2
 
 
 def test_archived_commands_that_somebody_still_needs_stay(connection, store):

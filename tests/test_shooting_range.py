@@ -21,7 +21,7 @@ from reservation.testing import check_deterministic
 from shooting_range import leader_board, shooting_range
 from shooting_range.component import ATTEMPTS, POSITIONS, ShootingRange
 from shooting_range.messages import FireAt, MoveTarget
-from tests.bank import batch, drain
+from tests.bank import batch, batches, drain
 from tests.crashing import Cut
 from tests.processes import EXAMPLES, PATIENCE, Started
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 
 def play(connection):
     """Let both components deal with all that there is, and return what became of the messages."""
-    results = drain(connection, shooting_range) + drain(connection, leader_board)
+    results = batches(connection, shooting_range) + batches(connection, leader_board)
     return sum((result.counts for result in results), Counter())
 
 

@@ -13,7 +13,7 @@ from bank.messages import Deposit
 from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
 from reservation.errors import DeclarationError, HandlerError
-from tests.bank import batch, drain
+from tests.bank import batch, batches, drain
 from tests.controls import deposit
 
 SENT = "purse:command-123"
@@ -297,6 +297,6 @@ def test_what_can_not_be_kept_is_refused_when_it_is_declared(options, problem):
 def test_without_the_declaration_there_are_none(connection, store):
     """Neither written nor read."""
     pay(store, *"abcdef")
-    (result,) = drain(connection, purse(None))
+    (result,) = batches(connection, purse(None))
     assert result.counts == Counter(handled=6)
     assert snapshots(connection) == {}

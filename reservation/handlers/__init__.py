@@ -1,4 +1,4 @@
-"""What a handler's declaration must look like, what it is given and what it returned.
+"""Handlers: the types and checks of their declaration, their copies of entities, their results.
 
 Calling handlers is the consumers' work (`consumers.handling`).
 """

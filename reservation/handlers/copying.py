@@ -1,8 +1,8 @@
 """Copies of entities for handlers, which may change what they are given, and keep it.
 
 A copy shares only what cannot be changed. `copy.deepcopy` makes the same copies and takes ten times
-as long. It is left with what is rare: classes that define how they are copied, and those that are
-not written in Python.
+as long, so it is used for rare cases alone: classes that define how they are copied, and classes
+that are not written in Python.
 """
 
 import copy
@@ -20,12 +20,15 @@ T = TypeVar("T")
 # Copies by the ids of the originals: what an entity holds twice, its copy holds twice.
 _Memo = dict[int, Any]
 
-# Any: an entity holds whatever its author likes.
+# Any: an entity holds values of any type.
 _Copier = Callable[[Any, _Memo], Any]
 
 
 def copied(entity: T) -> T:
-    """Return a copy of an entity; nothing that is done to one of them shows in the other.
+    """Return a copy of an entity; a change of either does not show in the other.
+
+    Args:
+        entity: the entity.
 
     Raises:
         Exception: it holds something that cannot be copied, such as a lock.
@@ -80,7 +83,7 @@ def _mapping(value: Any, memo: _Memo) -> Any:
 
 
 def _fixed(value: Any, memo: _Memo) -> Any:
-    """Copy a tuple or a frozenset, which can stay what it is if its parts can."""
+    """Copy a tuple or a frozenset; it is returned as it is if its parts are."""
     if _are_plain(value):
         return value
     parts = [_copy(part, memo) for part in value]
@@ -90,7 +93,7 @@ def _fixed(value: Any, memo: _Memo) -> Any:
 
 
 def _of_attributes(class_: Any) -> _Copier:
-    """Return what copies the instances of a class by their attributes."""
+    """Return the function that copies the instances of a class by their attributes."""
     new, has_dict = object.__new__, bool(class_.__dictoffset__)
     slots = [
         member
@@ -112,7 +115,7 @@ def _of_attributes(class_: Any) -> _Copier:
         for slot in slots:
             try:
                 part = slot.__get__(value)
-            except AttributeError:  # which has no value yet
+            except AttributeError:  # it has no value yet
                 continue
             slot.__set__(made, _copy(part, memo))
         return made
@@ -121,7 +124,7 @@ def _of_attributes(class_: Any) -> _Copier:
 
 
 def _has_attributes_only(class_: Any) -> bool:
-    """Tell whether the instances of a class are their attributes, and copied as `object` has it."""
+    """Return whether instances of a class are only attributes, copied as `object` copies them."""
     if class_.__new__ is not object.__new__ or class_ in copyreg.dispatch_table:
         return False
     try:
@@ -132,12 +135,12 @@ def _has_attributes_only(class_: Any) -> bool:
         return False
     names = ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
     methods = [getattr(class_, name, None) for name in names]
-    # Of a dataclass with slots they do the same.
-    return all(getattr(one, "__module__", None) in (None, "dataclasses") for one in methods)
+    # Those of a dataclass with slots do the same.
+    return all(getattr(method, "__module__", None) in (None, "dataclasses") for method in methods)
 
 
 class _Copiers(dict[type, _Copier]):
-    """What copies the instances of each class, chosen when the first of them is copied."""
+    """The function that copies each class, chosen when its first instance is copied."""
 
     def __missing__(self, class_: type) -> _Copier:
         chosen: _Copier

@@ -1,7 +1,7 @@
-"""What is wrong with a declaration, said when it is made and not when the first message comes.
+"""Checks of a declaration when it is made, so that no fault waits for the first message.
 
-Only what is certain is refused. An annotation that cannot be resolved yet, or that says nothing
-certain, is passed over.
+Only what is certainly wrong is refused. An annotation that cannot be resolved yet, or leaves the
+question open, is accepted.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from reservation.handlers.copying import copied
 from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
 
-# What a handler shares its transaction with: the batch of its message, or nothing.
+# Whether a handler shares the transaction of its batch, or has one for its message.
 Transaction = Literal["batch", "message"]
 
 _NoneType = type(None)
@@ -35,12 +35,12 @@ def check_class(component: str, decorator: str, class_: object, example: str) ->
         example: the name of a class that it could have been given.
 
     Raises:
-        DeclarationError: it was not.
+        DeclarationError: it was given something else.
     """
     if isinstance(class_, type):
         return
     name = getattr(class_, "__name__", type(class_).__name__)
-    problem = "stands without parentheses" if callable(class_) else "takes a class"
+    problem = "has no parentheses" if callable(class_) else "takes a class"
     raise DeclarationError(
         f"{component}: @{component}.{decorator} above {name} {problem}; write "
         f"@{component}.{decorator}({example})"
@@ -50,8 +50,12 @@ def check_class(component: str, decorator: str, class_: object, example: str) ->
 def check_entity(component: str, entity: object) -> None:
     """Make sure that entities can be made, and copied for handlers.
 
+    Args:
+        component: the component's name.
+        entity: the entity's class.
+
     Raises:
-        DeclarationError: they cannot.
+        DeclarationError: they cannot be made or copied.
     """
     if not isinstance(entity, type):
         raise DeclarationError(
@@ -70,20 +74,25 @@ def check_entity(component: str, entity: object) -> None:
     except Exception as error:
         raise DeclarationError(
             f"{component}: the entity {entity.__name__} cannot be copied for handlers: "
-            f"{told(error)}; keep in it what copy.deepcopy can copy"
+            f"{told(error)}; let it hold only what copy.deepcopy can copy"
         ) from error
 
 
 def check_transaction(component: str, command: type, transaction: object) -> bool:
     """Return whether a command has a transaction of its own.
 
+    Args:
+        component: the component's name.
+        command: the command.
+        transaction: "batch" or "message".
+
     Raises:
         DeclarationError: there is no such transaction.
     """
     if transaction not in typing.get_args(Transaction):
         raise DeclarationError(
-            f"{component}: {command.__name__} can not be handled in a transaction of its "
-            f"{transaction!r}; it is that of the 'batch' or of the 'message'"
+            f"{component}: {command.__name__} cannot be handled in a transaction of its "
+            f"{transaction!r}; write transaction='batch' or transaction='message'"
         )
     return transaction == "message"
 
@@ -137,10 +146,10 @@ def check_handler(
         command: the command.
         handler: the function.
         entity: the class of the component's entity; None if it has none.
-        commands: the component's commands, which are no events.
+        commands: the component's commands, which a handler must not return.
 
     Raises:
-        DeclarationError: it cannot.
+        DeclarationError: the function cannot be called so, or is annotated for something else.
     """
     what = f"handler of {command.__name__}"
     arguments = [("command", command), ("entity", entity), ("context", Context)]
@@ -153,8 +162,14 @@ def check_initiator(
 ) -> None:
     """Make sure that a function can be the handler of a command that starts a stream.
 
+    Args:
+        component: the component's name.
+        command: the command.
+        handler: the function.
+        commands: the component's commands, which a handler must not return.
+
     Raises:
-        DeclarationError: it cannot; see `check_handler`.
+        DeclarationError: as for `check_handler`.
     """
     what = f"handler of {command.__name__}"
     _check_function(component, what, handler, [("command", command), ("context", Context)])
@@ -162,10 +177,15 @@ def check_initiator(
 
 
 def check_projected(component: str, event: type, entity: type | None) -> None:
-    """Make sure that there is something to project an event to.
+    """Make sure that there is an entity to apply an event to.
+
+    Args:
+        component: the component's name.
+        event: the event.
+        entity: the class of the component's entity; None if it has none.
 
     Raises:
-        DeclarationError: the component has no entity, or the event is no class.
+        DeclarationError: the component has no entity, or the event is not a class.
     """
     check_class(component, "project", event, "Withdrawn")
     if entity is None:
@@ -188,7 +208,7 @@ def check_projector(
         known: the types of the events that have a projector.
 
     Raises:
-        DeclarationError: it cannot, or the event has one already.
+        DeclarationError: the function cannot be called so, or the event has a projector already.
     """
     arguments = [("entity", entity), ("event", event)]
     _check_function(component, f"projector of {event.__name__}", projector, arguments)
@@ -212,10 +232,10 @@ def _check_function(
             raise DeclarationError(f"{where} is a generator; return a list instead of using yield")
     try:
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # of what is not written in Python, if it can be called at all
+    except (TypeError, ValueError):  # it is not written in Python, or not callable
         if callable(function):
             return
-        raise DeclarationError(f"{where} is no function") from None
+        raise DeclarationError(f"{where} is not a function") from None
     names = ", ".join(name for name, _ in parameters)
     try:
         bound = signature.bind(*[None] * len(parameters))
@@ -240,7 +260,7 @@ def _check_function(
 def _check_returned(
     component: str, what: str, function: Any, commands: Collection[type], *, starts: bool
 ) -> None:
-    """Make sure that a handler is not annotated to return what is no event."""
+    """Make sure that a handler is not annotated to return anything but events."""
     where = _where(component, what, function)
     hint = _hints(function).get("return", Any)
     leaves = list(_leaves(hint))
@@ -273,7 +293,7 @@ def _where(component: str, what: str, function: Any) -> str:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """Return those annotations of a function that can be resolved, and are its own."""
+    """Return the annotations of a function that can be resolved and are its own."""
     if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
         return {}
     try:
@@ -284,12 +304,12 @@ def _hints(function: Any) -> dict[str, Any]:
 
 
 def _accepts(hint: Any, class_: type | None) -> bool:
-    """Tell whether an argument of a class may be given where a type hint is; in doubt it may."""
+    """Return whether a type hint accepts an argument of a class; in doubt it does."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _accepts(arguments[0], class_)
     if origin is types.UnionType or origin is typing.Union:
-        return any(_accepts(one, class_) for one in arguments)
+        return any(_accepts(member, class_) for member in arguments)
     accepted = _NoneType if hint is None else origin or hint
     if (
         accepted is Any
@@ -301,17 +321,17 @@ def _accepts(hint: Any, class_: type | None) -> bool:
 
 
 def _leaves(hint: Any) -> Any:
-    """Give the classes that a return annotation names, inside of unions, lists and tuples."""
+    """Yield the classes that a return annotation names, also within unions, lists and tuples."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         yield from _leaves(arguments[0])
     elif origin is types.UnionType or origin is typing.Union:
-        for one in arguments:
-            yield from _leaves(one)
+        for member in arguments:
+            yield from _leaves(member)
     elif isinstance(origin, type) and issubclass(origin, Sequence):
-        for one in arguments:
-            if one is not Ellipsis:
-                yield from _leaves(one)
+        for member in arguments:
+            if member is not Ellipsis:
+                yield from _leaves(member)
     else:
         yield _NoneType if hint is None else hint
 
@@ -352,7 +372,7 @@ def check_once(component: str, command: type, once: Any) -> None:
     Args:
         component: the component's name.
         command: the command that it is declared for.
-        once: what was given.
+        once: what was given as the strategy.
 
     Raises:
         DeclarationError: it is none.

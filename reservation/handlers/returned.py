@@ -1,7 +1,7 @@
-"""What a handler brought about, encoded when it returns: its events and what it wrote besides.
+"""What a handler returned and wrote, encoded as soon as it returns.
 
-Until then a message may share a list with the entity, the command, or what the handler keeps. After
-that nothing can change what is stored. The consumers and `reservation.testing` take the same way.
+Before that a message may share a list with the entity, the command, or what the handler keeps.
+After that nothing can change what is stored. The consumers and `reservation.testing` use this.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ def events_of(
     """Return the events that a handler returned: none, one, or several.
 
     Args:
-        result: what it returned.
+        result: what the handler returned.
         message: the message that it was called for.
-        commands: the classes of the component's commands, which are no events.
-        starts: whether there must be one, because it starts the stream.
+        commands: the classes of the component's commands, which are not events.
+        starts: whether there must be an event, because it starts the stream.
 
     Raises:
-        HandlerError: something in it is no event, or there is none and must be one.
+        HandlerError: the result holds something other than events, or lacks the first event.
     """
     events = list(_events(result, message))
     for event in events:
@@ -72,11 +72,11 @@ def encode_events(
         events: the events.
         message: the message that was handled.
         stream_name: the entity's stream.
-        metadata: that of each of the events.
-        version: the version of the stream before the first of them; None if it does not matter.
+        metadata: the metadata of each event.
+        version: the version of the stream before the first event; None if it does not matter.
 
     Raises:
-        EncodeError: one of them cannot be stored.
+        EncodeError: an event cannot be stored.
     """
     if not events:
         return []
@@ -101,14 +101,14 @@ def encode_events(
 
 
 def encode_further(writes: Sequence[Write], message: StoredMessage) -> list[Row]:
-    """Return the messages that a handler wrote besides its events as they are written.
+    """Return the further messages of a handler as they are written.
 
     Args:
         writes: what the context of its call collected.
         message: the message that was handled.
 
     Raises:
-        EncodeError: one of them cannot be stored.
+        EncodeError: a message cannot be stored.
     """
     try:
         return [row_of(write) for write in writes]

@@ -1,4 +1,4 @@
-"""Messages as they are stored, what they are named by, and what they carry beside their data.
+"""Messages as they are stored: their ids, types, metadata and the names of their streams.
 
 Nothing here reads or writes the store.
 """

@@ -10,13 +10,20 @@ _MARKS = bytes.fromhex("0000 0000 0000 7000 8000 0000 0000 0000")
 
 
 def uuid7() -> uuid.UUID:
-    """Return a UUID of version 7: milliseconds since 1970, then random bits. (Source: RFC 9562.)"""
-    (one,) = uuid7s(1)
-    return one
+    """Return a UUID of version 7: milliseconds since 1970, then random bits.
+
+    (Source: RFC 9562.)
+    """
+    (made,) = uuid7s(1)
+    return made
 
 
 def uuid7s(count: int) -> list[uuid.UUID]:
-    """Return so many UUIDs of version 7, all of this millisecond, in no order among themselves."""
+    """Return UUIDs of version 7, all of this millisecond and in no order among themselves.
+
+    Args:
+        count: how many.
+    """
     size = 16 * count
     random = int.from_bytes(os.urandom(size)) & int.from_bytes(_RANDOM * count)
     head = (time.time_ns() // 1_000_000).to_bytes(6) + bytes(10)

@@ -53,6 +53,9 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def decode(self, type_: builtins.type[T]) -> T:
         """Return the message's data as an instance of a dataclass.
 
+        Args:
+            type_: the dataclass.
+
         Raises:
             DecodeError: the data does not have the dataclass's shape.
         """
@@ -79,7 +82,11 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def printable(text: str) -> str:
-    """Return a text from the store, what could steer a terminal made visible, and not too long."""
+    """Return a text from the store without control characters, and cut if it is long.
+
+    Args:
+        text: the text.
+    """
     if len(text) > LONGEST_PRINTED:
         text = f"{text[:LONGEST_PRINTED]}…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -91,10 +98,10 @@ def follow(source: object, type_: type[T], **attributes: Any) -> T:
     Args:
         source: the message that is followed, an instance of any dataclass.
         type_: the dataclass of the message to make.
-        attributes: what the source does not have, or has otherwise.
+        attributes: what the source does not have, or has with another value.
 
     Raises:
-        TypeError: the new message needs an attribute that neither the source nor the caller gives.
+        TypeError: neither the source nor the caller gives an attribute that the message needs.
     """
     for field in dataclasses.fields(type_):  # type: ignore[arg-type]  # T is a dataclass
         if field.init and field.name not in attributes and hasattr(source, field.name):
@@ -105,8 +112,8 @@ def follow(source: object, type_: type[T], **attributes: Any) -> T:
 def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
     """Return the id of the n-th message that the handling of ``cause`` writes to a stream.
 
-    It depends on nothing else, so a message handled twice can not be written twice: the store
-    refuses the second by its id.
+    It depends on nothing else, so a message that is handled twice writes its events once: the store
+    refuses the second of them by its id.
 
     Args:
         cause: the id of the message that is handled.
@@ -117,10 +124,10 @@ def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
 
 
 def further_id(cause: str, entity_stream: str, stream_name: str, ordinal: int) -> uuid.UUID:
-    """Return the id of the n-th message to a stream that the handling of ``cause`` writes besides.
+    """Return the id of the n-th further message that the handling of ``cause`` writes to a stream.
 
-    It is none that `followed_id` makes, because no name of a stream holds a line feed. Whoever
-    handles the same message for another entity makes other ids.
+    It differs from those of `followed_id`, because no name of a stream holds a line feed. The
+    handling of the same message for another entity makes other ids.
 
     Args:
         cause: the id of the message that is handled.
@@ -131,7 +138,7 @@ def further_id(cause: str, entity_stream: str, stream_name: str, ordinal: int) -
     return _uuid5(cause, f"{entity_stream}\n{stream_name}\n{ordinal}")
 
 
-# The bits of a UUID that say which kind it is, and those of version 5.
+# The bits of a UUID that hold its version and variant, and their values for version 5.
 _KIND = 0xF000 << 64 | 0xC000 << 48
 _VERSION_5 = 0x5000 << 64 | 0x8000 << 48
 

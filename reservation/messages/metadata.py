@@ -1,4 +1,4 @@
-"""What is known of a message beside its data: its cause, what it belongs to, where to reply."""
+"""The metadata of a message: what caused it, what it belongs to, where to reply."""
 
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -29,14 +29,14 @@ class Metadata:
     local_properties: dict[str, Any] = field(default_factory=dict)
 
     def encode(self, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str | None:
-        """Return it as JSON text, or None when there is nothing to say.
+        """Return it as JSON text, or None if it is empty.
 
         Args:
             max_bytes: how long the text may be, in bytes of UTF-8.
 
         Raises:
-            msgspec.MsgspecError: as for `codec.encode`, or because the category of the correlation
-                stream is longer than an index takes; `codec.explain` says which field it is.
+            msgspec.MsgspecError: as for `codec.encode`, or the category of the correlation stream
+                is longer than an index takes; `codec.explain` says which field it is.
         """
         text = codec.encode(self, max_bytes)
         if len(text) > MAX_BYTES // 4 and self.correlation_stream_name:  # UTF-8 takes up to 4
@@ -50,10 +50,13 @@ class Metadata:
 
     @classmethod
     def decode(cls, text: str | None) -> "Metadata":
-        """Return metadata from JSON text; what is not of the right kind counts as not there.
+        """Return metadata from JSON text; what is not of the right kind is left out.
 
         Metadata comes from clients in many languages and is never a reason to refuse a message. So
-        what a message that follows could not be written with counts as not there either.
+        what could not be written with a following message is left out too.
+
+        Args:
+            text: the JSON text; None for no metadata.
         """
         try:
             values = None if text is None else _decoder.decode(text)
@@ -88,7 +91,7 @@ class Metadata:
     ) -> "Metadata":
         """Return the metadata of a message that follows one, from the JSON text of that one's.
 
-        The same as `decode` and then `follow`, without what is not handed on.
+        The same as `decode` and then `follow`, without decoding what is not passed on.
 
         Args:
             text: the metadata of the message that is followed.
@@ -117,7 +120,7 @@ class Metadata:
         """Return the metadata of a message that follows the one that this metadata belongs to.
 
         The three causation fields point at that message. Correlation, reply stream and properties
-        are handed on; local properties and schema version are not. (Source: Eventide's *follow*.)
+        are passed on; local properties and schema version are not. (Source: Eventide's *follow*.)
 
         Args:
             stream_name: the stream of the message that is followed.
@@ -135,20 +138,20 @@ class Metadata:
 
 
 class _HandedOn(msgspec.Struct, rename="camel"):
-    """What a message that follows takes over; anything that JSON holds."""
+    """What is passed on to a message that follows; any JSON value."""
 
     correlation_stream_name: Any = None
     reply_stream_name: Any = None
     properties: Any = None
 
 
-# Characters; a shorter text is neither too deep nor too long for anything, nor is a name in it.
+# Characters; a shorter text is not too deep or too long, and neither is a name in it.
 _SURELY_WRITABLE = 600
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 _handed_on = msgspec.json.Decoder(_HandedOn, float_hook=Decimal)
 
-# Under each field's name: its key in JSON, and what its value must be.
+# By each field's name: its key in JSON, and the types of its value.
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "causation_message_stream_name": ("causationMessageStreamName", (str,)),
     "causation_message_position": ("causationMessagePosition", (int,)),

@@ -1,8 +1,8 @@
-"""What stands in an entity's stream for a message that brought about no event.
+"""The pseudo event: written to an entity's stream for a message that led to no event.
 
-It says nothing but that the message was handled, which is in its metadata. Projections leave it
-out as they do any type without a projector, consumers pass it over, and a stream that holds nothing
-else counts as not started. (Source: the pseudo events of Richardson, *Microservices Patterns*,
+It records that the message was handled, which its metadata says. Projections skip it, as they do
+any type without a projector, consumers ignore it, and a stream that holds nothing else counts as
+not started. (Source: the pseudo events of Richardson, *Microservices Patterns*,
 6.1.6.)
 """
 

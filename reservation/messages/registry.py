@@ -1,7 +1,7 @@
 """The message types that a component knows: from the name in the store to a dataclass, and back.
 
-A name in a message is looked up here and nowhere else; nothing is imported because a message
-says so.
+A name in a message is looked up here and nowhere else, so nothing is imported because a message
+names it.
 """
 
 import dataclasses
@@ -20,9 +20,12 @@ class MessageTypes:
     def add(self, type_: type) -> str:
         """Register a dataclass and return the type name of its messages.
 
+        Args:
+            type_: the dataclass.
+
         Raises:
-            DeclarationError: it is no dataclass, a field has no form in JSON, or another class has
-                the same name.
+            DeclarationError: it is not a dataclass, a field has no form in JSON, or another class
+                has the same name.
         """
         name = type_.__name__
         if not dataclasses.is_dataclass(type_):
@@ -30,7 +33,7 @@ class MessageTypes:
         try:
             codec.prepare(type_)
         except (TypeError, ValueError, NameError, RecursionError) as error:
-            raise DeclarationError(f"{name} can not be a message: {error}") from error
+            raise DeclarationError(f"{name} cannot be a message: {error}") from error
         if self._types.setdefault(name, type_) is not type_:
             raise DeclarationError(
                 f"Two classes are named {name}: in {self._types[name].__module__} and in "

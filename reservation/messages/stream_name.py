@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from reservation.errors import StreamNameError
 
-# Control characters, and code points that UTF-8 has no form for.
+# Control characters, and code points without a form in UTF-8.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 ID_SEPARATOR = "-"
@@ -27,8 +27,12 @@ def of(category: str, *ids: str) -> str:
 
     Several ids make a compound id, ``account-1+2``; the first is its cardinal id.
 
+    Args:
+        category: the category.
+        ids: the ids, at least one.
+
     Raises:
-        StreamNameError: the category is not one, an id is empty, a leading id holds the ``+``
+        StreamNameError: the category is not valid, an id is empty, a leading id holds the ``+``
             that separates ids, or the name is longer than an index takes.
     """
     if not ids:
@@ -69,7 +73,7 @@ def ids(name: str) -> Sequence[str]:
 
 
 def is_category(name: str) -> bool:
-    """Tell whether the name is that of a category rather than of a stream."""
+    """Return whether the name is that of a category rather than of a stream."""
     return ID_SEPARATOR not in name
 
 

@@ -1,4 +1,4 @@
-"""What all code that talks to PostgreSQL shares: connections, errors, arrays and named queries.
+"""What all code that uses PostgreSQL shares: connections, errors, arrays and named queries.
 
 Nothing here knows of messages.
 """

@@ -1,7 +1,7 @@
-"""Sets of values as PostgreSQL's binary arrays, packed in one go.
+"""Values as PostgreSQL's binary arrays, packed at once.
 
-psycopg dumps a list element by element, which costs more than all else that a sender does for a
-batch. These arrays hold one kind of value each.
+psycopg dumps a list element by element, which takes longer than everything else that a sender does
+for a batch. Each of these arrays holds one kind of value.
 """
 
 import struct
@@ -25,11 +25,11 @@ class Array:
 
     element_oid: int
 
-    def __init__(self, values: Sequence[Any]) -> None:  # Any: each kind of array says which
+    def __init__(self, values: Sequence[Any]) -> None:  # Any: the subclasses say of which type
         self.values = values
 
     def pack(self) -> Iterable[bytes]:
-        """Give each value with its length before it."""
+        """Yield each value with its length before it."""
         raise NotImplementedError
 
 
@@ -39,7 +39,7 @@ class TextArray(Array):
     element_oid = adapters.types["text"].oid
 
     def pack(self) -> Iterable[bytes]:
-        """Give each text with its length before it."""
+        """Yield each text with its length before it."""
         for value in self.values:
             encoded = value.encode()
             yield _LENGTH.pack(len(encoded)) + encoded
@@ -52,7 +52,7 @@ class JsonArray(Array):
     _version = b"\x01"
 
     def pack(self) -> Iterable[bytes]:
-        """Give each text with its length and the format's version before it."""
+        """Yield each text with its length and the format's version before it."""
         for value in self.values:
             if value is None:
                 yield _NULL
@@ -68,7 +68,7 @@ class UuidArray(Array):
     values: Sequence[uuid.UUID]
 
     def pack(self) -> Iterable[bytes]:
-        """Give each id with its length before it."""
+        """Yield each id with its length before it."""
         length = _LENGTH.pack(16)
         for value in self.values:
             yield length + value.bytes
@@ -81,7 +81,7 @@ class IntArray(Array):
     _item = struct.Struct("!iq")
 
     def pack(self) -> Iterable[bytes]:
-        """Give each number with its length before it."""
+        """Yield each number with its length before it."""
         for value in self.values:
             yield _NULL if value is None else self._item.pack(8, value)
 
@@ -108,7 +108,7 @@ _DUMPERS = {
 
 
 def array_cursor(connection: Connection[Any]) -> Cursor[tuple[Any, ...]]:
-    """Return a cursor that takes these arrays and gives tuples, whatever the connection has."""
+    """Return a cursor that takes these arrays and returns tuples, however the connection is set."""
     cursor = Cursor(connection, row_factory=tuple_row)
     register_arrays(cursor)
     return cursor

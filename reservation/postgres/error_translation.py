@@ -1,4 +1,4 @@
-"""What psycopg raises, as errors of the store. Whose fault each is, `sqlstates` says."""
+"""Errors of psycopg as errors of the store. `sqlstates` says whose fault each is."""
 
 import uuid
 from collections.abc import Collection, Iterator, Sequence
@@ -44,23 +44,23 @@ TO_BE_RETRIED = (
     SerializationError,
 )
 
-# Classes of SQLSTATEs that psycopg counts as operational, and under which the server itself fails.
+# Classes of SQLSTATEs of a failing server, among those that psycopg counts as operational.
 _FAILING = ("53", "57", "58")
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A statement on its way.
+    """A statement that was sent.
 
     Attributes:
-        commits: whether the server may commit although the answer never comes.
+        commits: whether the server may commit although its answer is lost.
     """
 
     commits: bool = False
 
 
 def commits_at_once(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Tell whether a statement on this connection is, or may be, a transaction of its own."""
+    """Return whether a statement on this connection is, or may be, a transaction of its own."""
     status = connection.info.transaction_status
     # Active: another thread or task uses it too, and this statement waits for its turn.
     return connection.autocommit and status in (TransactionStatus.IDLE, TransactionStatus.ACTIVE)
@@ -73,21 +73,21 @@ def translated(
     """Raise the store's own errors for those of psycopg.
 
     Args:
-        ids: of the messages that are being written; none if nothing is.
-        expects: the streams that have to be at an expected version; None if that is not known.
+        ids: the ids of the messages that are written; none for a read.
+        expects: the streams that must be at an expected version; None if unknown.
 
     Raises:
         ExpectedVersionError: a stream was not at the expected version, or the race for its next
             position was lost.
         MessageIdConflictError: a message id is in use for other content.
-        LockTimeoutError: a lock was not to be had in the time that was set.
-        StatementCanceledError: somebody, or a limit of its time, canceled the statement.
+        LockTimeoutError: a lock could not be taken within its time limit.
+        StatementCanceledError: a user or a time limit canceled the statement.
         MissingObjectError: a schema, table or function is missing.
         MissingRightError: the role may not do this.
         LogSequenceError: the sequence of global positions is behind the log.
         SerializationError: the transaction lost against another.
-        DatabaseUnavailableError: the connection was lost, or the server can not go on.
-        CommitUnknownError: it was lost when the messages may have been committed.
+        DatabaseUnavailableError: the connection was lost, or the server cannot go on.
+        CommitUnknownError: the connection was lost when the messages may have been committed.
         RefusedError: the server refused the values.
         StoreError: the server refused for another reason.
     """
@@ -106,7 +106,7 @@ def _lost(error: psycopg.Error, ids: Sequence[uuid.UUID]) -> DatabaseUnavailable
         return DatabaseUnavailableError(f"The pool gives no connection to the database: {text}")
     if ids:
         return CommitUnknownError(
-            f"The connection to the database was lost before it told whether the write was "
+            f"The connection to the database was lost before it was known whether the write was "
             f"committed: {text}. Write again with the same ids; what is stored already is not "
             f"written twice",
             ids,
@@ -162,7 +162,7 @@ def _plain(error: psycopg.Error, text: str) -> StoreError:
 
 
 def _raised(error: psycopg.Error, text: str, expects: Collection[str] | None) -> StoreError:
-    """Tell the errors that the store's own functions and indexes raise."""
+    """Return the error for one that the store's own functions and indexes raise."""
     # Of our two indexes the details hold the key alone, which is no payload.
     key = error.diag.message_detail or text
     if violates_log_key(error):
@@ -180,7 +180,7 @@ def _raised(error: psycopg.Error, text: str, expects: Collection[str] | None) ->
             return MessageIdConflictError(f"{text}; give another message an id of its own")
         case "messages_id" | "messages_stream":
             return SerializationError(
-                f"Another transaction wrote what this one can not see: {key}; run the transaction "
+                f"Another transaction wrote what this one cannot see: {key}; run the transaction "
                 f"again from its start"
             )
     if text.startswith("Wrong expected version"):  # a store of Message DB's

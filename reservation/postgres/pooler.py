@@ -1,8 +1,8 @@
-"""Recognizing a pooler between us and the server, and whether it shares out one session to many.
+"""Detecting a pooler between us and the server, and whether its clients share sessions.
 
 A pooler such as pgbouncer either gives each client a session of its own (``pool_mode=session``) or
-takes any for each transaction (``pool_mode=transaction``). In the second case what one transaction
-sets for the session is met by others, and locks and notifications of a session have no owner.
+uses any session for each transaction (``pool_mode=transaction``). In the second case other clients
+meet the settings of a session, and its locks and notifications have no owner.
 """
 
 from typing import Any
@@ -15,17 +15,17 @@ from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.postgres", "connection.sql")
 
-# How often each of two connections is asked which session it has.
+# How often the session of each of two connections is looked at.
 _TIMES = 4
 
 
 def is_pooled(connection: Connection[Any]) -> bool:
-    """Tell whether something between us and the server answers for it.
+    """Return whether something between us and the server answers for it.
 
-    A pooler gives its clients process numbers of its own making.
+    A pooler gives its clients process numbers of its own.
 
     Args:
-        connection: not in a transaction, or it is in one afterwards.
+        connection: in autocommit, or it is in a transaction afterwards.
     """
     return _backend(connection) != connection.info.backend_pid
 
@@ -33,15 +33,15 @@ def is_pooled(connection: Connection[Any]) -> bool:
 def check_session(connection: Connection[Any], other: Connection[Any]) -> None:
     """Refuse a pooler that gives transactions of one connection to any session.
 
-    Between two transactions of one connection its session is free for the other connection, so two
-    connections that each run several transactions meet in one session, or change theirs.
+    Between two transactions of a connection its session is free for other connections. So two
+    connections that each run several transactions share a session, or change theirs.
 
     Args:
         connection: in autocommit.
         other: a second one to the same address, in autocommit.
 
     Raises:
-        SessionError: the sessions are not theirs alone.
+        SessionError: a session is shared.
     """
     with translated():
         ours = {_backend(connection) for _ in range(_TIMES)}

@@ -14,7 +14,7 @@ def load_queries(package: str, file_name: str = "queries.sql") -> dict[str, byte
     """Return the queries of a file by their names.
 
     Args:
-        package: the package that the file lies in.
+        package: the package that holds the file.
         file_name: the file's name.
     """
     text = (files(package) / file_name).read_text(encoding="utf-8")

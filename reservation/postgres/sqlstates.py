@@ -1,11 +1,10 @@
 """Whose fault an error of the database is: the one table of SQLSTATEs that every decision uses.
 
-Only two faults count as an attempt at a message: its own, and that of its handler. What our own
-statements meet otherwise is a fault of the surroundings, also where the state is unknown, and is
-waited for. At the commit of a batch an error that a trigger raises is a message's, because only
-what messages brought about can have set it off then. Whatever a handler raises is the handler's, so
-this table does not apply to it, except for races on the connection of the batch (see
-`consumers.handling.handler_call`).
+Only two faults count as an attempt at a message: its own, and that of its handler. Every other
+error of our own statements is a fault of the surroundings, also if its state is unknown, and is
+waited for. At the commit of a batch an error of a trigger is a message's, because only the effects of
+messages can have fired it. Whatever a handler raises is the handler's, so this table does not apply
+to it, except for races on the connection of the batch (see `consumers.handling.handler_call`).
 """
 
 import re
@@ -108,7 +107,7 @@ def race_constraint(error: psycopg.Error) -> str | None:
 
 
 def violates_log_key(error: psycopg.Error) -> bool:
-    """Tell whether a new message was given a global position that another one has.
+    """Return whether a new message was given a global position that another one has.
 
     The key may have been given another name, and the details are withheld from a role that may not
     read the log, so either is enough.
@@ -122,9 +121,10 @@ def violates_log_key(error: psycopg.Error) -> bool:
 
 
 def hides_rows(error: BaseException | None) -> bool:
-    """Tell whether a policy of row-level security would have hidden rows from a statement.
+    """Return whether a policy of row-level security would have hidden rows from a statement.
 
-    Its state is that of a missing right; only the place in the server tells it in every language.
+    Its SQLSTATE is that of a missing right; only its source function distinguishes it, in every
+    language.
     """
     if not isinstance(error, pg.InsufficientPrivilege):
         return False

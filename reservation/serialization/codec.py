@@ -1,9 +1,9 @@
 """Between plain dataclasses and the camelCase JSON that every Message DB client expects.
 
 msgspec converts and validates, through the `twin` of each dataclass. Numbers of type `Decimal` are
-JSON numbers, digit for digit. For each class one function to encode and one to decode is put
-together once. What PostgreSQL would not take (`reservation.serialization.json_limits`) is refused
-here, with the field that holds it.
+JSON numbers, digit for digit. For each class a function to encode and a function to decode are made
+once. What PostgreSQL would not take (`reservation.serialization.json_limits`) is refused here, and
+the error names the field.
 """
 
 from collections.abc import Callable
@@ -43,17 +43,17 @@ def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
         max_bytes: how long the text may be, in bytes of UTF-8.
 
     Raises:
-        msgspec.MsgspecError: a field does not hold what its type says, or something that
-            PostgreSQL's jsonb does not take: a number that is not finite or has too many digits, a
-            NUL character or half of a surrogate pair in a text, lists and objects too deep in each
-            other; or the text is too long. `explain` says which field it is.
-        TypeError: it is no dataclass instance, or holds an object that JSON has no form for.
+        msgspec.MsgspecError: a field does not hold what its type says, or holds what PostgreSQL's
+            jsonb does not take: a number that is not finite or has too many digits, a text with a
+            NUL character or half of a surrogate pair, lists and objects nested too deeply; or the
+            text is too long. `explain` says which field it is.
+        TypeError: it is not a dataclass instance, or holds an object without a form in JSON.
     """
     class_: Any = type(message)
     encode_one = _encoders[class_]
     try:
         data = encode_one(message)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # none of which names a field
+    except (TypeError, ValueError, OverflowError, RecursionError):  # none names a field
         problem = json_limits.problem(message, json_limits.ALL)
         if problem is None:
             raise
@@ -66,12 +66,15 @@ def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
 def decode(type_: type[T], data: str) -> T:
     """Return JSON text with camelCase keys as an instance of a dataclass.
 
-    Fields that the dataclass does not have are passed over.
+    Fields that the dataclass does not have are ignored.
+
+    Args:
+        type_: the dataclass.
+        data: the JSON text.
 
     Raises:
         msgspec.MsgspecError: the text does not fit, a number in it is not finite, or its lists and
-            objects are too deep in each other. The error may repeat a value; `explain` leaves that
-            out.
+            objects are nested too deeply. The error may repeat a value; `explain` leaves that out.
     """
     class_: Any = type_
     try:
@@ -82,7 +85,11 @@ def decode(type_: type[T], data: str) -> T:
 
 
 def decode_encoded(type_: type[T], data: str) -> T:
-    """Return what a reader of the store gets of JSON text that `encode` returned.
+    """Return what a reader of the store gets for JSON text that `encode` returned.
+
+    Args:
+        type_: the dataclass.
+        data: the JSON text.
 
     Raises:
         msgspec.MsgspecError: as for `decode`.
@@ -91,26 +98,33 @@ def decode_encoded(type_: type[T], data: str) -> T:
 
 
 def explain(error: Exception) -> str:
-    """Return what an error says of the field and the kind, without the value that it may repeat."""
+    """Return what an error says of the field and the kind, without the value that it may repeat.
+
+    Args:
+        error: an error of `encode`, `decode` or of a class that checks its values.
+    """
     if not isinstance(error, msgspec.MsgspecError):
         return told(error)
-    if error.__cause__ is not None:  # a class that checks itself, and tells what it saw
+    if error.__cause__ is not None:  # raised by a class that checks its values
         return told(error.__cause__)
     head, at, path = str(error).rpartition(" - at `")
     head = head or path
-    if head.startswith(("Invalid enum value", "Invalid value")):  # which it then repeats
+    if head.startswith(("Invalid enum value", "Invalid value")):  # the value follows
         head = "Invalid value"
     return f"{head}{at}{path}" if at else head
 
 
 def prepare(type_: type) -> None:
-    """Make the twin of a dataclass, so that a type that JSON has no form for shows at once.
+    """Make the twin of a dataclass, so that a type without a form in JSON is found at once.
 
-    msgspec has none for classes of which it knows nothing, and for keys of dictionaries that are
-    no texts.
+    msgspec has no form for classes that it does not know, and for keys of dictionaries that are not
+    texts.
+
+    Args:
+        type_: the dataclass.
 
     Raises:
-        TypeError: a field's type can not be converted.
+        TypeError: a field's type cannot be converted.
         NameError: a field's type is not defined.
     """
     class_: Any = type_
@@ -132,7 +146,7 @@ def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
     def encode_one(message: Any) -> bytes:
         data = encode_json(convert(message, twin_type, from_attributes=True))
         for name, kinds in to_check:
-            if value := getattr(message, name):  # what is empty or nothing can be of no trouble
+            if value := getattr(message, name):  # an empty value cannot be wrong
                 check = kinds.get(type(value))
                 if check is None or check(value):
                     json_limits.check(message, json_limits.HIDDEN)
@@ -143,7 +157,7 @@ def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
 
 
 def _make_decoder(type_: Any) -> Callable[[str], Any]:
-    """Return what decodes a class.
+    """Return the function that decodes a class.
 
     msgspec makes a dataclass instance of its twin by setting the fields, without the class's own
     `__init__`, and calls `__post_init__`.
@@ -164,7 +178,7 @@ def _make_decoder(type_: Any) -> Callable[[str], Any]:
 
 
 class _Made(dict[Any, Callable[[Any], Any]]):
-    """What was made for each class, when it was first asked for; a dict is the fastest to ask."""
+    """The function for each class, made at its first use; a dict is the fastest to look up."""
 
     def __init__(self, make: Callable[[Any], Callable[[Any], Any]]) -> None:
         self._make = make

@@ -1,8 +1,8 @@
-"""What PostgreSQL's jsonb takes of a message, and which field holds what it does not take.
+"""What PostgreSQL's jsonb does not take of a message, and which field holds it.
 
 Errors name the field by its path in the JSON, ``$.orderLines[...].unitPrice``, never its value;
-the keys of a mapping are values too. A message is looked through only where its type or its
-encoded text gives reason to, so that a good one pays almost nothing.
+the keys of a mapping are values too. A message is searched only if its type or its encoded text
+gives reason to, so that a good message costs almost nothing.
 """
 
 import functools
@@ -31,8 +31,8 @@ from reservation.serialization.struct_types import (
 # Long enough for a document, short enough for a batch of them to stay in memory.
 DEFAULT_MAX_BYTES = 16 * 1024 * 1024
 
-# Half of what Python's recursion limit lets a reader decode, so that one that is deep in calls of
-# its own can still read it. PostgreSQL takes several thousand levels.
+# Half of what Python's recursion limit lets a reader decode, so that a reader that is deep in calls
+# of its own can still read it. PostgreSQL takes several thousand levels.
 MAX_DEPTH = 500
 
 # PostgreSQL's numeric, of which the numbers in jsonb are made.
@@ -71,7 +71,7 @@ def check_text(message: object, text: str, size: int, max_bytes: int) -> None:
         max_bytes: how long it may be.
 
     Raises:
-        msgspec.ValidationError: with the field that is to blame.
+        msgspec.ValidationError: jsonb would not take it; the error names the field.
     """
     if size > max_bytes:
         raise _too_long(message, size, max_bytes)
@@ -93,9 +93,9 @@ class FieldCheck:
     """What to look for in a message.
 
     Attributes:
-        checks: under the types of values, what tells what is wrong with one.
+        checks: by the types of values, the function that returns what is wrong with a value.
         key_checks: the same for the keys of mappings.
-        harmless: fields of these types are passed over.
+        harmless: fields of these types are skipped.
         without_type: what to look for in fields of type `Any`, if that is more.
     """
 
@@ -106,17 +106,21 @@ class FieldCheck:
 
 
 def check(message: object, look: FieldCheck) -> None:
-    """Look through a message and refuse the first thing that is wrong.
+    """Search a message and refuse the first thing that is wrong.
+
+    Args:
+        message: a dataclass instance.
+        look: what to look for.
 
     Raises:
-        msgspec.ValidationError: with the field that is to blame.
+        msgspec.ValidationError: something is wrong; the error names the field.
     """
     if found := problem(message, look):
         raise found
 
 
 def problem(message: object, look: FieldCheck) -> msgspec.ValidationError | None:
-    """Look through a message and return the error for the first thing that is wrong.
+    """Search a message and return the error for the first thing that is wrong.
 
     Args:
         message: a dataclass instance.
@@ -130,14 +134,14 @@ def problem(message: object, look: FieldCheck) -> msgspec.ValidationError | None
 
 
 def too_deep() -> msgspec.ValidationError:
-    """Return the error for lists and objects that are too deep in each other."""
+    """Return the error for lists and objects that are nested too deeply."""
     return _refusal(_SHALLOW, "")
 
 
 def _first(value: object, depth: int, look: FieldCheck) -> tuple[str, str] | None:
     """Return what is expected in place of the first wrong part of a value, and its path.
 
-    The path is put together on the way back, so that where all is well there is none to make.
+    The path is made on the way back, so that a message with nothing wrong needs none.
     """
     kind: Any = type(value)
     check_one = look.checks.get(kind)
@@ -178,7 +182,12 @@ def _first(value: object, depth: int, look: FieldCheck) -> tuple[str, str] | Non
 
 @functools.cache
 def fields(type_: Any, look: FieldCheck) -> list[tuple[str, FieldCheck]]:
-    """Return the names of the fields to look into, and what to look for in each."""
+    """Return the names of the fields to search, and what to look for in each.
+
+    Args:
+        type_: the dataclass.
+        look: what to look for in its instances.
+    """
     return [
         (name, (may_hold(hint, _TYPES) and look.without_type) or look)
         for name, hint in hints_of(type_).items()
@@ -268,11 +277,11 @@ _TYPES = _WITHOUT_NUMBERS | {int, float, Decimal, datetime, time}
 _ANYTHING = FieldCheck(_CHECKS_WITHOUT_TYPE, _KEY_CHECKS, frozenset())
 # All that is wrong.
 ALL = FieldCheck(CHECKS, _KEY_CHECKS, frozenset(), _ANYTHING)
-# What the text does not betray: floats that are not finite become nulls, and seconds get lost.
+# What the text does not show: floats that are not finite become nulls, and seconds are lost.
 HIDDEN = FieldCheck(CHECKS, _KEY_CHECKS, _WITHOUT_NUMBERS | {int, Decimal}, _ANYTHING)
 # Numbers that may be too long.
 _NUMBERS = FieldCheck(CHECKS, _KEY_CHECKS, _WITHOUT_NUMBERS | {float, datetime, time}, _ANYTHING)
-# What is wrong in a decoded message: a text in JSON can be read as a Decimal that is no number.
+# What can be wrong in a decoded message: a JSON text read as a Decimal that is not a number.
 DECODED = FieldCheck(
     {Decimal: _finite},
     {},

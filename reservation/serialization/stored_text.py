@@ -1,8 +1,8 @@
-"""The JSON text that a reader of the store gets of one that was written.
+"""The JSON text that a reader of the store gets for a text that was written.
 
-jsonb keeps values and not their text: keys of objects are sorted, numbers are written out without
-exponents, and zero has no sign. What is read can therefore differ from what was written, and a
-consumer has to project the one that everybody else will read.
+jsonb keeps values and not their text: keys of objects are sorted, numbers are written without
+exponents, and zero has no sign. So what is read can differ from what was written, and a consumer
+has to project what every other reader will read.
 """
 
 from decimal import Decimal
@@ -21,12 +21,12 @@ def stored_text(type_: type, text: str) -> str:
     """Return JSON text from which a class is decoded as it will be from the store.
 
     Args:
-        type_: the dataclass that it is the text of.
+        type_: the dataclass of which it is the text.
         text: what `codec.encode` returned.
     """
     if not decodes_as_written(type_) or "E+" in text:
         return as_jsonb(text)
-    # A negative zero, perhaps; if it is anything else, nothing is lost but time.
+    # Perhaps a negative zero; if it is anything else, only time is lost.
     if ":-0" in text or "[-0" in text or ",-0" in text:
         return as_jsonb(text)
     return text
@@ -43,14 +43,14 @@ def _as_jsonb(value: Any) -> Any:
         for key in sorted(value, key=_place):
             value[key] = _as_jsonb(value.pop(key))
     elif isinstance(value, list):
-        for n, one in enumerate(value):
-            value[n] = _as_jsonb(one)
+        for n, item in enumerate(value):
+            value[n] = _as_jsonb(item)
     elif isinstance(value, Decimal):
         return Decimal(f"{value if value else abs(value):f}")
     return value
 
 
 def _place(key: str) -> tuple[int, bytes]:
-    """Return what tells the place of a key: jsonb sorts by length first."""
+    """Return what jsonb sorts a key by: first its length."""
     encoded = key.encode()
     return len(encoded), encoded

@@ -1,7 +1,7 @@
 """The struct that stands for a dataclass in JSON: the same fields under camelCase names.
 
 msgspec renames the fields of its own structs only, so each dataclass gets a struct as its *twin*,
-made once and kept.
+which is made once and kept.
 """
 
 # Any: structs that are made at run time, and the classes they are made of, have no static type.
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-# Kinds of values that have no parts, and that say by their exact type alone that they fit.
+# Values of these types have no parts, and their exact type alone says that they fit.
 PLAIN = frozenset(
     {str, int, float, bool, bytes, types.NoneType, Decimal, uuid.UUID}
     | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
@@ -77,10 +77,10 @@ def twin(type_: Any) -> Any:
 
 
 def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
-    """Tell whether a value of this type hint may be, or hold, anything but the harmless types."""
+    """Return whether a value of this type hint may be, or hold, anything but the harmless types."""
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         class_: Any = hint
-        return any(may_hold(one, harmless) for one in hints_of(class_).values())
+        return any(may_hold(field, harmless) for field in hints_of(class_).values())
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return False
@@ -92,7 +92,7 @@ def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
             return True
         arguments = arguments[1:] or (Any,)
     if arguments:
-        return any(may_hold(one, harmless) for one in arguments if one is not Ellipsis)
+        return any(may_hold(part, harmless) for part in arguments if part is not Ellipsis)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return False
     return hint is not None and hint not in harmless
@@ -100,16 +100,16 @@ def may_hold(hint: Any, harmless: frozenset[Any]) -> bool:
 
 @functools.cache
 def decodes_as_written(type_: Any) -> bool:
-    """Tell whether JSON text of a dataclass decodes to the same if keys and numbers are rewritten.
+    """Return whether JSON text of a dataclass decodes to the same once jsonb has rewritten it.
 
-    The order of a mapping's keys may change, and what has no exponent may be read as an integer
-    where the type leaves that open.
+    jsonb may change the order of a mapping's keys, and write a number without its exponent, which
+    is read as an integer where the type leaves that open.
     """
     return all(map(reads_the_same, hints_of(type_).values()))
 
 
 def reads_the_same(hint: Any) -> bool:
-    """Tell for a type hint what `decodes_as_written` tells for a dataclass."""
+    """Return for a type hint what `decodes_as_written` returns for a dataclass."""
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return decodes_as_written(hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -120,17 +120,17 @@ def reads_the_same(hint: Any) -> bool:
     if origin is typing.Annotated:
         return reads_the_same(arguments[0])
     if origin is types.UnionType or origin is typing.Union:
-        if sum(one in arguments for one in (int, float, Decimal)) > 1:
+        if sum(number in arguments for number in (int, float, Decimal)) > 1:
             return False
     elif origin not in (None, list, tuple, set, frozenset):
         return False
     if arguments:
-        return all(reads_the_same(one) for one in arguments if one is not Ellipsis)
+        return all(reads_the_same(part) for part in arguments if part is not Ellipsis)
     return hint is None or (isinstance(hint, type) and hint in PLAIN)
 
 
 def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
-    """Return what in a type, as msgspec describes it, has no form in JSON; None if all has one."""
+    """Return which part of a type, as msgspec describes it, has no form in JSON; None for none."""
     if id(info) in seen:
         return None
     seen |= {id(info)}
@@ -143,7 +143,7 @@ def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
     parts = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
     several = [*getattr(info, "item_types", ()), *getattr(info, "types", ())]
     found = (without_form(part, seen) for part in [*fields, *parts, *several] if part is not None)
-    return next((one for one in found if one is not None), None)
+    return next((problem for problem in found if problem is not None), None)
 
 
 _NO_KEYS = (
@@ -164,10 +164,10 @@ def _twin_hint(hint: Any) -> Any:
     if not arguments or origin is typing.Literal:
         return hint
     twins = tuple(_twin_hint(argument) for argument in arguments)
-    if all(one is argument for one, argument in zip(twins, arguments, strict=True)):
+    if all(made is argument for made, argument in zip(twins, arguments, strict=True)):
         return hint
     if origin is types.UnionType or origin is typing.Union:
-        return functools.reduce(lambda one, other: one | other, twins)
+        return functools.reduce(lambda left, right: left | right, twins)
     if origin is typing.Annotated:
         return typing.Annotated[(twins[0], *hint.__metadata__)]
     return origin[twins]

@@ -1,4 +1,4 @@
-"""What a caller hands over, refused before anything is sent where it can not be what it stands for.
+"""Checks of a caller's arguments, before anything is sent.
 
 A value of the wrong type is named by its type and never shown, because it may be a message.
 """
@@ -21,7 +21,7 @@ def check_name(name: object) -> str:
     """Return a name that a stream or a category can have.
 
     Raises:
-        StreamNameError: it can be that of neither.
+        StreamNameError: the name is not valid.
     """
     if not isinstance(name, str):
         raise StreamNameError(f"The name of a stream is a str, not a {_kind(name)}")
@@ -32,7 +32,7 @@ def check_stream(name: object) -> str:
     """Return a name that a stream can have.
 
     Raises:
-        StreamNameError: it can not, or it is that of a category.
+        StreamNameError: the name is not valid, or is that of a category.
     """
     checked = check_name(name)
     if not identifier(checked):
@@ -47,7 +47,7 @@ def check_category(name: object) -> str:
     """Return a name that a category can have.
 
     Raises:
-        StreamNameError: it can not, or it is that of a stream.
+        StreamNameError: the name is not valid, or is that of a stream.
     """
     return check_category_name(check_name(name))
 
@@ -56,7 +56,7 @@ def check_expected(version: object, stream_name: str) -> None:
     """Refuse an expected version that no stream can be at.
 
     Raises:
-        StoreError: it is no integer, or out of range.
+        StoreError: it is not an integer, or out of range.
     """
     if version is None:
         return
@@ -75,7 +75,7 @@ def check_id(message_id: object) -> uuid.UUID:
     """Return the id of a message.
 
     Raises:
-        StoreError: it is no UUID.
+        StoreError: it is not a UUID.
     """
     if not isinstance(message_id, uuid.UUID):
         raise StoreError(
@@ -100,10 +100,10 @@ def check_metadata(metadata: object, stream_name: str) -> Metadata:
 
 
 def check_indexed(stream_name: str, correlation: str | None) -> None:
-    """Refuse names that are too long for the one index row that holds both of their categories.
+    """Refuse names that are too long for the index row that holds both of their categories.
 
     Raises:
-        EncodeError: they are.
+        EncodeError: they are too long.
     """
     if not correlation or len(stream_name) + len(correlation) <= MAX_BYTES // 4:  # UTF-8's longest
         return
@@ -117,10 +117,10 @@ def check_indexed(stream_name: str, correlation: str | None) -> None:
 
 
 def check_positions(positions: Iterable[object]) -> None:
-    """Refuse what can not be the position to begin reading at.
+    """Refuse positions at which no read can begin.
 
     Raises:
-        StoreError: one is no integer, or out of range.
+        StoreError: one is not an integer, or out of range.
     """
     for position in positions:
         if not _is_integer(position):
@@ -130,11 +130,11 @@ def check_positions(positions: Iterable[object]) -> None:
 
 
 def check_starts(positions: object) -> None:
-    """Refuse what can not be the positions to begin reading at, by the names of streams.
+    """Refuse a mapping of streams to positions at which no read can begin.
 
     Raises:
-        StreamNameError: a name can not be that of a stream.
-        StoreError: it is no mapping, or a position is no integer or out of range.
+        StreamNameError: a name is not valid.
+        StoreError: it is not a mapping, or a position is not an integer or out of range.
     """
     if not isinstance(positions, Mapping):
         raise StoreError(f"Positions are a mapping, each by its name, not a {_kind(positions)}")
@@ -144,22 +144,22 @@ def check_starts(positions: object) -> None:
 
 
 def check_batch_size(size: object) -> None:
-    """Refuse what can not be the number of messages to read at once.
+    """Refuse a batch size that is not a positive integer.
 
     Raises:
-        StoreError: it is no integer, or out of range.
+        StoreError: it is not an integer, or out of range.
     """
     if not _is_integer(size):
         raise StoreError(f"The size of a batch is an int, not a {_kind(size)}")
     if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
-        raise StoreError(f"A batch of {size} messages can not be read; read one or more")
+        raise StoreError(f"A batch of {size} messages cannot be read; read one or more")
 
 
 def check_member(member: object, size: object) -> None:
-    """Refuse what can not be a member of a consumer group, as the server would.
+    """Refuse a member that a consumer group of a size cannot have, as the server would.
 
     Raises:
-        StoreError: it can not.
+        StoreError: there is no such member.
     """
     if member is None and size is None:
         return

@@ -64,7 +64,7 @@ class AsyncMessageStore:
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            DatabaseUnavailableError: the database can not be reached.
+            DatabaseUnavailableError: the database cannot be reached.
         """
         check_address(database_url)
         await (await connect_async(database_url)).close()
@@ -165,11 +165,11 @@ class AsyncMessageStore:
         stream_name: str,
         type: str | None = None,  # noqa: A002
     ) -> StoredMessage | None:
-        """Return the last message of a stream, or its last of one type, if there is one."""
+        """Return the last message of a stream, or of a type; see `MessageStore.last_message`."""
         return await self._run(statements.last_message(stream_name, type))
 
     async def stream_version(self, stream_name: str) -> int:
-        """Return the position of a stream's last message, -1 if there is no such stream."""
+        """Return the position of a stream's last message; see `MessageStore.stream_version`."""
         return await self._run(statements.stream_version(stream_name))
 
     def _read(self, reading: Reading) -> AsyncIterator[StoredMessage]:

@@ -1,8 +1,8 @@
-"""Notice of new messages, for who has read a category to its end and waits for more.
+"""Notices of new messages, for readers that have read a category to its end and wait for more.
 
-`set_notices` puts a trigger on the log, or takes it away; `Notices` waits. How no notice gets lost
-is told in ``sql/reservation/notice.sql``. Notice only ends a wait early: it says that there may be
-something to read, and who does without it finds the same messages a moment later.
+`set_notices` adds a trigger to the log, or removes it; `Notices` waits.
+``sql/reservation/notice.sql`` explains why no notice is lost. A notice only ends a wait early: a
+reader without notices finds the same messages a moment later.
 """
 
 import select
@@ -20,21 +20,21 @@ from reservation.store.schema.install import INSTALL_LOCK, check_installed
 
 _QUERIES = load_queries("reservation.store", "notifications.sql")
 
-# Seconds before it is asked again whether notice is given, or tried again to connect.
+# Seconds until the next attempt to connect, or the next look at whether notices are on.
 RETRY = 10.0
 
-# Seconds that connecting may take where the address sets no limit; nothing else is done meanwhile.
+# Seconds that connecting may take if the address sets no limit; the reader waits meanwhile.
 CONNECT_TIMEOUT = 3
 
-# How long switching waits for the writers of the log, and its new writers for that.
+# How long turning notices on or off waits for writers of the log, and holds up new ones.
 LOCK_TIMEOUT = "10s"
 
 
 class Pause(Protocol):
-    """A wait that something else may end too, such as being told to stop."""
+    """A wait that something else may end too, such as a request to stop."""
 
     def wait(self, seconds: float, wake: int | None = None) -> object:
-        """Wait for so long at most, or until the file descriptor ``wake`` can be read."""
+        """Wait for at most so many seconds, or until the file descriptor ``wake`` can be read."""
 
 
 class _Pause:
@@ -43,20 +43,27 @@ class _Pause:
 
 
 def notices_given(connection: Connection[Any]) -> bool:
-    """Return whether writers give notice of new messages."""
+    """Return whether writers give notice of new messages.
+
+    Args:
+        connection: of a role that may look at the store.
+
+    Raises:
+        StoreError: the database refuses or is away.
+    """
     with translated():
         return bool(connection.execute(_QUERIES["given"]).fetchall()[0][0])
 
 
 def set_notices(connection: Connection[Any], on: bool) -> bool:
-    """Let writers give notice of new messages, or let them give none, in one transaction.
+    """Turn notices of new messages on or off, in one transaction.
 
     Args:
         connection: of the owner of the log; not inside a transaction.
-        on: whether notice is to be given.
+        on: whether writers are to give notice.
 
     Returns:
-        Whether that was otherwise before.
+        Whether this changed anything.
 
     Raises:
         SchemaError: the schemas are missing, or not in this package's version.
@@ -83,13 +90,12 @@ def set_notices(connection: Connection[Any], on: bool) -> bool:
 class Notices:
     """Waits for new messages of one category, on a connection that does nothing else.
 
-    A reader that finds nothing new calls `wait` and then reads again; one that finds something
-    calls `leave`, because writers would go on to notify it while it is busy. Where notice is not
-    given, because the trigger is not there or the connection was lost, a wait is a short one, and
-    the reader polls.
+    A reader that finds nothing new calls `wait` and then reads again. One that finds something
+    calls `leave`, so that writers do not notify it while it is busy. Without notices, because the
+    trigger is missing or the connection was lost, waits are short, and the reader polls.
 
     Attributes:
-        missing: why notice is not given, as far as is known; None while it is.
+        missing: why there are no notices, as far as is known; None while there are.
     """
 
     def __init__(
@@ -103,14 +109,14 @@ class Notices:
         """Prepare; nothing is asked of the database yet.
 
         Args:
-            connection: the reader's own, in autocommit. It is asked whether notice is given at all;
-                a connection to wait on is opened only then.
-            database_url: the address of the same database, for that.
+            connection: the reader's own, in autocommit. It is used to look whether notices are on;
+                only then is a second connection opened, to wait on.
+            database_url: the address of the same database, for the second connection.
             category: the category to wait for.
-            application_name: what the server's own views show for the connection that waits.
+            application_name: the name of the second connection in the server's views.
 
         Raises:
-            DatabaseUnavailableError: the address can not be read.
+            DatabaseUnavailableError: the address cannot be read.
         """
         check_address(database_url)
         self._reader = connection
@@ -136,17 +142,17 @@ class Notices:
     def wait(self, seconds: float, *, poll: float = 0.1, pause: Pause | None = None) -> bool:
         """Wait until the category is worth another look.
 
-        A call that is the first, or the first after notice or `leave`, only sees to it that what is
-        written from then on gives notice. It returns at once, because something may have been
-        written since the reader looked.
+        The first call, and the first one after a notice or `leave`, only asks for notices of what
+        is written from then on. It returns at once, because something may have been written since
+        the reader looked.
 
         Args:
-            seconds: how long to wait for notice.
-            poll: how long to wait where no notice is given.
-            pause: what waits, if something besides is to end the wait.
+            seconds: how long to wait for a notice, in seconds.
+            poll: how long to wait without notices, in seconds.
+            pause: what waits, if something else is to end the wait too; None for `select`.
 
         Returns:
-            Whether there is cause to look again, besides the time that has passed.
+            Whether to look again for another reason than the time that has passed.
 
         Raises:
             DatabaseUnavailableError: the reader's own connection was lost.
@@ -161,7 +167,7 @@ class Notices:
         return False
 
     def leave(self) -> None:
-        """Wait no more for now: writers need notify nobody."""
+        """Stop asking for notices until the next `wait`."""
         if self._listening is not None and self._expecting:
             self._expecting = False
             try:
@@ -171,9 +177,12 @@ class Notices:
                 self._lose(str(error))
 
     def renew(self, connection: Connection[Any]) -> None:
-        """Go on with another connection of the reader, which has lost the one it had.
+        """Continue with another connection of the reader, which has lost the one it had.
 
-        The connection that waits is opened anew too, at once: the server may be another.
+        The connection that waits is replaced too, because the server may be another.
+
+        Args:
+            connection: the reader's new connection, in autocommit.
         """
         self.close()
         self._reader = connection
@@ -187,7 +196,7 @@ class Notices:
             self._listening = None
 
     def _expect(self) -> bool:
-        """Begin to wait; return False where that is not possible, or not yet."""
+        """Ask for notices; return False if that is not possible, or not yet."""
         if time.monotonic() < self._try_at:
             return False
         if not notices_given(self._reader):

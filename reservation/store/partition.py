@@ -1,4 +1,4 @@
-"""The part of a category that one reader has, where several share it."""
+"""The part of a category that one reader has, where several readers share it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ class Partition:
     """What is to be read of a category.
 
     Attributes:
-        after: the global position that everything was dealt with up to.
-        until: the last global position to read; None where there is no such limit.
-        partitions: those of the reader; None for all.
+        after: the global position up to which all messages have been handled.
+        until: the last global position to read; None for no limit.
+        partitions: the partitions of the reader; None for all.
         size: how many partitions there are.
-        carried: how far each partition was dealt with before there were so many; None if that is
-            of no more meaning. (See `reservation.is_in_part`.)
+        carried: the position that each partition had reached before their number was changed; None
+            if that no longer matters. (See ``reservation.is_in_part``.)
     """
 
     after: int = 0
@@ -28,11 +28,11 @@ class Partition:
     carried: tuple[int, ...] | None = None
 
     def up_to(self, position: int) -> "Partition":
-        """Return it with an end at a global position, unless it ends before."""
+        """Return the part with an end at a global position, unless it ends before."""
         return replace(self, until=position if self.until is None else min(self.until, position))
 
     def parameters(self, category: str, limit: int) -> Sequence[Any]:  # Any: of several types
-        """Return what the functions that read a part take, for so many messages at most."""
+        """Return the parameters of the functions that read at most ``limit`` messages of a part."""
         return [
             category,
             self.after + 1,

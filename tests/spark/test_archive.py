@@ -29,7 +29,7 @@ from spark_jobs.session import size
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import MESSAGE, TYPES, CategoryQuery
-from tests.bank import RESERVED, batch, drain
+from tests.bank import RESERVED, batch, batches, drain
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
 
@@ -189,7 +189,7 @@ def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     before = contents(folder)
     assert added(archive()) == [0, 0, 0]
     assert contents(folder) == before
-    drain(spark_connection)
+    batches(spark_connection)
     age(spark_connection, OLD)
     age(spark_connection, YOUNG, first=10)
     spark_connection.execute(

@@ -8,7 +8,7 @@ import pytest
 
 from bank.messages import Deposit, Withdraw
 from reservation import Metadata, Write
-from tests.bank import batch, drain
+from tests.bank import batch, batches, drain
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.idempotence import PURSE, drained, purse
 from tests.processes import EXAMPLES, run_cli
@@ -21,7 +21,7 @@ def planted(connection, store):
     """Plant one or more of every finding in a store, beside what is in order."""
     store.write([open_(), deposit("d1"), deposit("d1", time=LATER), deposit("lost")], COMMANDS)
     store.write(withdraw("w1"), COMMANDS)
-    drain(connection)
+    batches(connection)
     # Lost: the reservation and its effects are gone although the consumer has read the command.
     connection.execute(
         "DELETE FROM message_store.messages WHERE stream_name = 'accountTransaction-123+lost'"

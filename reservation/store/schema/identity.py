@@ -1,4 +1,4 @@
-"""What tells one store from another."""
+"""The identity of a store: the id that distinguishes it from every other."""
 
 import uuid
 from typing import Any

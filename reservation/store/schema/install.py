@@ -1,7 +1,7 @@
-"""Putting the store's schemas into a database and taking ours out again, in one transaction each.
+"""Installing the store's schemas in a database and removing ours again, in one transaction each.
 
 `install` makes what is missing. `attach` and `detach` are for a database that Message DB set up:
-they add and remove the schema ``reservation`` and touch nothing else.
+they add and remove the schema ``reservation`` and change nothing else.
 """
 
 import re
@@ -20,7 +20,7 @@ SCHEMA_VERSION = 11
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
-# Of these, what can be replaced by what a newer version has.
+# Those of them that a newer version may replace.
 _REPLACEABLE_SCRIPTS = ("names", "write", "read", "views", "privileges")
 _FUNCTION_SCRIPTS = (
     "names",
@@ -55,8 +55,8 @@ _QUERIES = load_queries("reservation.store.schema", "install.sql")
 
 _FUNCTION = re.compile(rb"^CREATE OR REPLACE FUNCTION reservation\.(\w+)", re.MULTILINE)
 
-# Whatever changes the schemas, or the rights on them, waits for another that does: the first 64
-# bits of the MD5 of "reservation store install".
+# Held while the schemas, or the rights on them, are changed: the first 64 bits of the MD5 of
+# "reservation store install".
 INSTALL_LOCK = 0x7B1C_91A5_3B0E_6D42
 
 
@@ -65,12 +65,12 @@ class Installed:
     """What an installation, or an attachment, found and did.
 
     Attributes:
-        message_store: whether it made schema ``message_store``; otherwise that was there.
+        message_store: whether it made the schema ``message_store``.
         message_store_version: the version of Message DB's interface that the schema has.
         from_version: the version of schema ``reservation`` before; None if it was not there.
         to_version: its version now.
-        restored: how many functions of schema ``reservation`` were missing, although it had that
-            version, and were made again.
+        restored: how many functions were missing from the schema ``reservation``, although it had
+            that version, and were made again.
     """
 
     message_store: bool
@@ -85,7 +85,7 @@ class Detached:
     """What schema ``reservation`` held, and what went with it.
 
     Attributes:
-        version: its version; None if it was not there, and nothing is done.
+        version: its version; None if it was missing, and nothing was done.
         positions: the consumers, the category that each read, and its position there.
         dependents: what outside the schema depended on it and was removed with it, such as
             ``trigger wake_up on message_store.messages``.
@@ -97,7 +97,7 @@ class Detached:
 
 
 def install(connection: Connection[Any]) -> Installed:
-    """Install what is missing, bring what an older version installed up to date, leave the rest.
+    """Install what is missing, and upgrade what an older version of this package installed.
 
     A schema ``message_store`` that Message DB made is left as it is.
 
@@ -130,7 +130,7 @@ def install(connection: Connection[Any]) -> Installed:
 
 
 def attach(connection: Connection[Any]) -> Installed:
-    """Add the schema ``reservation`` to a message store that is there, and touch nothing else.
+    """Add the schema ``reservation`` to an existing message store, and change nothing else.
 
     Args:
         connection: of a role that may create schemas and write to the store; not inside a
@@ -158,6 +158,9 @@ def attach(connection: Connection[Any]) -> Installed:
 def attached(connection: Connection[Any]) -> Detached:
     """Return what `detach` would remove.
 
+    Args:
+        connection: of a role that may read the schema.
+
     Raises:
         SchemaError: the schema ``reservation`` is not this package's, or is newer.
     """
@@ -182,8 +185,8 @@ def attached(connection: Connection[Any]) -> Detached:
 def detach(connection: Connection[Any]) -> Detached:
     """Remove the schema ``reservation`` and what depends on it; the messages stay.
 
-    The positions of the consumers go with it: when they are attached again they begin at the start
-    of their categories.
+    The positions of the consumers are removed with it: after another `attach` they begin at the
+    start of their categories.
 
     Args:
         connection: of the role that attached, or of a superuser; not inside a transaction.
@@ -205,7 +208,7 @@ def detach(connection: Connection[Any]) -> Detached:
             connection.execute(_QUERIES["lock"])
         except pg.LockNotAvailable as error:
             raise LockTimeoutError(
-                "The schema reservation is in use by a program that does not let go of it; "
+                "The schema reservation is in use by a program that does not release it; "
                 "pg_stat_activity shows which; end it, and detach again"
             ) from error
         # One that has started in between waits for the lock, and then finds no schema.
@@ -220,7 +223,7 @@ def check_installed(connection: Connection[Any]) -> None:
     """Make sure that the database holds the schemas in the version that this package works with.
 
     Raises:
-        SchemaError: it does not; the message names the command that mends it.
+        SchemaError: it does not; the message names the command to run.
     """
     if not is_attached(connection):
         raise SchemaError(
@@ -230,7 +233,7 @@ def check_installed(connection: Connection[Any]) -> None:
 
 
 def is_attached(connection: Connection[Any]) -> bool:
-    """Tell whether a message store has the schema ``reservation`` beside it.
+    """Return whether a message store has the schema ``reservation`` beside it.
 
     Raises:
         SchemaError: there is no message store, or one of the two has another version than this
@@ -249,16 +252,16 @@ def is_attached(connection: Connection[Any]) -> bool:
 
 
 def begin_change(connection: Connection[Any]) -> None:
-    """Wait for whoever else changes the schemas, and find names where the server's own are.
+    """Wait for other changes of the schemas, and look up names among the server's own first.
 
-    Bodies that are parsed when they are made would keep a better fit from the schema public.
+    Function bodies that are parsed when they are made could otherwise refer to the schema public.
     """
     connection.execute("SET LOCAL search_path = pg_catalog, pg_temp")
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [INSTALL_LOCK])
 
 
 def _refuse_positions_of_another_log(connection: Connection[Any]) -> None:
-    """Refuse a new log beside positions in an old one: consumers would pass over its messages."""
+    """Refuse a new log beside positions in an old one: consumers would skip its messages."""
     if _version(connection) is not None:
         raise SchemaError(
             f"The database {connection.info.dbname!r} has the schema reservation, but the message "
@@ -268,7 +271,7 @@ def _refuse_positions_of_another_log(connection: Connection[Any]) -> None:
 
 
 def _is_ours(connection: Connection[Any]) -> bool:
-    """Tell whether the schema ``message_store`` is one that this package made."""
+    """Return whether the schema ``message_store`` is one that this package made."""
     row = connection.execute(_QUERIES["is_ours"]).fetchone()
     return bool(row and row[0])
 
@@ -277,7 +280,7 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
     """Bring schema ``reservation`` to this package's version.
 
     Returns:
-        The version that it had, and how many of its functions were missing all the same.
+        The version that it had, and how many of its functions were missing nevertheless.
     """
     before = _version(connection)
     _refuse_newer(before)
@@ -363,7 +366,7 @@ def _version(connection: Connection[Any]) -> int | None:
 
 
 def _message_store_version(connection: Connection[Any]) -> str | None:
-    """Return the version that the message store says it has; None if it says none."""
+    """Return the version that the message store reports; None if it reports none."""
     function = "message_store.message_store_version()"
     known = connection.execute("SELECT to_regprocedure(%s)", [function]).fetchall()
     if known[0][0] is None:

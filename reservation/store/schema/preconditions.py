@@ -1,8 +1,8 @@
-"""What a consumer needs of a store before it writes anything, and repairing what can be repaired.
+"""What a store must give a consumer before it writes, and repairs of its sequence.
 
-Both are looked at on each new connection. A missing right is found before a batch fails for it, and
-named as the consumer's. A sequence behind the log is found before a write takes a position that
-happens to be free, and that consumers may have passed.
+It is checked on each new connection. A missing right is found before a batch fails because of it,
+and the error names it as the consumer's. A sequence behind the log is found before a write takes a
+position that happens to be free and that consumers may have passed.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class LogSequence:
 
     Attributes:
         name: its schema and its name.
-        next: the position of the next message; None if it may not be known.
+        next: the position of the next message; None if the role may not read it.
         last: the last position in the log; 0 if the log is empty.
     """
 
@@ -63,14 +63,14 @@ def check_preconditions(connection: Connection[Any]) -> None:
 
 
 def explained(error: StoreError, connection: Connection[Any]) -> StoreError:
-    """Return the error that says what a consumer lacks, where the server does not say it.
+    """Return an error that says what a consumer lacks, if the server's error does not.
 
-    What the server says of a right may be about that of a sender, where a role that may not insert
-    into the log is taken for one.
+    For a role that may not insert into the log, which is taken for a sender, the server names the
+    right of a sender.
 
     Args:
-        error: what a statement of a consumer met.
-        connection: the one that it met it on, not in a transaction.
+        error: the error of a consumer's statement.
+        connection: the connection of that statement, not in a transaction.
     """
     if not isinstance(error, MissingRightError | LogSequenceError):
         return error

@@ -1,11 +1,11 @@
-"""What a role of the database may do with the store, as one of three kinds.
+"""The rights of a database role on the store, which are those of one of three kinds.
 
-A sender writes to the categories named for it and sees nothing. A consumer has what ``reservation
-start`` needs. An auditor reads. A grant is declarative: whatever the role had in the two schemas
-before is taken away first, so that it has exactly the rights of its kind.
+A sender writes to the categories named for it and reads nothing. A consumer has what ``reservation
+start`` needs. An auditor reads. A grant is declarative: all former rights of the role on the two
+schemas are revoked first, so that it has exactly those of its kind.
 
-The categories of senders lie in ``reservation.sender_categories``; the functions that write look
-there, in ``reservation.check_may_send``.
+The categories of senders are in ``reservation.sender_categories``; the functions that write check
+them with ``reservation.check_may_send``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +27,10 @@ Kind = Literal["sender", "consumer", "auditor"]
 _QUERIES = load_queries("reservation.store.schema", "roles.sql")
 _STATEMENTS = load_queries("reservation.store.schema", "grants.sql")
 
-# A longer name is cut by the server, and is then that of another role.
+# The server cuts a longer name, which may then be the name of another role.
 _LONGEST_NAME = 63
 
-# With these the server lets a GRANT or REVOKE pass that does nothing, or not all of it.
+# The warnings of a GRANT or REVOKE that does nothing, or not all of it.
 _NOT_DONE = ("01006", "01007")
 
 
@@ -42,7 +42,7 @@ class Grants:
         kind: sender, consumer or auditor.
         role: the role's name.
         categories: the categories that a sender may write to, sorted.
-        created: whether the role was not there and is made.
+        created: whether the role was missing and is created.
         statements: the SQL that does all of it.
     """
 
@@ -70,11 +70,11 @@ def grant(
         kind: what the role is to do.
         role: its name.
         categories: those that a sender may write to; none for another kind.
-        dry_run: whether to leave it at finding out which statements it takes.
+        dry_run: whether to compose the statements only, and execute none.
 
     Raises:
-        StoreError: the role can not be held to these rights, or the connection may not grant them.
-        StreamNameError: a category is none.
+        StoreError: the role would keep other rights, or the connection may not grant these.
+        StreamNameError: a category is not valid.
         SchemaError: the schemas are missing, older or newer.
     """
     _check_name(role)
@@ -85,7 +85,7 @@ def grant(
         found = connection.execute(_QUERIES["role"], [role]).fetchall()
         if found and found[0][0] is not None:
             raise StoreError(
-                f"The role {role} can not be made {_a(kind)}: {found[0][0]}; name another role"
+                f"The role {role} cannot be made {_a(kind)}: {found[0][0]}; name another role"
             )
         wanted = sorted(set(categories))
         parts = [] if found else ["create"]
@@ -107,12 +107,12 @@ def _apply(connection: Connection[Any], texts: dict[str, str], kind: Kind, role:
 
 
 def _refuse_more(connection: Connection[Any], kind: Kind, role: str) -> None:
-    """Make sure that a role from which everything was taken away has nothing left."""
+    """Make sure that a role has no right left after all were revoked."""
     left = [row[0] for row in connection.execute(_QUERIES["effective"], {"role": role})]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise StoreError(
-            f"The role {role} can not be made {_a(kind)}: it would keep {left[0]}{more}, from "
+            f"The role {role} cannot be made {_a(kind)}: it would keep {left[0]}{more}, from "
             f"PUBLIC, from a role that it is a member of, or granted by another than the owner; "
             f"revoke that first, or name another role"
         )
@@ -120,7 +120,7 @@ def _refuse_more(connection: Connection[Any], kind: Kind, role: str) -> None:
 
 @contextmanager
 def _all_or_error(connection: Connection[Any]) -> Iterator[None]:
-    """Raise where the server merely warns that a privilege was not granted or revoked."""
+    """Raise an error if the server warns that a privilege was not granted or revoked."""
     warnings: list[str] = []
 
     def note(diagnostic: Any) -> None:  # Any: psycopg hands on libpq's fields, one attribute each
@@ -132,7 +132,7 @@ def _all_or_error(connection: Connection[Any]) -> Iterator[None]:
         yield
     except pg.DependentObjectsStillExist as error:
         raise StoreError(
-            "The role has granted privileges of the store to others, so they can not be taken away "
+            "The role has granted privileges of the store to others, so they cannot be taken away "
             "from it; revoke those first"
         ) from error
     finally:
@@ -168,7 +168,7 @@ def _check_name(role: str) -> None:
         raise StoreError(f"The role {role} is the server's own; name the role of one program")
     if not role or not role.isprintable() or len(role.encode()) > _LONGEST_NAME:
         raise StoreError(
-            f"{role[:_LONGEST_NAME]!r} can not be the name of a role: it must have 1 to "
+            f"{role[:_LONGEST_NAME]!r} cannot be the name of a role: it must have 1 to "
             f"{_LONGEST_NAME} bytes and no control character"
         )
 
