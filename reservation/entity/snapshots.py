@@ -1,9 +1,9 @@
-"""Entities kept in the database too, so that a long stream is not read again from its beginning.
+"""Entities stored as snapshots, so that a long stream is not read again from its beginning.
 
-A snapshot is never needed and never believed without reason: one that other code made, that cannot
-be read, or whose last event is not in its stream (by id, so that a store that was replaced is
-recognized), is passed over, and the entity is projected from its events. It is written in the
-transaction that writes those events. (Source: the entity snapshots of Eventide's entity store.)
+A snapshot is ignored if other code made it, if it cannot be read, or if its last event is not in
+its stream; that is compared by id, so that a replaced store is recognized. The entity is then
+projected from its events. A snapshot is written in the transaction that writes those events.
+(Source: the entity snapshots of Eventide's entity store.)
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Snapshots:
         connection: in the transaction that reads the entities and writes their events.
         entity: the entity's dataclass.
         every: how many events there are between two snapshots of an entity, at least.
-        revision: that of the code; what another one made is passed over.
+        revision: that of the code; snapshots of another revision are ignored.
     """
 
     connection: Connection[Any]
@@ -66,17 +66,17 @@ class Snapshots:
             loaded: entities by their streams; the events that are in them are written.
 
         Returns:
-            The streams of those that can not be kept: as JSON they would not be the same.
+            The streams of those that cannot be kept: as JSON they would not be the same.
         """
-        due = {name: one for name, one in loaded.items() if self._is_due(one)}
-        texts = {name: self._encode(one.entity) for name, one in due.items()}
+        due = {name: entity for name, entity in loaded.items() if self._is_due(entity)}
+        texts = {name: self._encode(entity.entity) for name, entity in due.items()}
         kept = {name: text for name, text in texts.items() if text is not None}
         if kept:
             positions = IntArray([due[name].version for name in kept])
             data = JsonArray(list(kept.values()))
             self._execute("write", [TextArray(list(kept)), positions, self.revision, data])
-        for one in due.values():
-            one.snapshot = one.version
+        for entity in due.values():
+            entity.snapshot = entity.version
         return [name for name in due if name not in kept]
 
     def _execute(self, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -119,14 +119,15 @@ def check_snapshots(component: str, entity: type | None, every: object, revision
         _schema(entity)
     except (TypeError, NameError) as error:
         raise DeclarationError(
-            f"{component}: {entity.__name__} can not be kept as a snapshot: {error}"
+            f"{component}: {entity.__name__} cannot be kept as a snapshot: {error}"
         ) from error
 
 
 def code_revision(entity: type, projection: Projection, revision: int) -> str:
-    """Return what tells the code that made a snapshot: fields, types of events, and a number.
+    """Return the revision of the code that makes a snapshot: fields, types of events, and a number.
 
-    What the projectors do is not in it, so their author raises the number when that changes.
+    The code of the projectors is not part of it, so their author raises the number when that
+    changes.
     """
     parts = [_schema(entity), sorted(projection.types)]
     text = json.dumps(parts, sort_keys=True, default=str)
@@ -139,7 +140,7 @@ def _schema(entity: Any) -> dict[str, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same to the last part, and of the same types.
+    """Return whether two values are the same in every part, and of the same types.
 
     A Decimal that comes back as a float may be equal to it, and is not the same.
     """
@@ -161,7 +162,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _state(entity: Any) -> dict[str, Any]:
-    """Return what an entity holds: its fields, and whatever else was set on it."""
+    """Return the fields of an entity, and whatever else was set on it."""
     type_: Any = type(entity)
     fields = {name: getattr(entity, name) for name in names_of(type_)}
     return getattr(entity, "__dict__", {}) | fields

@@ -1,7 +1,7 @@
 """The idempotence key: what two sends of the same intent have in common.
 
 A key is taken from one or more named fields of a command, or computed by a function of it. It
-becomes the id of the reservation stream, alone or behind the id of the command's entity.
+becomes the id of the reservation stream, by itself or after the id of the command's entity.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _KINDS = "a text, a whole number, a UUID, a date, a Decimal or a member of an en
 
 
 def check_fields(command: type, names: Sequence[str]) -> None:
-    """Make sure that a command has the fields that are to tell something about it.
+    """Make sure that a command has certain fields.
 
     Raises:
         DeclarationError: it lacks one, or is no dataclass.
@@ -117,7 +117,7 @@ def key_part(value: object, name: str) -> str:
 def _digits(value: Decimal) -> str:
     if not value:
         return "0"
-    if abs(value.adjusted()) > MAX_BYTES:  # the zeros alone would be too long for a name
+    if abs(value.adjusted()) > MAX_BYTES:  # even its zeros would be too long for a name
         return "0" * (MAX_BYTES + 1)
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -126,7 +126,7 @@ def _digits(value: Decimal) -> str:
 def _check_key_types(command: type, names: Sequence[str]) -> None:
     try:
         hints = hints_of(command)
-    except (NameError, TypeError):  # which the registry of types tells better
+    except (NameError, TypeError):  # the registry of types has the better error
         return
     for name in names:
         if not can_be_key(hints[name]):
@@ -137,7 +137,7 @@ def _check_key_types(command: type, names: Sequence[str]) -> None:
 
 
 def can_be_key(hint: Any) -> bool:
-    """Tell whether a value of this type hint can be part of a key; in doubt it can."""
+    """Return whether a value of this type hint can be part of a key; in doubt it can."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, typing.NewType):
         return can_be_key(hint.__supertype__)
@@ -162,7 +162,7 @@ def key_stream_name(category: str, parts: Sequence[str]) -> str:
     """Return the name of the stream that reserves a key.
 
     Raises:
-        IdempotenceKeyError: the parts can not be told apart in a stream name, or make none.
+        IdempotenceKeyError: the parts contain a separator, or make no name.
     """
     try:
         return stream_name.of(category, *parts)

@@ -1,8 +1,8 @@
-"""Removing what grows for ever: processed messages, states, and more if that is asked for.
+"""Removing what grows for ever: processed messages, states, and on request reservations.
 
-Each thing that can be pruned is a function that does it in steps, each in a transaction of its own,
-and tells of each when it is committed. It may be cut after any of them, and run again. Consumers go
-on meanwhile, and are not waited for.
+For each kind a function removes it in steps, each in a transaction of its own, and yields the
+result of each committed step. It may be ended after any step, and run again. Consumers go on
+meanwhile, and are not waited for.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Ite
 
     Args:
         connection: of the owner of the store, in autocommit.
-        apply: whether to do so; else it is only told what would be done.
+        apply: whether to do so; else the result is what would be done.
         limit: not used: a step is a day.
     """
     del limit
@@ -161,7 +161,7 @@ class Portion(NamedTuple):
 
 
 class ArchiveContents(Protocol):
-    """What tells which messages are archived, as `spark_jobs.archive.archive_folder` does."""
+    """Which messages are archived; `spark_jobs.archive.archive_folder` implements it."""
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""

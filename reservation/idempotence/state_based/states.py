@@ -1,8 +1,8 @@
-"""The versions of states in their streams: looking for messages among them, appending, marking.
+"""The stored versions of states: finding those of messages, reading, appending, marking.
 
-The streams are not in the log but in the table ``reservation.states``, because versions are
-removed after a while, and the log is one from which nothing is removed: its positions have no gaps,
-its readers trust what they have read, and nobody may delete.
+Their streams are not in the log but in the table ``reservation.states``, because versions are
+removed after a while. Nothing is removed from the log: its positions have no gaps, its readers
+trust what they have read, and no role may delete.
 """
 
 import uuid
@@ -51,7 +51,7 @@ class Version:
         global_position: the message's.
         base: the position of the version with the whole state that this one builds on.
         state: JSON text: the whole state, or the fields in which it differs from the one before.
-        given: JSON text of what the handler was given by chance.
+        given: JSON text of the `HandlerInputs` of the handler.
         outputs: JSON text of what it published.
         outputs_hash: the digest of that.
     """
@@ -74,7 +74,7 @@ class HandledMessage:
 
     Attributes:
         position: that of its version.
-        given: JSON text of what the handler was given by chance.
+        given: JSON text of the `HandlerInputs` of the handler.
         outputs: JSON text of what it published.
         outputs_hash: the digest of that.
     """
@@ -93,7 +93,7 @@ class StreamStates:
         newest: the position of the newest version, -1 if there is none.
         expired: under categories, the highest global position of the messages whose versions were
             removed.
-        known: the message's own version, if it is there.
+        known: the message's own version; None if there is none.
     """
 
     newest: int
