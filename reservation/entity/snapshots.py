@@ -10,18 +10,16 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
+from psycopg import Connection
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.errors import DeclarationError
-from reservation.postgres.arrays import IntArray, JsonArray, TextArray, register_arrays
-from reservation.postgres.error_translation import translated
+from reservation.postgres.arrays import IntArray, JsonArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
 from reservation.serialization.struct_types import names_of, twin
@@ -49,7 +47,9 @@ class Snapshots:
         """Return the entities of those of these streams that have a snapshot, in one statement."""
         if not stream_names:
             return {}
-        rows = self._execute("read", [TextArray(list(stream_names)), self.revision])
+        rows = fetch_all(
+            self.connection, _QUERIES["read"], [TextArray(list(stream_names)), self.revision]
+        )
         found = {}
         for name, position, data in rows:
             try:
@@ -74,16 +74,11 @@ class Snapshots:
         if kept:
             positions = IntArray([due[name].version for name in kept])
             data = JsonArray(list(kept.values()))
-            self._execute("write", [TextArray(list(kept)), positions, self.revision, data])
+            parameters = [TextArray(list(kept)), positions, self.revision, data]
+            fetch_all(self.connection, _QUERIES["write"], parameters)
         for entity in due.values():
             entity.snapshot = entity.version
         return [name for name in due if name not in kept]
-
-    def _execute(self, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        cursor = Cursor(self.connection, row_factory=tuple_row)
-        register_arrays(cursor)
-        with translated():
-            return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
 
     def _is_due(self, loaded: Loaded) -> bool:
         return loaded.started and loaded.version - loaded.snapshot >= self.every

@@ -37,8 +37,7 @@ from reservation.errors import (
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
 from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages import stream_name
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
-from reservation.postgres.error_translation import translated
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
@@ -224,9 +223,7 @@ class ProcessedCheck(Check):
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = array_cursor(self._connection)
-        with translated():
-            return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
+        return fetch_all(self._connection, _QUERIES[query], parameters)
 
 
 def _as_stored(time: datetime) -> datetime:

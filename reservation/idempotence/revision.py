@@ -23,8 +23,7 @@ from psycopg import Connection
 from reservation.errors import IdempotenceKeyError, SerializationError
 from reservation.idempotence.key import check_fields, key_part
 from reservation.idempotence.strategy import Check, Incoming, Strategy
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
-from reservation.postgres.error_translation import translated
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "revision.sql")
@@ -149,11 +148,7 @@ class RevisionCheck(Check):
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = array_cursor(self._connection)
-        with translated():
-            return cursor.execute(
-                _QUERIES[query], [*self._of, *parameters], prepare=False
-            ).fetchall()
+        return fetch_all(self._connection, _QUERIES[query], [*self._of, *parameters])
 
 
 def _columns(lines: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:

@@ -16,6 +16,7 @@ from psycopg import errors as pg
 
 from reservation.errors import ExpectedVersionError
 from reservation.idempotence.state_based.delta import apply
+from reservation.idempotence.strategy import FirstHandling
 from reservation.messages import stream_name
 from reservation.postgres.arrays import IntArray, TextArray, UuidArray, array_cursor
 from reservation.postgres.error_translation import translated
@@ -69,23 +70,6 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class HandledMessage:
-    """What is stored of a message that was handled before.
-
-    Attributes:
-        position: that of its version.
-        given: JSON text of the `HandlerInputs` of the handler.
-        outputs: JSON text of what it published.
-        outputs_hash: the digest of that.
-    """
-
-    position: int
-    given: str
-    outputs: str
-    outputs_hash: str
-
-
-@dataclass(frozen=True, slots=True)
 class StreamStates:
     """What is stored in the stream that a message is for.
 
@@ -98,7 +82,7 @@ class StreamStates:
 
     newest: int
     expired: dict[str, int]
-    known: HandledMessage | None
+    known: FirstHandling | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +120,9 @@ class States:
             StreamStates(
                 -1 if newest is None else newest,
                 msgspec.json.decode(expired or "{}"),
-                None if position is None else HandledMessage(position, *rest),
+                None if position is None else FirstHandling(stream, position, *rest),
             )
-            for newest, expired, position, *rest in rows
+            for (stream, _), (newest, expired, position, *rest) in zip(wanted, rows, strict=True)
         ]
 
     def read(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Built]:
