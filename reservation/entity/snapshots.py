@@ -134,26 +134,26 @@ def _schema(entity: Any) -> dict[str, Any]:
     return msgspec.json.schema(twin(entity))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     """Return whether two values are the same in every part, and of the same types.
 
     A Decimal that comes back as a float may be equal to it, and is not the same.
     """
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if dataclasses.is_dataclass(one):
-        return _same(_state(one), _state(other))
-    if isinstance(one, dict):
-        keys = {key: key for key in other}
-        return len(one) == len(other) and all(
-            key in keys and _same(key, keys[key]) and _same(value, other[key])
-            for key, value in one.items()
+    if dataclasses.is_dataclass(left):
+        return _same(_state(left), _state(right))
+    if isinstance(left, dict):
+        keys = {key: key for key in right}
+        return len(left) == len(right) and all(
+            key in keys and _same(key, keys[key]) and _same(value, right[key])
+            for key, value in left.items()
         )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, set | frozenset) and Counter(map(type, one)) != Counter(map(type, other)):
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, set | frozenset) and Counter(map(type, left)) != Counter(map(type, right)):
         return False
-    return bool(one == other)
+    return bool(left == right)
 
 
 def _state(entity: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def check_fields(command: type, names: Sequence[str]) -> None:
     """Make sure that a command has certain fields.
 
     Raises:
-        DeclarationError: it lacks one, or is no dataclass.
+        DeclarationError: it lacks a field, or is no dataclass.
     """
     if not dataclasses.is_dataclass(command):
         raise DeclarationError(
@@ -49,7 +49,7 @@ def fields_of(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
     """Return field names as a tuple, having made sure that the command has them.
 
     Raises:
-        DeclarationError: it lacks one, or is no dataclass.
+        DeclarationError: it lacks a field, or is no dataclass.
     """
     wanted = (names,) if isinstance(names, str) else tuple(names)
     check_fields(command, wanted)
@@ -60,7 +60,7 @@ def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
     """Return field names, having made sure that their values can be parts of a stream's name.
 
     Raises:
-        DeclarationError: the command lacks one, or its type can be no key.
+        DeclarationError: the command lacks a field, or a field's type cannot be a key.
     """
     wanted = fields_of(command, names)
     _check_key_types(command, wanted)

@@ -86,7 +86,7 @@ class Processed(Strategy):
         """Make sure that a command has the key's fields.
 
         Raises:
-            DeclarationError: it lacks one.
+            DeclarationError: it lacks a field.
         """
         del component, entity
         if isinstance(self.key, tuple):

@@ -50,7 +50,7 @@ class Revisions(Strategy):
         """Make sure that a command has the fields.
 
         Raises:
-            DeclarationError: it lacks one.
+            DeclarationError: it lacks a field.
         """
         del component, entity
         fields = [self.revision] if self.source is None else [self.revision, self.source]

@@ -31,7 +31,7 @@ def check_order(component: Component, category: str, partitions: int) -> None:
         partitions: how many the category has, or is to have.
 
     Raises:
-        GroupError: it has more than one, and a reservation of it is named by something else first.
+        GroupError: there are several, and the first id of its reservations is not the entity's.
     """
     if partitions == 1:
         return
@@ -63,7 +63,7 @@ def check_waiting(
         after: the position up to which all of its messages were handled.
 
     Raises:
-        GroupError: it has more than one, and there is such a reservation.
+        GroupError: there are several, and such a reservation waits.
     """
     types = [
         name

@@ -38,7 +38,7 @@ class MessageIdInEvents(Strategy):
         self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
     ) -> Check:
         """Look for the messages among the events of their entities, in one statement."""
-        del consumer, category  # the entity's stream tells one component from another
+        del consumer, category  # entity streams differ between components
         found = causes(connection, batch)
         return _EventIds(
             {(cause.stream_name, cause.message_id) for cause in found if cause.message_id}

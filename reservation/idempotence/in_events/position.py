@@ -67,7 +67,7 @@ class PositionInEvents(Strategy):
         batch: collections.abc.Sequence[Incoming],
     ) -> Check:
         """Find the highest position that each entity has seen of the category, in one statement."""
-        del consumer  # the entity's stream tells one component from another
+        del consumer  # entity streams differ between components
         highest: dict[str, int] = {}
         for cause in causes(connection, batch):
             if cause.source == category and cause.sequence is not None:

@@ -4,7 +4,7 @@ The state is stored as versions in a stream, each with the id of the message tha
 anything is published. A message with a version has been handled. It is handled again on the state
 before its first handling. The state is not stored again, and the same outputs are published again
 under the same ids, which the store recognizes. So a crash between the two commits loses no output,
-and neither a redelivery nor a later message changes one. (Source:
+and neither a redelivery nor a later message changes an output. (Source:
 Tomek Masternak and Szymon Pobiega, *Exactly once*, "State-based consistent messaging".)
 
 Handlers have to be deterministic. Ids, random numbers and the time come from the `Context` and are
@@ -100,5 +100,5 @@ class StateBased(TwoPhaseStrategy):
         Raises:
             IdempotenceKeyError: the stream of a message's state would have too long a name.
         """
-        del consumer  # the entity's stream tells one component from another
+        del consumer  # entity streams differ between components
         return StateCheck(connection, category, batch)
