@@ -261,7 +261,7 @@ def test_a_message_older_than_what_is_kept_is_refused(connection, store, once):
         if outcome is None:
             assert run(connection, till(once)) == Counter(duplicate=1)
         else:
-            with pytest.raises(outcome, match=r"not known any more, so it may have been handled"):
+            with pytest.raises(outcome, match=r"no longer known, so it may have been handled"):
                 run(connection, till(once))
     assert effects(connection) == Counter("abcde")
 

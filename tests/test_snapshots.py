@@ -281,7 +281,7 @@ class Unfit:
     [
         ({"entity": None}, "the entity is None"),
         ({"entity": Plain}, "the entity is Plain; decorate it with @dataclass"),
-        ({"entity": Unfit}, "Unfit can not be kept as a snapshot"),
+        ({"entity": Unfit}, "Unfit cannot be kept as a snapshot"),
         ({"every": 0}, "snapshot_every is a whole number from 1, not 0"),
         ({"every": "100"}, "snapshot_every is a whole number from 1, not '100'"),
         ({"every": True}, "not True"),

@@ -444,7 +444,7 @@ def test_a_state_that_can_not_be_stored_is_refused(connection, store):
 
     store.write(Add("1"), SENT)
     with pytest.raises(
-        HandlerError, match=r"The state that the handler of Add .* can not be stored"
+        HandlerError, match=r"The state that the handler of Add .* cannot be stored"
     ):
         batches(connection, tally(handler=handle))
     assert versions(connection) == []
@@ -462,7 +462,7 @@ def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, sto
     """It names the message, and nothing of it is stored."""
     store.write(Add("1"), SENT)
     monkeypatch.setattr(writing, "MOST_BYTES", 100)
-    with pytest.raises(HandlerError, match=r"handler of Add .* can not publish: The 2 messages"):
+    with pytest.raises(HandlerError, match=r"handler of Add .* cannot publish: The 2 messages"):
         batches(connection, tally())
     assert versions(connection) == []
 

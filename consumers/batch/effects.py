@@ -131,7 +131,7 @@ def _reserved_in(
 
 
 def _former(decisions: Decisions) -> list[str | None] | None:
-    """Return the former stream of each command to be reserved; None if none has one."""
+    """Return the former stream of each command to be reserved; None if there is none."""
     if not decisions.former_streams:
         return None
     return [

@@ -59,7 +59,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: line_up
 -- The letters to be handled: of each entity whose first open letter is to be retried, those up to the
--- next dead one. A message that is in the store no more has NULLs.
+-- next dead one. A message that is no longer in the store has NULLs.
 WITH due AS (
   SELECT global_position, entity
   FROM reservation.dead_letters

@@ -19,7 +19,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 FOR UPDATE
 
 -- name: lock_positions
--- Waits for a process that is no member any more and is still in the transaction that moves one.
+-- Waits for a process that is no longer a member and still in a transaction that moves a position.
 SELECT FROM reservation.positions
 WHERE consumer = %(consumer)s AND category = %(category)s
 ORDER BY partition
@@ -48,7 +48,7 @@ SET partitions = cardinality(%(after)s::bigint[]), carried = %(carried)s::bigint
 WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: store_positions
--- The epoch is one that no process has, so what held a position before can not move it.
+-- The epoch is one that no process has, so a former holder of a position cannot move it.
 INSERT INTO reservation.positions (consumer, category, partition, position, epoch, message_id)
 SELECT %(consumer)s, %(category)s, a.n - 1, a.position, %(epoch)s,
        reservation.message_at(%(category)s, a.position)

@@ -143,8 +143,8 @@ class Positions:
             message_id: the id of the message there; None to look it up.
 
         Raises:
-            PositionLostError: another process has taken one over.
-            ForeignPositionError: one was taken in another log.
+            PositionLostError: another process has taken a partition over.
+            ForeignPositionError: a position was taken in another log.
         """
         moving = self._of(part)
         with translated():
@@ -225,8 +225,8 @@ class Positions:
         """Keep partitions from being taken over until the end of the transaction.
 
         Raises:
-            PositionLostError: another process has taken one over.
-            ForeignPositionError: one was taken in another log.
+            PositionLostError: another process has taken a partition over.
+            ForeignPositionError: a position was taken in another log.
         """
         wanted = sorted(partitions)
         with translated():

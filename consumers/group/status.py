@@ -145,7 +145,7 @@ def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]
                 "limit": MOST_COUNTED,
                 "partitions": rows[0].partitions,
                 "carried": None if foreign else rows[0].carried,
-                # An earlier pass has counted for those that are not behind any more.
+                # Partitions that are no longer behind were counted by an earlier pass.
                 "positions": [behind.get(row.partition, head) for row in rows],
             },
         ).fetchall()

@@ -1,4 +1,4 @@
-"""Deciding what each message brings about: decoding, handler calls, blocking.
+"""Deciding on the messages of a batch: decoding, handler calls, blocking.
 
-Nothing here writes.
+No effects are written here; a two-phase strategy stores its states.
 """

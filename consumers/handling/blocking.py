@@ -105,7 +105,7 @@ class Blocking:
 
 
 def blocking(entity_stream: str) -> str:
-    """Return the name under which an entity is blocked: its stream's, or one made of that."""
+    """Return the name under which an entity is blocked: its stream's, shortened if it is long."""
     if len(entity_stream) * 4 <= _LONGEST or len(entity_stream.encode()) <= _LONGEST:
         return entity_stream
     return f"{entity_stream[:50]}…{hashlib.sha256(entity_stream.encode()).hexdigest()}"

@@ -97,7 +97,8 @@ os.register_at_fork(after_in_child=_count_copy)
 def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> Iterator[None]:
     """Run a block that calls code of a component, and end a process that must not go on after it.
 
-    That is a copy of the process that entered it, and one without the descriptor of its connection.
+    That is a fork of the process that entered it, or a process without the descriptor of its
+    connection.
 
     Args:
         connection: in the transaction of the batch.

@@ -97,7 +97,7 @@ class Consumer:
         self._known: object = None  # the claims that `_blocked` is of
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
-            self._dead_letters, self._attempts, self._persistently, batch_size
+            self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
         )
 
     def run(self, stop: Stop) -> None:
@@ -117,7 +117,7 @@ class Consumer:
         """
         check_order(self._component, self._category, self._membership.wanted)
         try:
-            self._run(stop)
+            self._run_until_stopped(stop)
         except ReservationError:
             self._leave()
             raise
@@ -135,10 +135,10 @@ class Consumer:
             self._leave()
         self._log.info("consumer_stopped", position=self._membership.positions.lowest)
 
-    def _run(self, stop: Stop) -> None:
+    def _run_until_stopped(self, stop: Stop) -> None:
         while not stop.requested:
             try:
-                self._go_on(self._session.connection, stop)
+                self._consume(self._session.connection, stop)
             except StoreError as error:
                 if not self._session.recover(error, stop):
                     break
@@ -160,10 +160,10 @@ class Consumer:
         more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
         return f"While it handled {at_hand[0]}{more}, {what}"
 
-    def _go_on(self, connection: Connection[Any], stop: Stop) -> None:
+    def _consume(self, connection: Connection[Any], stop: Stop) -> None:
         """Handle what follows the stored positions, as long as the connection lasts."""
         membership = self._membership
-        self._patiently(membership.join, connection, stop)
+        self._wait_for_locks(membership.join, connection, stop)
         check_order(self._component, self._category, membership.size)
         # A new one for each connection: whether what it remembers was committed is not known.
         batch = Batch(
@@ -176,11 +176,11 @@ class Consumer:
         look, retry = True, False
         while not stop.requested:
             if membership.due or not look:
-                self._patiently(self._turn, connection, stop)
+                self._wait_for_locks(self._turn, connection, stop)
                 look = look or membership.behind
                 retry = membership.retry
             retry = retry and self._retry(batch, connection, stop)
-            if look and self._next(batch, connection, stop):
+            if look and self._handle_next(batch, connection, stop):
                 continue
             if retry:
                 continue
@@ -200,10 +200,10 @@ class Consumer:
             )
             self._known = positions.claims
 
-    def _patiently(
+    def _wait_for_locks(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
     ) -> None:
-        """Make a call until it gets the locks it needs, or it is time to stop."""
+        """Repeat a call until it gets its locks, or it is time to stop."""
         while not stop.requested:
             self._telemetry.beat()
             try:
@@ -233,7 +233,7 @@ class Consumer:
                 self._log.info("notice_missing", reason=notices.missing)
         return noticed
 
-    def _next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+    def _handle_next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
         """Run one batch; if it fails, the messages that follow are handled one by one.
 
         Returns whether a position moved, or there is cause to try again.
@@ -243,7 +243,7 @@ class Consumer:
                 if self._singly:
                     result = self._handle_first(batch, connection, stop)
                 else:
-                    result = self._once(batch, stop, self._batch_size)
+                    result = self._run_batch(batch, stop, self._batch_size)
         except MessageError as error:
             if self._singly:
                 raise
@@ -253,7 +253,7 @@ class Consumer:
             self._singly = self._batch_size
             return True
         except PositionLostError as error:
-            return self._lost(error, connection, stop)
+            return self._reread_positions(error, connection, stop)
         if result is None:
             return False
         if not result.moved:
@@ -273,26 +273,26 @@ class Consumer:
         positions = self._membership.positions
         message = batch.first(positions)
         if message is None or self._stop_on_error:
-            return self._once(batch, stop, 1)
+            return self._run_batch(batch, stop, 1)
 
         def count() -> int | None:
-            return self._persistently(lambda _: positions.attempt(connection, message), stop)
+            return self._repeat_on_conflict(lambda _: positions.attempt(connection, message), stop)
 
         def take_back() -> None:
             positions.take_back(connection, message)
 
         def attempt() -> BatchResult | None:
-            return self._once(batch, stop, 1)
+            return self._run_batch(batch, stop, 1)
 
         def give_up(failure: Failure, attempts: int) -> BatchResult | None:
-            return self._once(batch, stop, 1, {message.global_position: (failure, attempts)})
+            return self._run_batch(batch, stop, 1, {message.global_position: (failure, attempts)})
 
         attemptable = Attemptable(
             message.global_position, str(message), count, take_back, attempt, give_up
         )
         return self._attempts.run(attemptable, stop)
 
-    def _once(
+    def _run_batch(
         self,
         batch: Batch,
         stop: Stop,
@@ -308,7 +308,7 @@ class Consumer:
             began = time.monotonic()
             return batch.run(self._membership.positions, limit, careful=careful, policy=policy)
 
-        result = self._persistently(run, stop)
+        result = self._repeat_on_conflict(run, stop)
         if result is not None:
             self._blocked.update(result.blocked)
             log_batch(self._log, result, self._membership.positions.partitions)
@@ -329,7 +329,7 @@ class Consumer:
                     singly=self._singly > 0,
                 )
         except PositionLostError as error:
-            return self._lost(error, connection, stop)
+            return self._reread_positions(error, connection, stop)
         self._blocked -= retried.freed
         log_conflicts(self._log, retried.conflicts)
         log_letters(self._log, retried.letters)
@@ -337,14 +337,16 @@ class Consumer:
             self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
         return retried.more
 
-    def _lost(self, error: PositionLostError, connection: Connection[Any], stop: Stop) -> bool:
+    def _reread_positions(
+        self, error: PositionLostError, connection: Connection[Any], stop: Stop
+    ) -> bool:
         """Read what is still held, and return that it is to be tried again."""
         self._log.warning("partitions_lost", error=str(error))
-        self._patiently(self._turn, connection, stop)
+        self._wait_for_locks(self._turn, connection, stop)
         return True
 
-    def _persistently(self, call: Callable[[bool], R], stop: Stop) -> R | None:
-        """Make a call until no other transaction is in its way; None if it is time to stop.
+    def _repeat_on_conflict(self, call: Callable[[bool], R], stop: Stop) -> R | None:
+        """Repeat a call until no other transaction conflicts with it; None if it is time to stop.
 
         The call is given whether to take care, because an earlier attempt lost a race.
         """

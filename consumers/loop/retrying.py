@@ -23,11 +23,11 @@ from reservation.messages.message import StoredMessage
 R = TypeVar("R")
 
 
-class RetryOnConflict(Protocol):
-    """Makes a call until no other transaction is in its way; None if it is time to stop."""
+class RepeatOnConflict(Protocol):
+    """Repeats a call until no other transaction conflicts with it; None if it is time to stop."""
 
     def __call__(self, call: Callable[[bool], R], stop: Stop) -> R | None:
-        """Make the call, with care if it has to be made again."""
+        """Make the call, with care if it is repeated."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Retrying:
         self,
         dead_letters: DeadLetters,
         attempts: Attempts,
-        persistently: RetryOnConflict,
+        repeat: RepeatOnConflict,
         limit: int,
     ) -> None:
         """Prepare.
@@ -74,12 +74,12 @@ class Retrying:
         Args:
             dead_letters: where they are.
             attempts: how often each is tried.
-            persistently: makes the calls.
+            repeat: repeats a transaction that lost a race.
             limit: how many to handle in one transaction.
         """
         self._dead_letters = dead_letters
         self._attempts = attempts
-        self._persistently = persistently
+        self._repeat = repeat
         self._limit = limit
 
     def run(
@@ -129,7 +129,7 @@ class Retrying:
         if len(letters) == 1 or not retry_transaction.can_share(letters):
             return False
         try:
-            outcome = self._persistently(
+            outcome = self._repeat(
                 lambda careful: retry_transaction.run(positions, letters, careful=careful), stop
             )
         except MessageError:
@@ -170,20 +170,18 @@ class Retrying:
         stop: Stop,
     ) -> Attemptable[RetryOutcome]:
         def count() -> int | None:
-            return self._persistently(
-                lambda _: self._dead_letters.attempt(connection, letter), stop
-            )
+            return self._repeat(lambda _: self._dead_letters.attempt(connection, letter), stop)
 
         def take_back() -> None:
             self._dead_letters.take_back(connection, letter)
 
         def attempt() -> RetryOutcome | None:
-            return self._persistently(
+            return self._repeat(
                 lambda careful: retry_transaction.run(positions, [letter], careful=careful), stop
             )
 
         def give_up(failure: Failure, attempts: int) -> RetryOutcome | None:
-            return self._persistently(
+            return self._repeat(
                 lambda _: retry_transaction.bury_again(positions, letter, failure, attempts), stop
             )
 

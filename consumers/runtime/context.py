@@ -1,4 +1,4 @@
-"""What everything that works for one consumer on one connection shares."""
+"""What the parts of one consumer share, as long as it has one connection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class ConsumerContext:
     def of(
         cls, connection: Connection[Any], component: Component, category: str
     ) -> "ConsumerContext":
-        """Return one with a logger of its own, and without a heartbeat."""
+        """Return a context with a new logger, and without a heartbeat."""
         return cls(connection, component, category, Log(component.name, category))
 
     @property

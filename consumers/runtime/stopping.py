@@ -89,7 +89,7 @@ class Stop:
 
     @property
     def watched(self) -> Sequence[int]:
-        """The file descriptors of which one can be read once it is time to stop."""
+        """The file descriptors; any of them can be read once it is time to stop."""
         return self._watched
 
     def request(self) -> None:

@@ -63,7 +63,7 @@ class ConsumerCounts:
 
 
 class Board:
-    """The reports of all consumers of a supervisor. Any thread may read while one takes reports in.
+    """The reports of all consumers of a supervisor. Any thread may read them, one takes them in.
 
     Attributes:
         sender: the socket on which processes report.
@@ -74,7 +74,7 @@ class Board:
 
         Args:
             expected: the consumer and category of each process that is to run.
-            stuck_after: seconds without a sign of life after which one is taken to be stuck.
+            stuck_after: seconds without a sign of life after which a consumer counts as stuck.
         """
         self._expected = Counter(expected)
         self._stuck_after = stuck_after

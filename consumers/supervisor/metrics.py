@@ -79,7 +79,7 @@ class _Figures(Collector):
         )
         position = GaugeMetricFamily(
             "reservation_position",
-            "Global position of the last message dealt with, of each partition held here",
+            "Global position of the last message handled, of each partition held here",
             labels=[*_LABELS, "partition"],
         )
         head = GaugeMetricFamily(

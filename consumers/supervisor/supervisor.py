@@ -109,7 +109,7 @@ def run(assignments: Sequence[Assignment], answer_at: Address | None = None) -> 
     rolled back.
 
     Args:
-        assignments: a process each, unless there is but one.
+        assignments: one process each; a single one needs no process of its own.
         answer_at: where to serve metrics and health checks; None for nowhere. The supervisor does
             that, so even a single consumer then has a process of its own.
 
@@ -187,7 +187,7 @@ class _Supervisor:
                     self._end(process)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            for process in self._running:  # one could not be started, or waiting for them failed
+            for process in self._running:  # after an error while starting them or waiting
                 process.terminate()
                 process.join()
             for number, handler in previous.items():
@@ -227,7 +227,7 @@ class _Supervisor:
     def _replace(
         self, assignment: Assignment, reason: tuple[str, bool] | None, exit_code: int | None
     ) -> None:
-        """Restart a consumer that died, or stop all because one cannot go on."""
+        """Restart a consumer that died, or stop all because it cannot go on."""
         log = Log(*assignment.reads)
         if reason is None:
             code = exit_code or 0

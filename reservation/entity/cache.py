@@ -23,8 +23,8 @@ class EntityCache:
         """Begin with none.
 
         Args:
-            make: what makes an entity before its first event.
-            projection: what its events do to it.
+            make: makes an entity before its first event.
+            projection: applies its events to it.
             capacity: how many to keep.
             snapshots: where an entity is looked for that is not kept here, if anywhere.
         """

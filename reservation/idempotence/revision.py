@@ -1,16 +1,17 @@
 """Revision numbers: what is not newer than the last message of its entity is a duplicate.
 
 A sender numbers its messages, higher each time. The consumer keeps the last revision for each
-entity and *source*, which is who counts, and discards a message whose revision is not greater. It
-is one row for each entity and source, however many messages there are, and it need not be
-forgotten. A batch takes two statements. (Source: Uhrig, *How to make event consumers idempotent*,
-2019.)
+entity and *source* (the counter that the number is from) and discards a message whose revision is
+not greater. That is one row for each entity and source, however many messages there are, so it is
+kept for ever. A batch takes two statements. (Source: Uhrig, *How to make event consumers
+idempotent*, 2019.)
 
-It covers redelivery, and a reissue under a new id that carries its first revision. It discards
-**all that is old**: a message that comes after a newer one of its entity and source is not handled,
-also if it never was. So it is for messages that come in order, or that say how things are now.
+Redelivery is recognized, and so is a reissue under a new id with the same revision. **All old
+messages** are discarded: a message that is read after a newer one of its entity and source is not
+handled, even if it never was. So revisions are for messages that arrive in order, or that describe
+a current state.
 
-`reservation.idempotence.revision_counters` has what numbers messages.
+`reservation.idempotence.revision_counters` numbers messages for their sender.
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,7 @@ from psycopg import Connection
 from reservation.errors import IdempotenceKeyError, SerializationError
 from reservation.idempotence.key import check_fields, key_part
 from reservation.idempotence.strategy import Check, Incoming, Strategy
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
-from reservation.postgres.error_translation import translated
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "revision.sql")
@@ -39,8 +39,8 @@ class Revisions(Strategy):
 
     Attributes:
         revision: the field of the command that holds its revision, a whole number from 0.
-        source: the field that says who counts, a text or a whole number; None if all commands of
-            an entity are counted by one.
+        source: the field that names the counter, a text or a whole number; None if each entity has
+            one counter.
     """
 
     revision: str = "revision"
@@ -50,7 +50,7 @@ class Revisions(Strategy):
         """Make sure that a command has the fields.
 
         Raises:
-            DeclarationError: it lacks one.
+            DeclarationError: it lacks a field.
         """
         del component, entity
         fields = [self.revision] if self.source is None else [self.revision, self.source]
@@ -62,7 +62,7 @@ class Revisions(Strategy):
         """Read the last revisions of the entities of a batch, in one statement.
 
         Raises:
-            IdempotenceKeyError: a message has no revision, or does not say who counts.
+            IdempotenceKeyError: a message has no revision or no source.
         """
         return RevisionCheck(connection, consumer, category, self, batch)
 
@@ -70,7 +70,7 @@ class Revisions(Strategy):
         """Return what a message's revision is compared within: its entity's stream and its source.
 
         Raises:
-            IdempotenceKeyError: the message does not say who counts.
+            IdempotenceKeyError: the message has no source.
         """
         if self.source is None:
             return incoming.entity_stream, ""
@@ -84,7 +84,7 @@ class Revisions(Strategy):
         """Return a message's revision.
 
         Raises:
-            IdempotenceKeyError: it is none.
+            IdempotenceKeyError: it is not a revision.
         """
         value = getattr(incoming.command, self.revision)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REVISION:
@@ -117,7 +117,7 @@ class RevisionCheck(Check):
         self._last = dict(self._before)
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Tell whether a message's revision is not greater than the last, and else take note."""
+        """Return whether a message's revision is not greater than the last; else note it."""
         line, revision = self._strategy.line_of(incoming), self._strategy.revision_of(incoming)
         last = self._last.get(line)
         if last is not None and revision <= last:
@@ -148,11 +148,7 @@ class RevisionCheck(Check):
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = array_cursor(self._connection)
-        with translated():
-            return cursor.execute(
-                _QUERIES[query], [*self._of, *parameters], prepare=False
-            ).fetchall()
+        return fetch_all(self._connection, _QUERIES[query], [*self._of, *parameters])
 
 
 def _columns(lines: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:

@@ -22,7 +22,7 @@ Scope = Literal["entity", "global"]
 # Revisions in a millisecond of the clock. (The form is that of Uhrig, 2019.)
 PER_MILLISECOND = 1_000_000
 
-# How far ahead of the last revision the disk is told, so that it is not waited for each time.
+# How far ahead of the last revision the file is synced, so that not every draw waits for the disk.
 _AHEAD = 1000 * PER_MILLISECOND
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -91,7 +91,7 @@ class ClockRevisions:
     of the processes and of the machine, and where the clock steps back: then they go on from the
     last. They need no database.
 
-    **Across machines they can not**: two clocks differ, so what a machine numbers later may have
+    **Across machines they do not**: two clocks differ, so what a machine numbers later may have
     the lower revision, and a consumer would discard it. Give each machine, that is each file, a
     *source* of its own, which the consumer keeps apart; or draw from `DatabaseRevisions`. The file
     belongs on a disk of the machine, not on one that machines share. If it is deleted while the
@@ -120,7 +120,7 @@ class ClockRevisions:
 
         Raises:
             ReservationError: the file does not hold what was written to it.
-            OSError: it can not be read or written.
+            OSError: it cannot be read or written.
         """
         # Opened each time: a lock by flock is one of the open file, which threads, and processes
         # after a fork, would share.
@@ -134,13 +134,13 @@ class ClockRevisions:
     def _draw(self, file: int) -> int:
         """Draw from the file, which is locked.
 
-        It holds the last revision; one ahead of it that the disk is sure to hold; one that the disk
-        is being told; and which start of the machine that was in. What was drawn last before the
-        machine was started again may not be on the disk, but the others are not behind it.
+        It holds the last revision; one ahead of it that is on the disk for sure; one that is being
+        synced; and the boot id of the machine. After a restart of the machine, the last revision
+        may be missing from the disk, but neither of the other two is lower.
         """
-        last, sure, told, boot = self._parse(os.pread(file, 1000, 0))
+        last, sure, syncing, boot = self._parse(os.pread(file, 1000, 0))
         if boot != self._boot or not boot:
-            last = max(last, sure, told)
+            last = max(last, sure, syncing)
         revision = max(last + 1, self._clock() // 1_000_000 * PER_MILLISECOND)
         if revision > sure:
             ahead = revision + _AHEAD if self._boot else revision
@@ -152,16 +152,16 @@ class ClockRevisions:
         self._write(file, revision, sure, sure)
         return revision
 
-    def _write(self, file: int, last: int, sure: int, told: int) -> None:
+    def _write(self, file: int, last: int, sure: int, syncing: int) -> None:
         """Write in one piece and of one length, so that who is killed leaves this or the former."""
-        os.pwrite(file, f"{last:020} {sure:020} {told:020} {self._boot:36}\n".encode(), 0)
+        os.pwrite(file, f"{last:020} {sure:020} {syncing:020} {self._boot:36}\n".encode(), 0)
 
     def _parse(self, content: bytes) -> tuple[int, int, int, str]:
         if not content:
             return 0, 0, 0, self._boot
         try:
-            last, sure, told, *boot = content.decode("ascii").split()
-            return int(last), int(sure), int(told), boot[0] if boot else ""
+            last, sure, syncing, *boot = content.decode("ascii").split()
+            return int(last), int(sure), int(syncing), boot[0] if boot else ""
         except ValueError as error:
             raise ReservationError(
                 f"The file {self._path} does not hold the last revision; restore it, or remove it "

@@ -1,8 +1,9 @@
-"""Idempotence keys that the server takes from a command, so that its payload need not travel.
+"""Idempotence keys that the server takes from a command, so that its payload is not transferred.
 
-A key of named fields can be read where the command is stored. The server is told, for each command
-type, which fields to join and what they must look like; what does not look so, it hands to the
-reader whole, who decides with `reservation.idempotence.key`. Both name the same stream.
+A key of named fields can be read where the command is stored. The server gets rules for each
+command type: the fields to join, and a pattern for their values. Commands that do not match the
+pattern are read with their data, and their key is taken by `reservation.idempotence.key`. Both name
+the same stream.
 """
 
 import inspect
@@ -90,9 +91,9 @@ def _kind(hint: Any) -> tuple[str, str] | None:
 
 
 def are_as_stored(command: type, fields: Sequence[str]) -> bool:
-    """Tell whether the fields of a decoded command hold what stands in its data, and no more.
+    """Return whether the fields of a decoded command are sure to hold the values in its data.
 
-    They need not where the class looks at them, or has descriptors of its own for them.
+    They need not if the class checks or changes them, or has descriptors of its own for them.
     """
     watches = inspect.getattr_static(command, "__getattribute__") is not object.__getattribute__
     if watches or hasattr(command, "__post_init__"):
@@ -118,7 +119,7 @@ def read_commands(
 
     Returns:
         The commands, and for each the stream that its key names, as the server took it; such a
-        command has no data. None for a command that is there whole.
+        command has no data. None for a command that has its data.
     """
     with translated():
         rows = (

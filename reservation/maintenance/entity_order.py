@@ -1,10 +1,10 @@
-"""Refusing to share a category in which the messages of an entity would not stay in order.
+"""Refusing several partitions where the messages of an entity would not stay in order.
 
-A message is in the partition that the cardinal id of its stream gives. Partitions are handled side
-by side, so messages of one entity stay in order only if all of them are in one partition. Where
-they are not, a later message can be handled before an earlier one, and a handler that goes by the
-sequence takes the earlier one for a repetition: it is lost. With one partition the order of the
-category is kept, however its streams are named.
+The cardinal id of a stream gives the partition of its messages. Partitions are handled side by
+side, so messages of one entity stay in order only if all of them are in one partition. Otherwise a
+later message can be handled before an earlier one, and a handler that compares positions takes the
+earlier one for a duplicate: it is lost. With one partition the order of the category is kept,
+however its streams are named.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def check_order(component: Component, category: str, partitions: int) -> None:
         partitions: how many the category has, or is to have.
 
     Raises:
-        GroupError: it has more than one, and a reservation of it is named by something else first.
+        GroupError: there are several, and the first id of its reservations is not the entity's.
     """
     if partitions == 1:
         return
@@ -60,10 +60,10 @@ def check_waiting(
         component: whose reservations are in the category.
         category: one of those that the component reads.
         partitions: how many the category has, or is to have.
-        after: the position up to which everything in it was dealt with.
+        after: the position up to which all of its messages were handled.
 
     Raises:
-        GroupError: it has more than one, and there is such a reservation.
+        GroupError: there are several, and such a reservation waits.
     """
     types = [
         name

@@ -1,4 +1,4 @@
-"""Positions that a consumer of Eventide stored, taken over.
+"""Reading the positions that a consumer of Eventide stored, to go on from there.
 
 Such a consumer writes its position to a stream of its own, named for the category that it reads:
 ``account:command+position`` for ``account:command``, ``accountTransaction:position`` for

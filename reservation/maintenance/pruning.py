@@ -1,8 +1,8 @@
-"""Removing what grows for ever: processed messages, states, and more if that is asked for.
+"""Removing what grows for ever: processed messages, states, and on request reservations.
 
-Each thing that can be pruned is a function that does it in steps, each in a transaction of its own,
-and tells of each when it is committed. It may be cut after any of them, and run again. Consumers go
-on meanwhile, and are not waited for.
+For each kind a function removes it in steps, each in a transaction of its own, and yields the
+result of each committed step. It may be ended after any step, and run again. Consumers go on
+meanwhile, and are not waited for.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from reservation.component import Component
 from reservation.errors import LockTimeoutError
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
 from reservation.idempotence.state_based.states import state_category
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -64,12 +64,12 @@ def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Ite
 
     Args:
         connection: of the owner of the store, in autocommit.
-        apply: whether to do so; else it is only told what would be done.
+        apply: whether to do so; else the result is what would be done.
         limit: not used: a step is a day.
     """
     del limit
     kind, unit = "processed messages", "days"
-    for handler, consumer, type_, held_by, days in _rows(
+    for handler, consumer, type_, held_by, days in fetch_all(
         connection, _PROCESSED["partitions_to_drop"]
     ):
         of = f"{consumer} {type_}"
@@ -88,7 +88,7 @@ def prune_processed(connection: Connection[Any], apply: bool, limit: int) -> Ite
             yield Pruned(kind, of, 1, unit)
     if apply:
         with translated(), connection.transaction():
-            _rows(connection, _PROCESSED["make_partitions_ahead"], [_AHEAD])
+            fetch_all(connection, _PROCESSED["make_partitions_ahead"], [_AHEAD])
 
 
 def _drop_day(connection: Connection[Any], handler: int, until: date) -> bool:
@@ -134,7 +134,7 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
                     "apply": apply,
                 }
                 with translated(), connection.transaction():
-                    found = _rows(connection, _RESERVATIONS["reservations"], parameters)
+                    found = fetch_all(connection, _RESERVATIONS["reservations"], parameters)
                 ((after, count),) = found
                 if count:
                     yield Pruned("reservations", category, count, "streams")
@@ -161,7 +161,7 @@ class Portion(NamedTuple):
 
 
 class ArchiveContents(Protocol):
-    """What tells which messages are archived, as `spark_jobs.archive.archive_folder` does."""
+    """Which messages are archived; `spark_jobs.archive.archive_folder` implements it."""
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message, or 0 and None."""
@@ -205,7 +205,7 @@ def prune_archived(
                     "apply": apply,
                 }
                 with translated(), connection.transaction():
-                    ((count, differing),) = _rows(connection, query, parameters)
+                    ((count, differing),) = fetch_all(connection, query, parameters)
                 if count or differing:
                     kind = name.replace("_", " ")
                     yield Pruned(kind, category, count, "messages", differing=tuple(differing))
@@ -220,7 +220,8 @@ def _comparison() -> dict[str, sql.Composed]:
     values = [value.format(value=time if name == "time" else columns[name]) for name in COMPARED]
     digest = sql.SQL(_RESERVATIONS["digest"].decode()).format(values=sql.SQL(", ").join(values))
     compared = sql.SQL(_RESERVATIONS["compared"].decode()).format(digest=digest)
-    return {"compared": compared, "digest": digest}
+    removal = sql.SQL(_RESERVATIONS["removal"].decode()).format(digest=digest)
+    return {"compared": compared, "removal": removal}
 
 
 def prune_states(component: Component) -> Prune:
@@ -248,14 +249,6 @@ def prune_states(component: Component) -> Prune:
                 yield Pruned("states", category, step.removed, "versions")
 
     return prune
-
-
-def _rows(
-    connection: Connection[Any], query: bytes | sql.Composed, parameters: Any = None
-) -> list[tuple[Any, ...]]:
-    with translated():
-        cursor = array_cursor(connection)
-        return cursor.execute(query, parameters, prepare=False).fetchall()
 
 
 # Whatever else keeps something that is not needed for ever adds its own function here.

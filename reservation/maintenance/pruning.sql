@@ -62,12 +62,24 @@ coalesce(length({value}) || ':' || {value}, '-')
 -- In microseconds; NULL for infinity, which an archive cannot hold.
 CASE WHEN isfinite(m.time) THEN (extract(epoch FROM m.time) * 1000000)::bigint END::text
 
+-- name: removal
+-- Removes the messages of to_go. Returns how many, and the global positions at which the store has
+-- something else than the archive.
+gone AS (
+  DELETE FROM message_store.messages m
+  USING to_go t
+  -- Compared again with the row as it is deleted: another transaction may have changed it.
+  WHERE %(apply)s AND m.global_position = t.global_position AND {digest} = t.digest
+  RETURNING 1
+)
+SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END,
+       ARRAY(SELECT c.global_position FROM compared c WHERE NOT c.is_archived ORDER BY 1)
+
 -- name: archived_commands
--- Removes those of some archived commands that may go. Returns how many, and the global positions at
--- which the store has something else than the archive, which stays. What any consumer of the category
--- has yet to read, or to deal with, stays; so does the last message of each stream, because the next one
--- takes its position from it; the last that is archived, which tells whose archive it is; and those that
--- a consumer stands at.
+-- Removes those of some archived commands that need not stay. These stay: what differs from the archive;
+-- what a consumer of the category has yet to read or handle; the last message of each stream, from which
+-- the next message takes its position; the last archived message, which identifies the archive; and the
+-- messages at the consumers' positions.
 WITH {compared}, portion AS MATERIALIZED (
   SELECT m.global_position, m.stream_name, m.position, m.digest
   FROM compared m
@@ -85,15 +97,7 @@ WITH {compared}, portion AS MATERIALIZED (
       SELECT FROM reservation.dead_letters d
       WHERE d.category = %(category)s AND d.global_position = p.global_position
         AND d.state IN ('dead', 'parked', 'retry'))
-), gone AS (
-  DELETE FROM message_store.messages m
-  USING to_go t
-  -- Compared again with the row as it is deleted: another transaction may have changed it.
-  WHERE %(apply)s AND m.global_position = t.global_position AND {digest} = t.digest
-  RETURNING 1
-)
-SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END,
-       ARRAY(SELECT c.global_position FROM compared c WHERE NOT c.is_archived ORDER BY 1)
+), {removal}
 
 -- name: archived_reservations
 -- The same of some archived reservations, of streams of which all is archived, old enough, read and no
@@ -122,12 +126,4 @@ WITH up_to AS MATERIALIZED (
       SELECT FROM reservation.dead_letters d
       WHERE d.category = %(category)s AND d.stream_name = p.stream_name
         AND d.state IN ('dead', 'parked', 'retry'))
-), gone AS (
-  DELETE FROM message_store.messages m
-  USING to_go t
-  -- Compared again with the row as it is deleted: another transaction may have changed it.
-  WHERE %(apply)s AND m.global_position = t.global_position AND {digest} = t.digest
-  RETURNING 1
-)
-SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END,
-       ARRAY(SELECT c.global_position FROM compared c WHERE NOT c.is_archived ORDER BY 1)
+), {removal}

@@ -1,6 +1,6 @@
 """Whether stored reservations are named as a component declares it.
 
-A reservation is found by its name alone. Where a store has reservations under another one, because
+A reservation is found only by its name. If a store has reservations under other names, because
 another program made them or the declaration was changed, a reissue of their commands would be
 reserved again, and take effect again.
 """
@@ -123,7 +123,7 @@ def _check_name(component: Component, declared: Reservation, message: StoredMess
 def _mend(
     component: Component, declared: Reservation, command: object, message: StoredMessage
 ) -> str:
-    """Return what to declare, with the fields where they are known."""
+    """Return what to declare, with the fields if they are known."""
     call = f"{component.name}.reserve({message.type}, …)"
     if not callable(declared.key):
         for fields in (declared.key, (component.id, *declared.key)):

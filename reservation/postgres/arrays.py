@@ -9,11 +9,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from psycopg import Connection, Cursor, adapters
+from psycopg import Connection, Cursor, adapters, sql
 from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg.rows import tuple_row
+
+from reservation.postgres.error_translation import translated
 
 _HEADER = struct.Struct("!iiiii")  # dimensions, whether there are NULLs, type, length, lower bound
 _LENGTH = struct.Struct("!i")
@@ -112,6 +114,18 @@ def array_cursor(connection: Connection[Any]) -> Cursor[tuple[Any, ...]]:
     cursor = Cursor(connection, row_factory=tuple_row)
     register_arrays(cursor)
     return cursor
+
+
+def fetch_all(
+    connection: Connection[Any], query: bytes | sql.Composed, parameters: Any = None
+) -> list[tuple[Any, ...]]:
+    """Execute a query that is not prepared, with such arrays as parameters, and return its rows.
+
+    Raises:
+        StoreError: the database refuses, or is unavailable.
+    """
+    with translated():
+        return array_cursor(connection).execute(query, parameters, prepare=False).fetchall()
 
 
 def register_arrays(context: AdaptContext) -> None:

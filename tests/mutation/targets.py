@@ -23,6 +23,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     f"{_IDEMPOTENCE}/revision": (f"{_FUNCTIONS}/revisions.sql",),
     f"{_IDEMPOTENCE}/revision_counters": (),
     f"{_IDEMPOTENCE}/state_based/strategy": (),
+    f"{_IDEMPOTENCE}/state_based/check": (),
     f"{_IDEMPOTENCE}/state_based/states": (
         f"{_IDEMPOTENCE}/state_based/queries.sql",
         f"{_FUNCTIONS}/states.sql",

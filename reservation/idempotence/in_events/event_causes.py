@@ -1,6 +1,6 @@
-"""What the events of entities say of the messages that brought them about.
+"""Which messages caused the events of entities, as the metadata of the events says.
 
-It is in their metadata, as local properties, which are not handed on to what follows the events.
+That is in local properties, which messages that follow the events do not inherit.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _QUERIES = load_queries("reservation.idempotence.in_events")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What an event says of the message that brought it about.
+    """The message that caused an event, as the event's metadata says.
 
     Attributes:
         stream_name: the event's stream.
@@ -38,10 +38,10 @@ class Cause:
 
 # Any: connections differ in what their rows are.
 def causes(connection: Connection[Any], batch: Sequence[Incoming]) -> list[Cause]:
-    """Return what brought about those events that a message of the batch may have brought about.
+    """Return the causes of those events that a message of the batch may have caused.
 
-    These are the events of its entity that were stored after it. It takes one statement, which
-    reads as many events as there are of those: next to none, unless a message is there again.
+    These are the events of its entity that were stored after it. One statement reads them; there
+    are next to none, unless a message has been handled.
 
     Args:
         connection: in the transaction that writes the effects of the batch.

@@ -1,13 +1,13 @@
-"""The ids of messages in the events that they brought about, to know the messages again by.
+"""Recognizing messages by their ids in the events that they caused.
 
-Each event carries the id of its message, and a message that brought about none leaves a pseudo
-event. A message whose id is among its entity's events is there again. Nothing is kept beside the
-events, and nothing is forgotten. Two components that handle the same message write to entities of
-their own, and so do not take each other's events for theirs.
+Each event carries the id of its message, and a message without events leaves a pseudo event. A
+message whose id is in its entity's events has already been handled. Nothing is stored besides the
+events, and nothing is forgotten. Two components that handle the same message write to their own
+entities, so each finds its own events.
 
-What it does not see is a reissue under another id: that is another message to it. Nor does it see a
-message that comes for another entity than at first. (Source: Richardson, *Microservices Patterns*,
-3.3.6 and 6.1.6, for stores whose transactions are limited.)
+A reissue under another id is not recognized, nor is a message that now names another entity.
+(Source: Richardson, *Microservices Patterns*, 3.3.6 and 6.1.6, for stores whose transactions are
+limited.)
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from reservation.messages.pseudo_event import PseudoEvent
 
 @dataclass(frozen=True, slots=True)
 class MessageIdInEvents(Strategy):
-    """Knows a message again by its id, which the events that it brought about carry.
+    """Recognizes a message by its id, which the events that it caused carry.
 
     ``@account.handle(Deposit, once=MessageIdInEvents())``
     """
@@ -38,7 +38,7 @@ class MessageIdInEvents(Strategy):
         self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
     ) -> Check:
         """Look for the messages among the events of their entities, in one statement."""
-        del consumer, category  # the entity's stream tells one component from another
+        del consumer, category  # entity streams differ between components
         found = causes(connection, batch)
         return _EventIds(
             {(cause.stream_name, cause.message_id) for cause in found if cause.message_id}
@@ -52,12 +52,12 @@ class _EventIds(Check):
         self._known = known
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Tell whether an event of the entity carries the message's id."""
+        """Return whether an event of the entity carries the message's id."""
         return (incoming.entity_stream, incoming.message.id) in self._known
 
     def effects(
         self, incoming: Incoming, events: Sequence[object], metadata: Metadata
     ) -> tuple[Sequence[object], Metadata]:
-        """Let the events carry the message's id; there is one at least."""
+        """Add the message's id to the events; without events, to a pseudo event."""
         self._known.add((incoming.entity_stream, incoming.message.id))
         return events or [PseudoEvent()], with_local(metadata, "messageId", incoming.message.id)

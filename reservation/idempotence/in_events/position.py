@@ -1,19 +1,19 @@
-"""The global position of a message in the events that it brought about, to know it again by.
+"""Recognizing a message by its global position in the events that it caused.
 
-A consumer reads a category in order, so what an entity has seen of it is told by one number: the
-highest global position among the messages that brought about its events. A message that is not
-beyond it is there again. Each category that an entity's messages come from has a number of its own,
-because their consumers run side by side. (Source: the sequence of Eventide's account component, and
+A consumer reads a category in order, so one number says which of its messages an entity has seen:
+the highest global position among the messages that caused its events. A message that is not beyond
+it has already been handled. Each category has a number of its own, because their consumers run side
+by side. (Source: the sequence of Eventide's account component, and
 its counterpart for each category in Hubbado's sequential idempotence.)
 
-It counts on the order, and on events:
+It relies on the order, and on events:
 
-- A message without an event leaves no number, unless ``pseudo_events`` has it leave one. It is
-  handled again, as long as no later message of its entity left a number.
-- A message that comes after a later one of its entity counts as there again although it never was.
-  Behind a dead letter its entity waits. One whose entity could not be told is refused when it is
-  handled again, and so is one that several partitions may have left behind. It has to be sent
-  again, as another message.
+- A message without an event leaves no number, unless ``pseudo_events`` is set. It is handled again,
+  as long as no later message of its entity left a number.
+- A message that is read after a later message of its entity is taken for a duplicate, although it
+  was never handled. So entities wait behind their dead letters. A dead letter whose entity was not
+  known is refused when it is retried, and so is a message that may be out of order because of
+  several partitions. Such a message has to be sent again, as another message.
 - A reissue is another message with a position of its own, under the same id or not.
 """
 
@@ -32,19 +32,19 @@ from reservation.messages.stream_name import cardinal_id
 
 
 def in_order(message: StoredMessage, entity_stream: str) -> bool:
-    """Tell whether a message is in the same partition as its entity, whatever their number."""
+    """Return whether a message is in the same partition as its entity, whatever their number."""
     return cardinal_id(message.stream_name) == cardinal_id(entity_stream)
 
 
 @dataclass(frozen=True, slots=True)
 class PositionInEvents(Strategy):
-    """Knows a message again by its global position, which the events it brought about carry.
+    """Recognizes a message by its global position, which the events that it caused carry.
 
     ``@account.handle(Deposit, once=PositionInEvents())``
 
     Attributes:
-        pseudo_events: whether a message that brings about no event leaves a pseudo event, so that
-            it is known again too.
+        pseudo_events: whether a message without events leaves a pseudo event, so that it is
+            recognized too.
     """
 
     pseudo_events: bool = False
@@ -67,7 +67,7 @@ class PositionInEvents(Strategy):
         batch: collections.abc.Sequence[Incoming],
     ) -> Check:
         """Find the highest position that each entity has seen of the category, in one statement."""
-        del consumer  # the entity's stream tells one component from another
+        del consumer  # entity streams differ between components
         highest: dict[str, int] = {}
         for cause in causes(connection, batch):
             if cause.source == category and cause.sequence is not None:
@@ -83,13 +83,13 @@ class _HighestPositions(Check):
         self._pseudo_events = pseudo_events
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Tell whether the entity has seen the message, or one behind it."""
+        """Return whether the entity has seen the message, or a later one."""
         return incoming.message.global_position <= self._highest.get(incoming.entity_stream, 0)
 
     def effects(
         self, incoming: Incoming, events: collections.abc.Sequence[object], metadata: Metadata
     ) -> tuple[collections.abc.Sequence[object], Metadata]:
-        """Let the events carry the message's global position."""
+        """Add the message's global position to the events."""
         if not events and self._pseudo_events:
             events = [PseudoEvent()]
         sequence = incoming.message.global_position

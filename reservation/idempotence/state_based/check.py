@@ -91,10 +91,9 @@ class StateCheck(TwoPhaseCheck):
 
     def first_handling(self, incoming: Incoming) -> FirstHandling:
         """Return what is stored of the first handling of a duplicate."""
-        stream, stored = self._of(incoming)
-        known = stored.known
-        assert known is not None  # noqa: S101  only duplicates are asked about
-        return FirstHandling(stream, known.position, known.given, known.outputs, known.outputs_hash)
+        _, stored = self._of(incoming)
+        assert stored.known is not None  # noqa: S101  only duplicates are asked about
+        return stored.known
 
     def handled_again(self, incoming: Incoming) -> None:
         """Note that the version of a duplicate is going to be published again."""

@@ -1,9 +1,10 @@
 """Removing versions of states whose messages are not expected again.
 
-A version goes once it is older than the window, its outputs are published, it is not the newest
-of its stream, and no version that stays needs its state. What goes is always the beginning of a
-stream, so its positions then begin later. How far the messages went that made these versions is
-kept, so that one of them is refused when it comes again, and not taken for new.
+A version is removed if it is older than the window, its outputs are published, it is not the newest
+of its stream, and no version that stays builds on it. Versions are always removed from the
+beginning of a stream, so its positions then begin later. The highest position of the messages that
+made the removed versions is kept, so that a repeated message is refused, and not taken for a new
+one.
 """
 
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ def clean_up_states(
 ) -> CleanUp:
     """Remove a bounded number of versions, in a transaction of its own.
 
-    Call it again from where it says until it says None. Where another process cleans up at this
-    moment, nothing is left to do.
+    Call it again with the position that it returns until that is None. If another process cleans up
+    at the same time, nothing is removed.
 
     Args:
         connection: not in a transaction, or in one that is the caller's to commit.

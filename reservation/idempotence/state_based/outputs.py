@@ -47,7 +47,7 @@ def outputs(
     try:
         check_size(rows)
     except StoreError as error:
-        raise HandlerError(f"The handler of {message} can not publish: {error}") from error
+        raise HandlerError(f"The handler of {message} cannot publish: {error}") from error
     return rows
 
 
@@ -61,8 +61,7 @@ def encode_state(state: object, message: StoredMessage) -> str:
         return codec.encode(state)
     except Exception as error:
         raise HandlerError(
-            f"The state that the handler of {message} left can not be stored: "
-            f"{codec.explain(error)}"
+            f"The state that the handler of {message} left cannot be stored: {codec.explain(error)}"
         ) from error
 
 
@@ -88,5 +87,5 @@ def _text(metadata: bytes) -> str | None:
 
 
 def digest(text: str) -> str:
-    """Return what tells the text of one handling's outputs from that of another's."""
+    """Return the digest of the text of a handling's outputs."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""The versions of states in their streams: looking for messages among them, appending, marking.
+"""The stored versions of states: finding those of messages, reading, appending, marking.
 
-The streams are not in the log but in the table ``reservation.states``, because versions are
-removed after a while, and the log is one from which nothing is removed: its positions have no gaps,
-its readers trust what they have read, and nobody may delete.
+Their streams are not in the log but in the table ``reservation.states``, because versions are
+removed after a while. Nothing is removed from the log: its positions have no gaps, its readers
+trust what they have read, and no role may delete.
 """
 
 import uuid
@@ -16,6 +16,7 @@ from psycopg import errors as pg
 
 from reservation.errors import ExpectedVersionError
 from reservation.idempotence.state_based.delta import apply
+from reservation.idempotence.strategy import FirstHandling
 from reservation.messages import stream_name
 from reservation.postgres.arrays import IntArray, TextArray, UuidArray, array_cursor
 from reservation.postgres.error_translation import translated
@@ -51,7 +52,7 @@ class Version:
         global_position: the message's.
         base: the position of the version with the whole state that this one builds on.
         state: JSON text: the whole state, or the fields in which it differs from the one before.
-        given: JSON text of what the handler was given by chance.
+        given: JSON text of the `HandlerInputs` of the handler.
         outputs: JSON text of what it published.
         outputs_hash: the digest of that.
     """
@@ -69,23 +70,6 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class HandledMessage:
-    """What is stored of a message that was handled before.
-
-    Attributes:
-        position: that of its version.
-        given: JSON text of what the handler was given by chance.
-        outputs: JSON text of what it published.
-        outputs_hash: the digest of that.
-    """
-
-    position: int
-    given: str
-    outputs: str
-    outputs_hash: str
-
-
-@dataclass(frozen=True, slots=True)
 class StreamStates:
     """What is stored in the stream that a message is for.
 
@@ -93,12 +77,12 @@ class StreamStates:
         newest: the position of the newest version, -1 if there is none.
         expired: under categories, the highest global position of the messages whose versions were
             removed.
-        known: the message's own version, if it is there.
+        known: the message's own version; None if there is none.
     """
 
     newest: int
     expired: dict[str, int]
-    known: HandledMessage | None
+    known: FirstHandling | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +120,9 @@ class States:
             StreamStates(
                 -1 if newest is None else newest,
                 msgspec.json.decode(expired or "{}"),
-                None if position is None else HandledMessage(position, *rest),
+                None if position is None else FirstHandling(stream, position, *rest),
             )
-            for newest, expired, position, *rest in rows
+            for (stream, _), (newest, expired, position, *rest) in zip(wanted, rows, strict=True)
         ]
 
     def read(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Built]:

@@ -1,18 +1,18 @@
 """State-based consistent messaging: a duplicate is handled again, on the state as it was before.
 
-The state is stored as versions in a stream, each naming the message that made it, before anything
-is published. A message that is found among them was handled: it is handled again on the state as it
-was before its first handling, the state is not stored again, and the same outputs with the same ids
-are published once more, which the store takes as what it has already. So a crash between the two
-commits loses no output, and neither a redelivery nor what came in between changes one. (Source:
+The state is stored as versions in a stream, each with the id of the message that made it, before
+anything is published. A message with a version has been handled. It is handled again on the state
+before its first handling. The state is not stored again, and the same outputs are published again
+under the same ids, which the store recognizes. So a crash between the two commits loses no output,
+and neither a redelivery nor a later message changes an output. (Source:
 Tomek Masternak and Szymon Pobiega, *Exactly once*, "State-based consistent messaging".)
 
-What it asks for: handlers that do the same when they are given the same. Ids, random numbers and
-the time come from the `Context` and are kept with the version. Where a handling comes out otherwise
-all the same, what was stored is published, and an alarm is raised.
+Handlers have to be deterministic. Ids, random numbers and the time come from the `Context` and are
+kept with the version. If a second handling has another result nevertheless, the stored outputs are
+published, and an error is logged.
 
-What it does not cover: a reissue under a new id is a new message, and what a handler does anywhere
-but to its state and its outputs is done at every handling.
+A reissue under a new id is a new message. Side effects of a handler other than its state and its
+outputs happen at every handling.
 """
 
 import dataclasses
@@ -100,5 +100,5 @@ class StateBased(TwoPhaseStrategy):
         Raises:
             IdempotenceKeyError: the stream of a message's state would have too long a name.
         """
-        del consumer  # the entity's stream tells one component from another
+        del consumer  # entity streams differ between components
         return StateCheck(connection, category, batch)
