@@ -24,8 +24,9 @@ from reservation.errors import DeclarationError, PositionLostError
 from reservation.messages.message import followed_id
 from reservation.postgres.connection import connect
 from tests.bank import claim, drain, session
+from tests.commands import invoke_cli
 from tests.controls import deposit
-from tests.processes import PATIENCE, command_line, run_cli
+from tests.processes import PATIENCE, command_line
 
 CATEGORY = "till:command"
 
@@ -448,7 +449,7 @@ def plant(connection, position, **columns):
 
 
 def cli(database_url, *arguments, status=0):
-    done = run_cli(
+    done = invoke_cli(
         "dead-letters", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
     )
     assert done.returncode == status, done.stderr

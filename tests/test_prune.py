@@ -21,9 +21,9 @@ from reservation.maintenance.pruning import (
 )
 from reservation.postgres.connection import connect
 from tests.bank import RESERVED, batch, drain
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
 from tests.once import SENT, effects, pay, prepare, run, till
-from tests.processes import run_cli
 
 SENT_TO = "account:command"
 OLD = ["bank:account", "--reservations-older-than", "90d"]
@@ -34,7 +34,7 @@ def cli(database_url):
     """Give what runs the command to its end."""
 
     def prune(*arguments):
-        return run_cli(
+        return invoke_cli(
             "prune", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
         )
 
