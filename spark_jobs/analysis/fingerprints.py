@@ -71,6 +71,10 @@ class Numbering:
         """Return the number of a category."""
         return self.categories.index(name)
 
+    def type(self, name: str) -> int:
+        """Return the number of a type."""
+        return self.types.index(name)
+
 
 @dataclass(frozen=True, slots=True)
 class FingerprintQuery(columns.CategoryQuery):
