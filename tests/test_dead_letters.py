@@ -498,7 +498,7 @@ def test_data_is_shown_only_when_it_is_asked_for(connection, database_url):
         assert "\x1b" not in shown
     assert json.loads(shown)["message"]["data"] == {"a": "secret\x1b"}
     plant(connection, 99)
-    assert "not in the store" in cli(database_url, "show", "99")
+    assert "no longer in the store" in cli(database_url, "show", "99")
 
 
 def test_the_same_position_of_two_consumers_must_be_told_apart(connection, database_url):
@@ -523,9 +523,9 @@ def test_a_retry_says_what_happens_next(connection, database_url):
     plant(connection, 2, state="parked", reason="parked")
     assert "parked behind global position 1" in cli(database_url, "retry", "2", status=2)
     assert "no dead letter at global position 7" in cli(database_url, "retry", "7", status=2)
-    assert "Say which" in cli(database_url, "retry", status=2)
-    assert "Say which" in cli(database_url, "retry", "1", "--all", status=2)
-    assert "Nothing is dead" in cli(database_url, "retry", "--entity", "till-9", status=2)
+    assert "Give global positions" in cli(database_url, "retry", status=2)
+    assert "Give global positions" in cli(database_url, "retry", "1", "--all", status=2)
+    assert "has no dead letter" in cli(database_url, "retry", "--entity", "till-9", status=2)
     said = cli(database_url, "retry", "--entity", "till-1")
     assert "1 dead letter, and 1 parked behind" in said
     assert "within a second or two" in said

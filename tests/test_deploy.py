@@ -55,7 +55,7 @@ def test_the_command_can_be_given_and_has_time_to_end(supervisor, monkeypatch, d
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert program.endswith("reservation")
-    assert given["grace"] + KILLED_AFTER < seconds
+    assert given["grace"].total_seconds() + KILLED_AFTER < seconds
 
 
 def test_the_unit_sends_a_signal_that_stops_us():
