@@ -354,7 +354,10 @@ def test_consumers_are_not_waited_for(connection, store, database_url):
     ("arguments", "problem"),
     [
         (["bank:account"], None),
-        (["--reservations-older-than", "90d"], "--reservations-older-than needs APP, such as bank:a"),
+        (
+            ["--reservations-older-than", "90d"],
+            "--reservations-older-than needs APP, such as bank:a",
+        ),
         (
             ["bank:account", "--reservations-older-than", "90"],
             "'90' is not a time span; write a number",

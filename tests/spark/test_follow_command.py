@@ -152,7 +152,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
         status, said = following.stop(signal.SIGINT)
     assert status == 0, said
     assert said == [
-        "Warning: 2 orphan (allowed: 0)",
+        "Warning: 2 orphans (allowed: 0)",
         "1 reported, 0 mended; what stands: 2 orphan.",
     ]
 
