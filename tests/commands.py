@@ -1,8 +1,24 @@
-"""The commands of the command line, for tests that look at each of them."""
+"""The commands of the command line, called within the process of the tests."""
 
-from collections.abc import Iterator
+import contextlib
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import click
+from click.testing import CliRunner
+
+from cli.main import main
+from tests.processes import EXAMPLES
+
+
+def invoke_cli(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path = EXAMPLES
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with click's runner; `tests.processes.run_cli` is for what needs a process."""
+    with contextlib.chdir(cwd):
+        done = CliRunner().invoke(main, arguments, env=env, prog_name="reservation")
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 def every_command(

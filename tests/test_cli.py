@@ -13,7 +13,7 @@ from psycopg import conninfo, sql
 from cli.main import main
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import SCHEMA_VERSION, check_installed
-from tests.commands import every_command
+from tests.commands import every_command, invoke_cli
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 
 COMMANDS = {" ".join(path): command for path, command in every_command(main)}
@@ -84,7 +84,7 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
 def test_detaching_needs_a_yes_where_it_can_not_ask(connection, database_url):
     """It names what would be lost, and removes nothing."""
     connection.execute("INSERT INTO reservation.positions VALUES ('a', 'x', 1), ('b', 'x', 1)")
-    done = run_cli("store", "detach", "--database-url", database_url)
+    done = invoke_cli("store", "detach", "--database-url", database_url)
     assert done.returncode == 2
     assert "2 positions of the consumers a, b" in done.stderr
     assert "give --yes" in done.stderr
@@ -192,7 +192,7 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
 def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, problem):
     """No traceback, no password."""
     address = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
-    done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": address})
+    done = invoke_cli(*arguments, env={"RESERVATION_DATABASE_URL": address})
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
@@ -274,7 +274,7 @@ def test_other_mistakes_in_an_address_are_one_line_too(address):
 @pytest.mark.parametrize("command", ["start", "reconcile"])
 def test_a_database_without_the_store_is_named(empty_database_url, command):
     """With the command that mends it."""
-    done = run_cli(command, "bank:account", "--database-url", empty_database_url)
+    done = invoke_cli(command, "bank:account", "--database-url", empty_database_url)
     assert done.returncode == 2
     assert "run `reservation store install`" in done.stderr
 
@@ -284,7 +284,7 @@ def test_the_traceback_is_there_for_those_who_ask(place):
     """Before or after the command's name."""
     arguments = ["start", "nowhere:x"]
     arguments.insert(0 if place == "before" else 2, "--debug")
-    done = run_cli(*arguments, "--database-url", "host=/nowhere")
+    done = invoke_cli(*arguments, "--database-url", "host=/nowhere")
     assert "Traceback" in done.stderr
     assert "AppPathError" in done.stderr
     assert done.returncode == 2
@@ -356,7 +356,7 @@ def test_the_command_line_runs_in_the_folder_of_the_example(database_url):
     assert (EXAMPLES / "bank").is_dir()
     with connect(database_url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA reservation CASCADE")
-    done = run_cli("start", "bank:account", "--database-url", database_url)
+    done = invoke_cli("start", "bank:account", "--database-url", database_url)
     assert "lacks the schema reservation" in done.stderr
 
 

@@ -23,8 +23,9 @@ from reservation.errors import DeclarationError, PositionLostError
 from reservation.messages.message import followed_id
 from reservation.postgres.connection import connect
 from tests.bank import claim, drain, new_batch, session
+from tests.commands import invoke_cli
 from tests.controls import deposit
-from tests.processes import PATIENCE, command_line, run_cli
+from tests.processes import PATIENCE, command_line
 
 CATEGORY = "till:command"
 
@@ -447,7 +448,7 @@ def plant(connection, position, **columns):
 
 
 def cli(database_url, *arguments, status=0):
-    done = run_cli(
+    done = invoke_cli(
         "dead-letters", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
     )
     assert done.returncode == status, done.stderr
@@ -496,7 +497,7 @@ def test_data_is_shown_only_when_it_is_asked_for(connection, database_url):
         assert "\x1b" not in shown
     assert json.loads(shown)["message"]["data"] == {"a": "secret\x1b"}
     plant(connection, 99)
-    assert "not in the store" in cli(database_url, "show", "99")
+    assert "no longer in the store" in cli(database_url, "show", "99")
 
 
 def test_the_same_position_of_two_consumers_must_be_told_apart(connection, database_url):
@@ -521,9 +522,9 @@ def test_a_retry_says_what_happens_next(connection, database_url):
     plant(connection, 2, state="parked", reason="parked")
     assert "parked behind global position 1" in cli(database_url, "retry", "2", status=2)
     assert "no dead letter at global position 7" in cli(database_url, "retry", "7", status=2)
-    assert "Say which" in cli(database_url, "retry", status=2)
-    assert "Say which" in cli(database_url, "retry", "1", "--all", status=2)
-    assert "Nothing is dead" in cli(database_url, "retry", "--entity", "till-9", status=2)
+    assert "Give global positions" in cli(database_url, "retry", status=2)
+    assert "Give global positions" in cli(database_url, "retry", "1", "--all", status=2)
+    assert "has no dead letter" in cli(database_url, "retry", "--entity", "till-9", status=2)
     said = cli(database_url, "retry", "--entity", "till-1")
     assert "1 dead letter, and 1 parked behind" in said
     assert "within a second or two" in said

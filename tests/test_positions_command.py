@@ -13,9 +13,10 @@ from reservation.errors import LockTimeoutError, StoreError
 from reservation.maintenance.eventide_positions import position_stream
 from reservation.postgres.connection import connect
 from tests.bank import batches, broken, drain, event_types
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
-from tests.processes import PATIENCE, Started, command_line, run_cli
+from tests.processes import PATIENCE, Started, command_line
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,9 @@ def reservation(database_url):
     """Give the command line on the test's database; what it prints as JSON, if it does."""
 
     def run(*arguments, status=0):
-        done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"})
+        done = invoke_cli(
+            *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
+        )
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout) if "--json" in arguments and status == 0 else done
@@ -150,7 +153,7 @@ def test_a_reset_that_forgets_nothing_does_not_count_what_is_remembered(
     """There may be millions of processed messages."""
     with connection.transaction():
         connection.execute("LOCK TABLE reservation.processed_messages")
-        done = run_cli(
+        done = invoke_cli(
             "positions",
             "reset",
             "bank:account",

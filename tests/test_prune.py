@@ -21,9 +21,9 @@ from reservation.maintenance.pruning import (
 )
 from reservation.postgres.connection import connect
 from tests.bank import RESERVED, batch, batches, drain
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
 from tests.once import SENT, effects, pay, prepare, run, till
-from tests.processes import run_cli
 
 SENT_TO = "account:command"
 OLD = ["bank:account", "--reservations-older-than", "90d"]
@@ -34,7 +34,7 @@ def cli(database_url):
     """Give what runs the command to its end."""
 
     def prune(*arguments):
-        return run_cli(
+        return invoke_cli(
             "prune", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
         )
 
@@ -354,7 +354,10 @@ def test_consumers_are_not_waited_for(connection, store, database_url):
     ("arguments", "problem"),
     [
         (["bank:account"], None),
-        (["--reservations-older-than", "90d"], "--reservations-older-than needs APP, as in bank:a"),
+        (
+            ["--reservations-older-than", "90d"],
+            "--reservations-older-than needs APP, such as bank:a",
+        ),
         (
             ["bank:account", "--reservations-older-than", "90"],
             "'90' is not a time span; write a number",

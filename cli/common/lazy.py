@@ -2,7 +2,7 @@
 
 The only place that decides what is loaded late: a command's module holds its options and its help,
 and `runs` names the function that does the work. So no command imports Spark to show its help, and
-none imports what only another command needs.
+none imports what only another command needs. `load` is for what only some runs of a command need.
 """
 
 from collections import UserDict

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -17,6 +18,49 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LIBPQ_VARIABLES = ("PGSERVICE", "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+app_dir_option = click.option(
+    "--app-dir",
+    type=click.Path(file_okay=False),
+    default=".",
+    show_default="the current folder",
+    help="The folder in which APP's module is looked up first.",
+)
+
+
+def folder_option(*names: str, what: str, required: bool = False) -> Callable[[F], F]:
+    """Add an option that names a folder; the command gets a path, or None without it.
+
+    Args:
+        names: the names of the option, and of its parameter if that differs.
+        what: its help text.
+        required: whether the option must be given.
+    """
+    return click.option(
+        *names,
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        required=required,
+        help=what,
+    )
+
+
+def file_option(name: str, what: str) -> Callable[[F], F]:
+    """Add an option that names a file to write; the command gets a path, or None without it."""
+    return click.option(
+        name, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=what
+    )
+
+
+def batch_size_option(most: int, what: str) -> Callable[[F], F]:
+    """Add ``--batch-size``, a number of messages for one transaction."""
+    return click.option(
+        "--batch-size",
+        type=click.IntRange(1, most),
+        default=1000,
+        show_default=True,
+        help=what,
+    )
 
 
 def database_option(command: F) -> F:
@@ -45,15 +89,8 @@ def optional_app_options(command: F) -> F:
 
 
 def _app_options(command: F, *, required: bool) -> F:
-    command = click.option(
-        "--app-dir",
-        type=click.Path(file_okay=False),
-        default=".",
-        show_default="the current folder",
-        help="The folder in which APP's module is looked up first.",
-    )(command)
     metavar = "APP" if required else "[APP]"
-    return click.argument("app", metavar=metavar, required=required)(command)
+    return click.argument("app", metavar=metavar, required=required)(app_dir_option(command))
 
 
 def spark_options(command: F) -> F:

@@ -7,7 +7,7 @@ import click
 from cli.common.durations import DurationType
 from cli.common.errors import debug_option
 from cli.common.extras import require_extras
-from cli.common.options import app_options, database_option
+from cli.common.options import app_options, batch_size_option, database_option
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
 from consumers.runtime.logs import Log, configure_logs
@@ -51,13 +51,7 @@ SHARED = 16
 )
 @click.option("--size", type=click.IntRange(1, 1024), help="The size of that group.")
 @database_option
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, 10_000),
-    default=1000,
-    show_default=True,
-    help="How many messages to handle in one transaction.",
-)
+@batch_size_option(10_000, "How many messages to handle in one transaction.")
 @click.option(
     "--grace",
     type=DurationType(at_most=timedelta(days=1), plain_seconds=True),

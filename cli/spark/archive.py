@@ -1,24 +1,26 @@
 """``reservation archive``: its options, and its help."""
 
-from pathlib import Path
-
 import click
 
 from cli.common.durations import TimestampType
 from cli.common.errors import debug_option
 from cli.common.lazy import runs
-from cli.common.options import app_options, database_option, json_option, spark_options
+from cli.common.options import (
+    app_options,
+    database_option,
+    folder_option,
+    json_option,
+    spark_options,
+)
 
 
 @click.command()
 @app_options
-@click.option(
+@folder_option(
     "--to",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
+    what="The folder of the archive. An existing archive is continued.",
     required=True,
-    help="The folder of the archive. An existing archive is continued.",
 )
 @click.option(
     "--before",

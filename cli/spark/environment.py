@@ -7,7 +7,7 @@ import click
 
 from cli.common.errors import Group, debug_option
 from cli.common.lazy import runs
-from cli.common.options import json_option
+from cli.common.options import app_dir_option, json_option
 from spark_jobs.session.package import build
 
 
@@ -37,13 +37,7 @@ def spark() -> None:
     metavar="APP",
     help="A component, such as bank:account, whose modules are added.",
 )
-@click.option(
-    "--app-dir",
-    type=click.Path(file_okay=False),
-    default=".",
-    show_default="the current folder",
-    help="The folder in which APP's module is looked up first.",
-)
+@app_dir_option
 @json_option
 @debug_option
 def package_command(output: Path, app: str | None, app_dir: str, as_json: bool) -> None:

@@ -1,27 +1,21 @@
 """``reservation reconcile``: its options, and its help."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from cli.common.durations import DurationType
 from cli.common.errors import debug_option
 from cli.common.lazy import runs
-from cli.common.options import app_options, database_option, json_option, spark_options
+from cli.common.options import (
+    app_options,
+    database_option,
+    file_option,
+    folder_option,
+    json_option,
+    spark_options,
+)
 from spark_jobs.common.result import VIOLATIONS
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _file(name: str, what: str) -> Callable[[F], F]:
-    return click.option(
-        name,
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help=what,
-    )
 
 
 @click.command()
@@ -34,9 +28,9 @@ def _file(name: str, what: str) -> Callable[[F], F]:
     is_flag=True,
     help="Also measure latency, volume and reissues. --html always measures them.",
 )
-@_file("--html", "Write the report as one self-contained HTML page.")
-@_file("--junit", "Write the report as JUnit XML, for CI.")
-@_file("--prometheus", "Write metrics for the textfile collector of node-exporter.")
+@file_option("--html", "Write the report as one self-contained HTML page.")
+@file_option("--junit", "Write the report as JUnit XML, for CI.")
+@file_option("--prometheus", "Write metrics for the textfile collector of node-exporter.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -56,11 +50,9 @@ def _file(name: str, what: str) -> Callable[[F], F]:
     metavar="NAMES",
     help="The findings that print a warning, in the same form.",
 )
-@click.option(
+@folder_option(
     "--state",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Keep what was read in this folder, and read only new messages the next time.",
+    what="Keep what was read in this folder, and read only new messages the next time.",
 )
 @click.option(
     "--verify",
@@ -79,11 +71,9 @@ def _file(name: str, what: str) -> Callable[[F], F]:
     help="Run until SIGTERM or SIGINT, and print a line for each violation that persists; with "
     "--json one object a line.",
 )
-@click.option(
+@folder_option(
     "--archive",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Also read this archive, made by `reservation archive`, and the store from where it ends.",
+    what="Also read this archive, made by `reservation archive`, and the store from where it ends.",
 )
 @click.option(
     "--grace",

@@ -13,7 +13,13 @@ from cli.common.durations import DurationType
 from cli.common.errors import CommandError, debug_option
 from cli.common.extras import require_extras
 from cli.common.lazy import load
-from cli.common.options import database_option, json_option, optional_app_options
+from cli.common.options import (
+    batch_size_option,
+    database_option,
+    folder_option,
+    json_option,
+    optional_app_options,
+)
 from consumers.group.stored_positions import read_positions
 from reservation.app_path import load_component
 from reservation.component import Component
@@ -53,11 +59,9 @@ _TAKES_EFFECT_AGAIN = (
     help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
     "of their commands takes effect again.",
 )
-@click.option(
+@folder_option(
     "--archived",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
+    what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
     "--reservations-older-than, remove only reservations that are in it too.",
 )
 @click.option(
@@ -65,13 +69,7 @@ _TAKES_EFFECT_AGAIN = (
     is_flag=True,
     help="Remove it. Without this option, only print what would be removed.",
 )
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, 100_000),
-    default=1000,
-    show_default=True,
-    help="How many messages to examine in one transaction.",
-)
+@batch_size_option(100_000, "How many messages to examine in one transaction.")
 @database_option
 @json_option
 @debug_option

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import Counts, Read, found
+from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read, found
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import CommandCounts
@@ -34,6 +34,23 @@ _VERDICTS = {
 }
 _FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
 _OPEN = ("missing", "pending", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """What a message is, as columns.
+
+    Attributes:
+        was_sent: whether it is in the command category.
+        is_command: whether it was sent, and is not a copy.
+        is_event: whether it is in the entity's category.
+        is_wrong: whether it is in a reservation category that reserves no message of its type.
+    """
+
+    was_sent: Column
+    is_command: Column
+    is_event: Column
+    is_wrong: Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +111,8 @@ class CommandsJob:
             self.app_dir,
         )
         category, type_ = F.col("category"), F.col("type")
-        was_sent = category == component.command_category
-        is_command = was_sent & ~F.col("is_copy")
-        is_start = category == component.name
-        is_right = F.lit(False)
-        for name, key in declaration.keys.items():
-            is_right |= (category == key.category) & (type_ == name)
+        role = self._roles(PlainNames())
+        was_sent, is_command, is_start = role.was_sent, role.is_command, role.is_event
         return (
             messages.where(
                 (was_sent & F.col("key_category").isNotNull())
@@ -108,7 +121,7 @@ class CommandsJob:
             .select(
                 F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
                 is_command.alias("is_command"),
-                (~was_sent & ~is_start & ~is_right).alias("is_wrong"),
+                role.is_wrong.alias("is_wrong"),
                 F.when(is_command, F.col("key_stream"))
                 .when(was_sent | is_start, F.col("stream_name"))
                 .otherwise(reserved_key(declaration))
@@ -119,33 +132,46 @@ class CommandsJob:
             .withColumn("group", _group())
         )
 
+    def _roles(self, naming: Naming) -> "_Roles":
+        """Return what a message is to this job, for whole rows and for fingerprints."""
+        component, category = self.component, F.col("category")
+        was_sent = category == naming.category(component.command_category)
+        is_event = category == naming.category(component.name)
+        is_right = F.lit(False)
+        for name, key in Declaration.of(component).keys.items():
+            is_here = category == naming.category(key.category)
+            is_right |= is_here & (F.col("type") == naming.type(name))
+        return _Roles(
+            was_sent,
+            was_sent & ~F.col("is_copy"),
+            is_event,
+            ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False)),
+        )
+
     def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
         """Return the fingerprints of commands and reservations, with what is counted of them."""
         component, numbering = self.component, Numbering.of(self.component)
         rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
-        was_sent = category == numbering.category(component.command_category)
-        is_event = category == numbering.category(component.name)
-        is_command = was_sent & ~F.col("is_copy")
+        role = self._roles(numbering)
+        was_sent, is_command, is_event = role.was_sent, role.is_command, role.is_event
         is_start = F.lit(bool(component.initiations)) & is_event & F.col("kind").isNotNull()
         if self.starts_are_first:
             is_start &= F.col("is_first")
-        pair, is_right = F.lit(None).cast("int"), F.lit(False)
+        pair = F.lit(None).cast("int")
         for name, key in Declaration.of(component).keys.items():
-            is_type, number = type_ == numbering.types.index(name), self.pairs.index(key.category)
+            is_type, number = type_ == numbering.type(name), self.pairs.index(key.category)
             pair = F.when(was_sent & is_type, number).otherwise(pair)
-            is_right |= is_type & (category == numbering.category(key.category))
         for name in (*component.reservation_categories, component.name):
             if name in self.pairs:
                 is_here = category == numbering.category(name)
                 pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
-        is_wrong = ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False))
         # A message without a key, or of a wrong type, is a group of its own.
         alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
         return rows.where(
             (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
         ).select(
-            F.when(is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
+            F.when(role.is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
             "global_position",
             pair.alias("pair"),
             is_command.alias("is_command"),

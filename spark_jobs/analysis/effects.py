@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import Counts, Read, found, number_of
+from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read, found, number_of
 from spark_jobs.common.declaration import Declaration, DeclaredKey
 from spark_jobs.common.result import EffectCounts as OfCategory
 from spark_jobs.common.result import Events
@@ -50,10 +50,8 @@ class EffectsJob:
     def rows(self, read: Read) -> DataFrame:
         """Return causes and events, grouped by the global position of the cause."""
         component = self.component
-        category, is_event = F.col("category"), F.col("category") == component.name
-        is_copy = F.col("is_copy") & (category == component.command_category)
-        for type_, key in self._reserved:
-            is_copy |= (category == key.category) & (F.col("type") == type_)
+        is_event = F.col("category") == component.name
+        is_copy = self._is_copy(PlainNames())
         messages = read(
             [component.command_category, *component.reservation_categories, component.name],
             [*_MESSAGE, "causation", "is_copy", "entity_id"],
@@ -66,6 +64,16 @@ class EffectsJob:
             F.when(~is_event, F.concat(F.lit(f"{component.name}-"), "entity_id")).alias("entity"),
             *_MESSAGE,
         )
+
+    def _is_copy(self, naming: Naming) -> Column:
+        """Return whether a message is a reserved copy, for whole rows and for fingerprints."""
+        category = F.col("category")
+        is_sent = category == naming.category(self.component.command_category)
+        is_copy = F.col("is_copy") & is_sent
+        for name, key in self._reserved:
+            is_here = category == naming.category(key.category)
+            is_copy |= is_here & (F.col("type") == naming.type(name))
+        return is_copy
 
     @property
     def _reserved(self) -> list[tuple[str, DeclaredKey]]:
@@ -82,14 +90,11 @@ class EffectsJob:
         rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
         is_event = category == numbering.category(self.component.name)
-        is_copy = F.col("is_copy")
+        is_copy = self._is_copy(numbering)
         was_sent = category == numbering.category(self.component.command_category)
         reserved = [
             n for n, name in enumerate(numbering.types) if name in self.component.reservations
         ]
-        for name, key in self._reserved:
-            is_type = type_ == numbering.types.index(name)
-            is_copy |= is_type & (category == numbering.category(key.category))
         number = number_of(category, [numbering.category(name) for name in self.categories])
         silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
         is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)

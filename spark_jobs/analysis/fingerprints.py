@@ -71,6 +71,10 @@ class Numbering:
         """Return the number of a category."""
         return self.categories.index(name)
 
+    def type(self, name: str) -> int:
+        """Return the number of a type."""
+        return self.types.index(name)
+
 
 @dataclass(frozen=True, slots=True)
 class FingerprintQuery(columns.CategoryQuery):
@@ -144,8 +148,8 @@ def of_messages(
         read: reads the component's categories.
         component: the component.
         progress: how far the consumers are that the fingerprints will be marked with.
-        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
-            and its folder; None where its modules were sent to them.
+        app: the app path by which Spark's workers find it, for keys that are functions.
+        app_dir: the folder of the app; None if its modules were sent to the workers.
     """
     declaration, numbering = Declaration.of(component), Numbering.of(component)
     wanted = ["global_position", "time", "category", "type", "position", "stream_name"]

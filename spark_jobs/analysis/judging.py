@@ -60,6 +60,32 @@ def number_of(name: Column, names: Sequence[str | int]) -> Column:
     return number
 
 
+class Naming(Protocol):
+    """What the columns ``category`` and ``type`` hold for a name: the name or a number.
+
+    With it, one rule applies to whole rows and to fingerprints
+    (`spark_jobs.analysis.fingerprints.Numbering`).
+    """
+
+    def category(self, name: str) -> str | int:
+        """Return the value for a category."""
+
+    def type(self, name: str) -> str | int:
+        """Return the value for a type."""
+
+
+class PlainNames:
+    """The naming of whole rows: each name stands for itself."""
+
+    def category(self, name: str) -> str:
+        """Return the name."""
+        return name
+
+    def type(self, name: str) -> str:
+        """Return the name."""
+        return name
+
+
 # The columns of findings, in the order of the output.
 FINDING = (
     "finding",

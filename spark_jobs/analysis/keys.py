@@ -34,8 +34,8 @@ def with_function_keys(
         commands: with the columns ``type``, ``stream_name``, ``key_stream`` and, where there are
             keys that are functions, ``function_data``.
         declaration: how keys are made.
-        app, app_dir: the app path by which a worker finds the component, and its folder; None if
-            its modules were sent to the workers.
+        app: the app path by which a worker finds the component.
+        app_dir: the folder of the app; None if its modules were sent to the workers.
     """
     if not declaration.by_function:
         return commands

@@ -252,7 +252,10 @@ class Archive:
         Args:
             written: the folder that `begin` returned.
             files: what `files_in` returned for it.
-            time, before, categories, store: as in `ArchiveManifest`.
+            time: as in `ArchiveManifest`.
+            before: as in `ArchiveManifest`.
+            categories: as in `ArchiveManifest`.
+            store: as in `ArchiveManifest`.
         """
         manifest = ArchiveManifest(
             version=_VERSION,
@@ -320,7 +323,8 @@ def there(
 
     Args:
         folder: its folder.
-        component, declaration: the component that it must belong to, and its declaration.
+        component: the component that it must belong to.
+        declaration: how the component's keys are made.
         as_of: the time after which runs are ignored; None for no limit.
 
     Raises:

@@ -4,8 +4,10 @@ A job spends much of its time on planning, in one thread, while other cores are 
 not depend on each other fill these gaps.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,3 +28,20 @@ def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
         raise
     executor.shutdown()
     return [future.result() for future in futures]
+
+
+@contextmanager
+def in_background(watch: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread of its own until the block ends.
+
+    Args:
+        watch: gets an event that is set at the end of the block; it then has to return soon.
+    """
+    is_over = threading.Event()
+    watcher = threading.Thread(target=watch, args=[is_over], daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()

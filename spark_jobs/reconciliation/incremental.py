@@ -261,7 +261,8 @@ def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> Da
     Args:
         known: their rows.
         new: the rows that are new.
-        was, now: how far the consumers were and are.
+        was: how far the consumers were.
+        now: how far the consumers are.
 
     Returns:
         The rows, marked with how far the consumers were or are. ``group`` is a struct: ``of``, the

@@ -272,8 +272,14 @@ class State:
         """Make the result of a run, whose folder is complete, the state.
 
         Args:
-            run, heads, progress, counts, rows, store, lasting: as in `StateManifest`.
+            run: as in `StateManifest`, like all that follow.
+            heads: the last message of each category that was read.
+            progress: how far the consumers are.
+            counts: the counts of each job.
+            rows: for each job, the folders with its rows.
             watched: the folders with the groups that are watched.
+            store: the id of the store; None if it has none.
+            lasting: since when violations persist; None without a follower.
         """
         before = self.manifest
         known = {} if before is None else before.files

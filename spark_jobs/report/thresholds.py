@@ -53,6 +53,13 @@ class Threshold:
         )
 
 
+# The names that are nouns, for one finding and for several.
+_NOUNS = {
+    "orphan": ("orphan", "orphans"),
+    "conflict": ("conflict", "conflicts"),
+    "conflict-mismatch": ("conflict mismatch", "conflict mismatches"),
+    "duplicates": ("duplicate", "duplicates"),
+}
 _CALLED = {"commands": "commands", "events": "events", "reserved": "reserved commands"}
 
 
@@ -80,7 +87,10 @@ class ExceededThreshold:
         share = ""
         if self.threshold.percent and self.whole:
             share = f" = {Decimal(100) * self.count / self.whole:,.2f} %"
-        return f"{self.count:,} {self.threshold.name}{share} ({self.threshold})"
+        name = self.threshold.name
+        singular, plural = _NOUNS.get(name, (name, name))
+        noun = singular if self.count == 1 else plural
+        return f"{self.count:,} {noun}{share} ({self.threshold})"
 
 
 DEFAULT = tuple(Threshold(name) for name in VIOLATIONS)

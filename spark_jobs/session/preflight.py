@@ -18,6 +18,7 @@ from reservation.app_path import load_component
 from reservation.errors import ReservationError
 from reservation.postgres.connection import connect
 from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
+from spark_jobs.common.concurrency import in_background
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
 from spark_jobs.session.failure import reason
 from spark_jobs.session.settings import PATIENCE, seconds, standalone_addresses
@@ -81,35 +82,33 @@ def require_workers(session: SparkSession, database_url: str, app: str | None) -
         SparkJobError: they do not; the message says what they lack.
     """
     patience = str(session.conf.get(PATIENCE, _DEFAULT_PATIENCE))
-    ended, late = threading.Event(), threading.Event()
+    late = threading.Event()
 
-    def give_up() -> None:
-        if ended.wait(seconds(patience)):
+    def give_up(is_over: threading.Event) -> None:
+        if is_over.wait(seconds(patience)):
             return
         late.set()
         # A job that Spark has not begun to plan cannot be interrupted yet.
-        while not ended.wait(_AGAIN_SECONDS):
+        while not is_over.wait(_AGAIN_SECONDS):
             session.interruptAll()
 
-    watcher = threading.Thread(target=give_up, daemon=True)
-    watcher.start()
     try:
-        found = session.range(1, numPartitions=1).mapInArrow(partial(look, app), "problem string")
-        problems = [row["problem"] for row in found.collect()]
+        with in_background(give_up):
+            found = session.range(1, numPartitions=1).mapInArrow(
+                partial(look, app), "problem string"
+            )
+            problems = [row["problem"] for row in found.collect()]
     except Exception as error:
         if late.is_set():
             raise SparkJobError(
                 f"No worker took up work within {patience}: the cluster has no worker, no free "
-                f"cores, or none with the memory that is asked for (spark.executor.memory); "
+                f"cores, or none with the requested memory (spark.executor.memory); "
                 f"--conf {PATIENCE}=10min waits longer"
             ) from error
         raise SparkJobError(
             f"Spark's workers cannot run the job: {reason(error)}; they need Python packages of "
             f"their own, see docs/how-to/run-spark.md"
         ) from error
-    finally:
-        ended.set()
-        watcher.join()
     if problems:
         raise SparkJobError(f"Spark's workers: {problems[0]}{_why(database_url)}")
 

@@ -83,7 +83,8 @@ def of_store(
     Args:
         connection: in a transaction that sees the messages.
         query: what is read of the category, with all of `COLUMNS`.
-        first, last: the first and last global position of the part.
+        first: the first global position of the part.
+        last: the last one.
     """
     text = _sql(_QUERIES["sums"]).format(
         columns=sql.SQL(", ").join(_hashed(name) for name in COLUMNS),

@@ -49,7 +49,9 @@ class Consumed:
         Args:
             positions: the position of each partition, in order.
             carried: the positions of former partitions; empty if the number never changed.
-            letters, conflicts, first_position: as in `Consumed`.
+            letters: as in `Consumed`.
+            conflicts: as in `Consumed`.
+            first_position: as in `Consumed`.
         """
         lowest = min(positions)
         in_force = tuple(carried) if max(carried, default=0) > lowest else ()

@@ -178,7 +178,8 @@ class Snapshot:
 
         Args:
             query: what is read of the category.
-            first, last: the global positions that the part begins and ends with.
+            first: the first global position of the part.
+            last: the last one.
         """
         with translated():
             return checksums.of_store(self._connection, query, first, last)
@@ -188,7 +189,8 @@ class Snapshot:
 
         Args:
             category: the category.
-            first, last: the global positions that the part begins and ends with.
+            first: the first global position of the part.
+            last: the last one.
         """
         values = {"category": category, "first": first, "last": last, "modulus": MODULUS}
         with translated():

@@ -50,7 +50,8 @@ def divided(
     Args:
         connection: the connection that plans, in a transaction.
         categories: the categories that they are in.
-        first, last: the first and last global position of the part.
+        first: the first global position of the part.
+        last: the last one.
         number: the maximal number of ranges, unless
         most: about how many messages one range may hold, requires more.
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from adbc_driver_manager import Error
-from adbc_driver_postgresql import dbapi
 from psycopg import Connection, IsolationLevel, conninfo, sql
 from pyspark.sql.datasource import InputPartition
 
@@ -91,6 +89,10 @@ def batches(
     first = next(remaining, None)
     if first is None:
         return
+    # The driver does without these: they import pandas, which takes longer than all the rest.
+    from adbc_driver_manager import Error
+    from adbc_driver_postgresql import dbapi
+
     address = database_url()
     check_address(address)
     named = conninfo.make_conninfo(

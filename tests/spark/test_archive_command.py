@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.bank import RESERVED, drain
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 
@@ -58,10 +59,10 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
     assert not list(folder.glob(".new*"))
     reservation, *words = shlex.split(offered["commands"])
     assert (reservation, str(folder) in words) == ("reservation", True)
-    removed = run_cli(*words, env=environment)
+    removed = invoke_cli(*words, env=environment)
     assert removed.stdout == "archived commands of account:command: 2 messages removed\n"
     _, *words = shlex.split(offered["commandsAndReservations"])
-    removed = run_cli(*words, env=environment)
+    removed = invoke_cli(*words, env=environment)
     assert f"archived reservations of {RESERVED}: 1 message removed" in removed.stdout
     assert "takes effect again" in removed.stderr
 
@@ -94,15 +95,15 @@ def test_prune_names_what_differs_and_ends_with_status_2(connection, store, data
         "UPDATE message_store.messages SET data = '{}' WHERE global_position IN (2, 4)"
     )
     prune = ["prune", "bank:account", "--archived", str(folder), "--apply", *address]
-    done = run_cli(*prune)
+    done = invoke_cli(*prune)
     assert done.returncode == 2
     assert done.stdout == "archived commands of account:command: 3 messages removed\n"
     assert "Kept 2 messages of the store, because the archive in" in done.stderr
-    assert "something else at the same global position: 2, 4;" in done.stderr
-    done = run_cli(*prune, "--json")
+    assert "other messages at the same global positions: 2, 4;" in done.stderr
+    done = invoke_cli(*prune, "--json")
     assert done.returncode == 2
     assert json.loads(done.stdout)["differing"] == [2, 4]
     connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
-    done = run_cli(*prune)
+    done = invoke_cli(*prune)
     assert (done.returncode, done.stdout) == (2, "")
     assert "is of the store" in done.stderr

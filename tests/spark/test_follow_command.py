@@ -13,8 +13,9 @@ import pytest
 
 from reservation import MessageStore, install
 from reservation.postgres.connection import connect
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
-from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+from tests.processes import EXAMPLES, PATIENCE, command_line
 from tests.servers import OwnServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -151,7 +152,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
         status, said = following.stop(signal.SIGINT)
     assert status == 0, said
     assert said == [
-        "Warning: 2 orphan (allowed: 0)",
+        "Warning: 2 orphans (allowed: 0)",
         "1 reported, 0 mended; what stands: 2 orphan.",
     ]
 
@@ -171,7 +172,7 @@ def test_a_round_is_broken_off_when_it_is_to_stop(database_url, store, tmp_path)
 
 def test_what_makes_no_sense_together_is_refused(tmp_path):
     """Before anything is looked for, in one sentence."""
-    done = run_cli(
+    done = invoke_cli(
         "reconcile", "bank:account", "--follow", "--details", "--html", str(tmp_path / "page.html")
     )
     assert done.returncode == 2

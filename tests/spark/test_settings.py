@@ -183,7 +183,7 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
 _IMPORTS = """
 import spark_jobs.source.source, reservation
 from reservation.app_path import load_component
-from reservation.store import install
+from reservation.store.schema import install
 print(spark_jobs.__file__, load_component("bank:account", None).name)
 """
 

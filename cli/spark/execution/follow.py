@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from consumers.runtime.stopping import Stop
+from spark_jobs.common.concurrency import in_background
 from spark_jobs.common.result import VIOLATIONS
 from spark_jobs.follow.follow import follow
 from spark_jobs.follow.persistence import ViolationEvent
@@ -52,22 +53,16 @@ def follow_until_stopped(
 def _interrupted(stop: Stop, spark: SparkSession) -> Iterator[None]:
     """Interrupt Spark's jobs once the process has to stop."""
     stop.listen()  # Spark replaces the handler of SIGINT when it starts
-    is_over = threading.Event()
 
-    def interrupt() -> None:
+    def interrupt(is_over: threading.Event) -> None:
         while not is_over.is_set():
             if stop.wait(_SECONDS):
                 with contextlib.suppress(Exception):  # Spark may have ended too
                     spark.sparkContext.cancelAllJobs()
                 is_over.wait(_SECONDS)
 
-    interrupter = threading.Thread(target=interrupt, daemon=True)
-    interrupter.start()
-    try:
+    with in_background(interrupt):
         yield
-    finally:
-        is_over.set()
-        interrupter.join()
 
 
 class _Printed:

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.status import Status
 
+from spark_jobs.common.concurrency import in_background
 from spark_jobs.session.activity import Activity, Tasks
 
 _SECONDS = 0.3
@@ -29,21 +30,12 @@ def progress(console: Console) -> Iterator[Watch]:
         yield lambda session: _followed(status, Activity(session))
 
 
-@contextmanager
-def _followed(status: Status, source: Activity) -> Iterator[None]:
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(_SECONDS):
+def _followed(status: Status, source: Activity) -> AbstractContextManager[None]:
+    def follow(is_over: threading.Event) -> None:
+        while not is_over.wait(_SECONDS):
             status.update(_said(source.now()))
 
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        follower.join()
+    return in_background(follow)
 
 
 def _said(tasks: Tasks) -> str:

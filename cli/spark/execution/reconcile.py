@@ -10,16 +10,14 @@ from rich.console import Console
 
 from cli.common.errors import NOT_IN_ORDER, exit_on_sigterm
 from cli.common.extras import require_extras
+from cli.common.lazy import load
 from cli.spark.execution.follow import follow_until_stopped
 from cli.spark.execution.progress import progress
 from reservation.app_path import load_component
 from spark_jobs.reconciliation import run as running
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json as to_json
-from spark_jobs.report.junit import render_junit
 from spark_jobs.report.output import outputs
-from spark_jobs.report.page.html import render_html
-from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.terminal import print_report
 
 
@@ -88,11 +86,11 @@ def reconcile(
         if output:
             run = dataclasses.replace(run, findings=staged.folder(output))
         files = [
-            (staged.file(place), render)
+            (staged.file(place), f"spark_jobs.report.{render}")
             for place, render in (
-                (html, render_html),
-                (junit, render_junit),
-                (prometheus, render_prometheus),
+                (html, "page.html:render_html"),
+                (junit, "junit:render_junit"),
+                (prometheus, "prometheus:render_prometheus"),
             )
             if place
         ]
@@ -100,7 +98,7 @@ def reconcile(
             report = running.reconcile(run, watch)
         reached = thresholds.reached(report, checked)
         for path, render in files:
-            path.write_text(render(report, reached))
+            path.write_text(load(render)(report, reached))
     if as_json:
         click.echo(json.dumps(to_json(report, reached)))
     else:
