@@ -1,10 +1,8 @@
 """A component: what its author declares, and everything else reads.
 
 The consumers, the command line and the Spark jobs all read here which commands there are, which
-strategy each has, and which function handles it.
-
-The functions that decorators return inside are typed `Any`; what their callers see is typed by the
-protocols of `reservation.handlers.protocols`.
+strategy each has, and which function handles it. What the decorators accept is typed by
+`reservation.handlers.protocols`, so inside them it is `Any`.
 """
 
 from collections.abc import Callable, Iterable
@@ -227,8 +225,8 @@ class Component(Generic[Entity]):
             DeclarationError: a field does not exist, a command is declared twice, or the category
                 is in use.
         """
-        taken = (self.name, self.command_category)
-        check_category_of_reservations(self.name, taken, into, entity, formerly)
+        own = (self.name, self.command_category)
+        check_category_of_reservations(self.name, own, into, entity, formerly)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
             if not keys:
@@ -315,9 +313,7 @@ class Component(Generic[Entity]):
         return declare
 
     def ignore(self, *types: str) -> None:
-        """Declare message types that the component's consumers pass over.
-
-        A message of any other type without a handler becomes a dead letter.
+        """Declare message types that consumers skip; others without a handler are dead letters.
 
         Args:
             types: the names of the types.
@@ -327,8 +323,8 @@ class Component(Generic[Entity]):
     @property
     def commands(self) -> frozenset[type]:
         """The classes of the commands that are declared."""
-        names = [*self.initiations, *self.reservations, *self.handlers]
-        return frozenset(self.types[name] for name in names)
+        names = {*self.initiations, *self.reservations, *self.handlers}
+        return frozenset(map(self.types.__getitem__, names))
 
     @property
     def reservation_categories(self) -> list[str]:

@@ -4,7 +4,8 @@ Only two faults count as an attempt at a message: its own, and that of its handl
 error of our own statements is a fault of the surroundings, also if its state is unknown, and is
 waited for. At the commit of a batch an error of a trigger is a message's, because only the effects
 of messages can have fired it. Whatever a handler raises is the handler's, so this table does not
-apply to it, except for races on the connection of the batch (see `consumers.handling.handler_call`).
+apply to it, except for races on the connection of the batch
+(see `consumers.handling.handler_call`).
 """
 
 import re
