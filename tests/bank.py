@@ -43,7 +43,7 @@ def claim(connection: Connection[Any], consumer: str, category: str) -> Position
     log = Log(consumer, category)
     membership = Membership(session(connection.info.dsn), consumer, category, GroupShare(), log)
     membership.join(connection)
-    # A connection that was cut a moment ago may still move the position, and a member would not wait.
+    # A connection that was cut a moment ago may still move the position; a member would not wait.
     connection.execute(
         "SELECT FROM reservation.positions WHERE consumer = %s AND category = %s FOR UPDATE",
         [consumer, category],
