@@ -339,7 +339,7 @@ class Component(Generic[Entity]):
 
     @property
     def state_window(self) -> timedelta | None:
-        """How long versions of states are kept: the longest window of any; None for ever."""
+        """How long versions of states are kept: the longest window of any; None for no limit."""
         windows = [one.window for one in self.state_based.values()]
         known = [window for window in windows if window is not None]
         return max(known) if known and len(known) == len(windows) else None
