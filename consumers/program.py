@@ -51,7 +51,8 @@ class Drained:
 
     Attributes:
         counts: how many messages became ``handled``, ``reserved``, ``duplicate``, ``conflict``,
-            ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on.
+            ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without dead letters that
+            were handled again.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -121,9 +122,10 @@ def run(
 def drain(component: Component, database_url: str, *, batch_size: int = 1000) -> Drained:
     """Handle all messages that a component's categories hold, in the calling thread.
 
-    Messages that handlers write to these categories meanwhile are handled too. It returns when
-    none is left before the positions of the component's consumers, whoever moved them. A message
-    that cannot be handled becomes a dead letter, as for ``reservation start``.
+    Messages that handlers write to these categories meanwhile are handled too, and so are the dead
+    letters that ``reservation dead-letters retry`` asked to handle again. It returns once the
+    component's consumers are at the end of every category; other processes may do part of the work.
+    A message that cannot be handled becomes a dead letter, as for ``reservation start``.
 
     Args:
         component: the component.

@@ -1,10 +1,8 @@
 """A component: what its author declares, and everything else reads.
 
 The consumers, the command line and the Spark jobs all read here which commands there are, which
-strategy each has, and which function handles it.
-
-The functions that decorators return inside are typed `Any`; what their callers see is typed by the
-protocols of `reservation.handlers.protocols`.
+strategy each has, and which function handles it. What the decorators accept is typed by
+`reservation.handlers.protocols`, so inside them it is `Any`.
 """
 
 from collections.abc import Callable, Iterable
@@ -225,8 +223,8 @@ class Component(Generic[Entity]):
             DeclarationError: a field does not exist, a command is declared twice, or the category
                 is in use.
         """
-        taken = (self.name, self.command_category)
-        check_category_of_reservations(self.name, taken, into, entity, formerly)
+        own = (self.name, self.command_category)
+        check_category_of_reservations(self.name, own, into, entity, formerly)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
             if not keys:
@@ -309,9 +307,7 @@ class Component(Generic[Entity]):
         return declare
 
     def ignore(self, *types: str) -> None:
-        """Declare message types that the component's consumers pass over.
-
-        A message of any other type without a handler becomes a dead letter.
+        """Declare message types that consumers skip; others without a handler are dead letters.
 
         Args:
             types: the names of the types.
@@ -321,8 +317,8 @@ class Component(Generic[Entity]):
     @property
     def commands(self) -> frozenset[type]:
         """The classes of the commands that are declared."""
-        names = [*self.initiations, *self.reservations, *self.handlers]
-        return frozenset(self.types[name] for name in names)
+        names = {*self.initiations, *self.reservations, *self.handlers}
+        return frozenset(map(self.types.__getitem__, names))
 
     @property
     def reservation_categories(self) -> list[str]:
@@ -342,7 +338,7 @@ class Component(Generic[Entity]):
 
     @property
     def state_window(self) -> timedelta | None:
-        """How long versions of states are kept: the longest window of any; None for ever."""
+        """How long versions of states are kept: the longest window of any; None for no limit."""
         windows = [strategy.window for strategy in self.two_phase.values()]
         known = [window for window in windows if window is not None]
         return max(known) if known and len(known) == len(windows) else None

@@ -1,4 +1,4 @@
-"""What a handler gets beside its command and entity, and writes messages with.
+"""The context of a handler's call: its message, and the further messages that it writes.
 
 Nothing is written while a handler runs. What it writes is collected and written with the events
 that it returns, so a handler that fails has written nothing.

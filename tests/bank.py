@@ -1,4 +1,4 @@
-"""Running the example's consumers within a test, batch by batch."""
+"""Running consumers within a test: to the end of what there is, or batch by batch."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def new_batch(connection: Connection[Any], component: Component, category: str) 
 
 
 class Claimed:
-    """A category that was taken over from whoever held it, and what takes it forward."""
+    """A category that was taken over from whoever held it, handled batch by batch."""
 
     def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
         self._batch = new_batch(connection, component, category)
@@ -44,12 +44,12 @@ class Claimed:
 
 
 def claim(connection: Connection[Any], consumer: str, category: str) -> Positions:
-    """Take a category over, as if whoever held it were gone."""
+    """Take a category over, as if its holder were gone."""
     connection.execute("DELETE FROM reservation.members")
     log = Log(consumer, category)
     membership = Membership(session(connection.info.dsn), consumer, category, GroupShare(), log)
     membership.join(connection)
-    # A connection that was cut a moment ago may still move the position; a member would pass it by.
+    # A connection that was cut a moment ago may still move the position; a member would not wait.
     connection.execute(
         "SELECT FROM reservation.positions WHERE consumer = %s AND category = %s FOR UPDATE",
         [consumer, category],
@@ -59,12 +59,12 @@ def claim(connection: Connection[Any], consumer: str, category: str) -> Position
 
 
 def batch(connection: Connection[Any], category: str, component: Component = account) -> Claimed:
-    """Claim a category for a component and return what takes it forward."""
+    """Claim a category for a component."""
     return Claimed(connection, component, category)
 
 
 def session(database_url: str) -> Session:
-    """Return what a consumer works on, to be entered."""
+    """Return the session of a consumer, to be entered."""
     return Session(database_url, "reservation test", Log("test", "test"))
 
 
@@ -92,14 +92,14 @@ def event_types(store: MessageStore, account_id: str = "123") -> list[str]:
 def wait_until_drained(
     connection: Connection[Any], *running: Any, categories: Sequence[str] = READS
 ) -> None:
-    """Wait until the consumers have dealt with everything, and see to it that they run.
+    """Wait until the consumers have handled everything, and make sure that they run.
 
-    Who commits it does not matter, so it is the stored positions that are asked.
+    It does not matter who commits, so it looks at the stored positions.
     """
     deadline = time.monotonic() + PATIENCE
     while any(progress(connection)[category][0] for category in categories):
-        for one in running:
-            assert one.process.poll() is None, one.log
+        for started in running:
+            assert started.process.poll() is None, started.log
         assert time.monotonic() < deadline, progress(connection)
         time.sleep(0.02)
 
@@ -107,4 +107,4 @@ def wait_until_drained(
 def broken(connection: Connection[Any], acknowledged: Any = ()) -> dict[str, list[str]]:
     """Return the invariants that do not hold, and what breaks them."""
     found = check_invariants(connection, acknowledged)
-    return {one.name: one.broken_by for one in found if not one.holds}
+    return {invariant.name: invariant.broken_by for invariant in found if not invariant.holds}

@@ -10,6 +10,7 @@ import pytest
 from psycopg import Cursor
 from psycopg.types.json import Jsonb
 
+import consumers
 from consumers.dead_letters import administration
 from consumers.dead_letters.administration import LetterError, Selection
 from consumers.dead_letters.failure import Failure, Reason, digest_of
@@ -69,17 +70,8 @@ class Till:
                 running.join(PATIENCE)
 
     def drain(self, database_url, **options):
-        """Run the consumer until it has passed everything, and nothing is to be retried."""
-        self.run(database_url, self.is_drained, **options)
-
-    def is_drained(self):
-        (rest,) = self.connection.execute(
-            "SELECT (SELECT max(global_position) FROM message_store.messages "
-            "        WHERE message_store.category(stream_name) = 'till:command') "
-            "       - coalesce((SELECT min(position) FROM reservation.positions), 0) "
-            "       + (SELECT count(*) FROM reservation.dead_letters WHERE state = 'retry')"
-        ).fetchone()
-        return rest == 0
+        """Handle everything, and what is to be retried."""
+        consumers.drain(self.component, database_url, **options)
 
     def paid(self, store):
         """Return the deposits that were paid, in order."""

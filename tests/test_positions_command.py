@@ -48,7 +48,7 @@ def at_rest(store, connection):
     """
     store.write(open_(), STREAM)
     store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
-    drain(connection)
+    batches(connection)
     connection.execute("DELETE FROM reservation.members")
     assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
 

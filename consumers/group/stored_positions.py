@@ -90,7 +90,9 @@ def read_positions(
 
 
 def is_drained(connection: Connection[Any], consumer: str, category: str) -> bool:
-    """Return whether every message of a category was handled by a consumer, in any process.
+    """Return whether a consumer has nothing left to handle in a category, in any process.
+
+    That is every message, and every dead letter that is to be handled again.
 
     Args:
         connection: of a role that may read messages and positions.

@@ -22,7 +22,10 @@ WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
 ORDER BY consumer, category, partition
 
 -- name: is_drained
--- Whether no partition's position is before the last message of the category.
-SELECT coalesce(min(position), 0) >= reservation.category_head(%(category)s)
-FROM reservation.positions
-WHERE consumer = %(consumer)s AND category = %(category)s
+-- Whether no partition's position is before the last message of the category, and no dead letter
+-- waits to be handled again.
+SELECT coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) AND NOT EXISTS (
+  SELECT FROM reservation.dead_letters l
+  WHERE l.consumer = %(consumer)s AND l.category = %(category)s AND l.state = 'retry')
+FROM reservation.positions p
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s

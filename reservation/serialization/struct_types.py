@@ -45,7 +45,7 @@ def hints_of(type_: Any) -> dict[str, Any]:
 
     Raises:
         NameError: a field's type is not defined.
-        TypeError: it is no dataclass.
+        TypeError: it is not a dataclass.
     """
     hints = typing.get_type_hints(type_, include_extras=True)
     return {name: hints[name] for name in names_of(type_)}
@@ -138,7 +138,7 @@ def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
         any_value = (object, msgspec.UnsetType)
         return None if info.cls in any_value else f"a {info.cls.__name__}"
     if isinstance(info, inspect.DictType) and isinstance(info.key_type, _NO_KEYS):
-        return "a dictionary with keys that are no texts"
+        return "a dictionary with keys that are not texts"
     fields = [field.type for field in getattr(info, "fields", ())]
     parts = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
     several = [*getattr(info, "item_types", ()), *getattr(info, "types", ())]

@@ -87,7 +87,7 @@ class WriteBatch:
             known = by_id.setdefault(row[0], row)
             if known is not row and known[1:-1] != row[1:-1]:
                 raise MessageIdConflictError(
-                    f"Message id {row[0]} stands twice in the batch, for different messages; "
+                    f"Message id {row[0]} is in the batch twice, for different messages; "
                     f"give each an id of its own"
                 )
         self.rows = list(by_id.values())

@@ -1,5 +1,5 @@
 -- name: rights
--- Through the catalogs, because a name in a schema that the role may not use can not be looked up.
+-- Through the catalogs, because a name in a schema that the role may not use cannot be looked up.
 WITH needed (schema, name, privilege) AS (
   VALUES
     ('message_store', 'messages', 'SELECT'),

@@ -4,7 +4,7 @@
 --
 -- A condition is SQL of the caller's, put in as it is, once message_store.sql_condition has any value
 -- but off. Only for it is the schema public looked in, where extensions put their functions. The
--- settings message_store.debug_get and message_store.debug make each function tell its arguments.
+-- settings message_store.debug_get and message_store.debug make each function print its arguments in a notice.
 
 CREATE OR REPLACE FUNCTION message_store.get_stream_messages(
   stream_name varchar,

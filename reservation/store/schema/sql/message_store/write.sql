@@ -1,6 +1,6 @@
 -- Writing, under the lock of the message's category: it is what lets a reader of one category
 -- trust that no lower global position will appear behind it. The settings message_store.debug_write
--- and message_store.debug make each function tell its arguments in a notice.
+-- and message_store.debug make each function print its arguments in a notice.
 
 CREATE OR REPLACE FUNCTION message_store.acquire_lock(stream_name varchar) RETURNS bigint
 LANGUAGE plpgsql VOLATILE

@@ -1,5 +1,5 @@
--- Where each consumer is: the global position of the last message of the category that it dealt
--- with. The epoch counts the processes that have held the row; only the newest may move it.
+-- Where each consumer is: the global position of the last message of the category that it
+-- handled. The epoch counts the processes that have held the row; only the newest may move it.
 
 CREATE TABLE reservation.positions (
   consumer text NOT NULL,

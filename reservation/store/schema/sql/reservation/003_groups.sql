@@ -1,10 +1,10 @@
 -- Consumers that share a category. A group has a fixed number of partitions, and each message belongs
 -- to one of them, by the hash of its stream's cardinal id. A partition has a row of its own in
--- positions. Its holder is the member that may move it; nobody's if NULL. A holder that is no member
--- any more did not let go of it itself.
+-- positions. Its holder is the member that may move it; nobody's if NULL. A holder that is
+-- no longer a member did not release it itself.
 
--- `carried` is what the positions were when the number of partitions was last changed, by the
--- partition that a message was in then, from 0: those up to there were dealt with.
+-- `carried` holds the positions when the number of partitions was last changed, by the partition that
+-- a message was in then, from 0: messages up to there have been handled.
 CREATE TABLE reservation.groups (
   consumer text NOT NULL,
   category text NOT NULL,

@@ -1,4 +1,4 @@
--- Which messages were processed, so that one that is there again has no second effect. A handler is a
+-- Which messages were processed, so that a repeated message has no second effect. A handler is a
 -- consumer's for one type of messages.
 
 -- `keep` is how long it remembers, NULL for ever. What it knew of messages that were stored before

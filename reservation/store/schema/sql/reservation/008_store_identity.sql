@@ -1,7 +1,7 @@
--- What tells one store from another, and a store from what replaced it.
+-- What distinguishes a store from others, and from what replaced it.
 
--- Random, made with the schema. A dump and a physical copy keep it, so it does not tell a store from
--- one that was restored or cleared; for that, positions and snapshots name the messages they stand at.
+-- Random, made with the schema. A dump and a physical copy keep it, so it does not distinguish a store
+-- from one that was restored or cleared; for that, positions and snapshots name the messages they stand at.
 CREATE TABLE reservation.store_identity (
   only_row boolean NOT NULL DEFAULT true PRIMARY KEY CHECK (only_row),
   id uuid NOT NULL DEFAULT gen_random_uuid(),

@@ -92,7 +92,7 @@ AS $$
 $$;
 
 -- Says that a member lives, finds those that do not, takes and gives back partitions until it has
--- its fair share, and tells what it holds. No row if the member was taken for dead. `foreign_at` is the
+-- its fair share, and returns what it holds. No row if the member was taken for dead. `foreign_at` is the
 -- highest of its positions that was taken in another log, NULL if none was.
 CREATE OR REPLACE FUNCTION reservation.take_part(
   consumer text, category text, member bigint, lease interval

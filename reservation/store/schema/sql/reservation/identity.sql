@@ -75,7 +75,7 @@ AS $$
   WHERE g.category = stood_at.category
 $$;
 
--- Up to where the consumers of a category have dealt with it: all of them, or the one that is named.
+-- The position up to which the consumers of a category have handled it: all of them, or one by name.
 -- 0 if one of their positions is of another log, NULL if there are none.
 CREATE OR REPLACE FUNCTION reservation.dealt_with(category text, consumer text DEFAULT NULL)
 RETURNS bigint

@@ -20,7 +20,7 @@ RETURN CASE WHEN strpos(stream_name, '-') = 0 THEN 0 ELSE
   abs(mod(message_store.hash_64(
     split_part(substr(stream_name, strpos(stream_name, '-') + 1), '+', 1)), size))::integer END;
 
--- Whether a stream is in one of these partitions, and its message was not dealt with when there were
+-- Whether a stream is in one of these partitions, and its message was not handled when there were
 -- others: `carried` is how far that went in each, NULL where they were never changed.
 CREATE OR REPLACE FUNCTION reservation.is_in_part(
   stream_name text, global_position bigint, partitions integer[], size integer, carried bigint[]

@@ -74,8 +74,8 @@ BEGIN
 END
 $$;
 
--- Keeps messages as processed, under the lock of their handlers, and tells how many of them nobody
--- else had processed, or forgotten, meanwhile.
+-- Keeps messages as processed, under the lock of their handlers, and returns how many of them
+-- nobody else had processed, or forgotten, meanwhile.
 CREATE OR REPLACE FUNCTION reservation.record_processed(
   consumer text, keep interval, types text[], keys text[], times timestamp[], of_their_day boolean,
   global_positions bigint[]

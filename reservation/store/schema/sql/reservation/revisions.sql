@@ -39,7 +39,7 @@ BEGIN
 END
 $$;
 
--- Raises the last revisions from what was read to what was handled, and tells how many were what was
+-- Raises the last revisions from what was read to what was handled, and returns how many were what was
 -- read: the others were raised meanwhile. NULL is read where there is none. In one sorted order, so
 -- that two batches do not wait for each other in a circle, and row by row, so that each is found by its
 -- key whatever the planner knows.
