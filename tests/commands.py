@@ -9,13 +9,18 @@ import click
 from click.testing import CliRunner
 
 from cli.main import main
-from tests.processes import EXAMPLES
+from tests.processes import EXAMPLES, run_cli
 
 
 def invoke_cli(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path = EXAMPLES
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with click's runner; `tests.processes.run_cli` is for what needs a process."""
+    """Run a command with click's runner; `tests.processes.run_cli` is for what needs a process.
+
+    ``start`` always does, because it sets up logs and signals for the whole of it.
+    """
+    if "start" in arguments[:2]:
+        return run_cli(*arguments, env=dict(env or {}), cwd=cwd)
     with contextlib.chdir(cwd):
         done = CliRunner().invoke(main, arguments, env=env, prog_name="reservation")
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
+import consumers
 import reservation
 from bank import account
 from cli.main import main
@@ -173,10 +174,15 @@ def test_the_strategies_to_choose_from_are_those_of_the_code():
 
 
 def test_the_page_of_the_api_has_every_public_name():
-    """What `reservation` exports, as an object of mkdocstrings or in the text."""
+    """What `reservation` and `consumers` export, but for the errors, which have a page."""
     text = (ROOT / "docs/reference/api.md").read_text()
-    named = set(re.findall(r"(?:^::: |`)reservation\.(\w+)", text, re.MULTILINE))
-    assert set(reservation.__all__) <= named
+    named = set(re.findall(r"(?:^::: |`)((?:reservation|consumers)\.\w+)", text, re.MULTILINE))
+    public = {
+        f"{module.__name__}.{name}"
+        for module in (reservation, consumers)
+        for name in module.__all__
+    }
+    assert {name for name in public if not name.endswith("Error")} <= named
 
 
 def test_the_errors_are_those_of_the_code():

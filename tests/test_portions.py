@@ -127,7 +127,7 @@ def test_a_command_that_initiates_may_go_alone_too(connection, store):
 def test_another_transaction_is_refused(wrong):
     """When it is declared."""
     component = Component("shop", id="account_id")
-    with pytest.raises(DeclarationError, match="'batch' or of the 'message'"):
+    with pytest.raises(DeclarationError, match="transaction='batch' or transaction='message'"):
         component.handle(Deposit, transaction=wrong)
     with pytest.raises(DeclarationError, match="Open cannot be handled in a transaction"):
         component.initiate(Open, transaction=wrong)

@@ -114,9 +114,12 @@ def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> I
             _end_fork(error)
         _end_without_descriptor(connection, messages)
         raise
-    if _copies != copies:
-        _end_fork(None)
-    _end_without_descriptor(connection, messages)
+    else:
+        if _copies != copies:
+            _end_fork(None)
+        _end_without_descriptor(connection, messages)
+    finally:
+        del _files[number]  # a later connection may have the number
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:

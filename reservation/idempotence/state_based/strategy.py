@@ -26,14 +26,14 @@ from psycopg import Connection
 from reservation.errors import DeclarationError
 from reservation.idempotence.state_based.check import StateCheck
 from reservation.idempotence.state_based.states import state_category
-from reservation.idempotence.strategy import Incoming, TwoPhaseStrategy
+from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.serialization import codec
 
 Form = Literal["whole", "delta"]
 
 
 @dataclass(frozen=True, slots=True)
-class StateBased(TwoPhaseStrategy):
+class StateBased(Strategy):
     """Declares that a handler changes a state of which every version is kept.
 
     ``@component.handle(FireAt, once=StateBased())`` calls ``handler(command, state, context)``,
