@@ -16,10 +16,12 @@ CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
 FAST := -m "check or not (spark or faults or slow)"
 # What is about Spark, processes, the command line and Python alone, not about the server.
 NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_fingerprints.py, \
-	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,app_path arguments cli codec commands \
-	component context copying deploy docs equivalence eventide explorer faults group hostile_settings \
-	invariants metrics mutation order poison project properties reference returned schedule shooting_range start \
-	status stopping stream_name tutorial)
+	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,\
+	app_path arguments attempts cli codec commands component context copying decisions deploy \
+	docs durations equivalence eventide explorer faults group hostile_settings invariants \
+	json_limits key metrics mutation order poison project properties public reference returned \
+	schedule shooting_range start status stopping strategy stream_name transaction_needs \
+	tutorial typing)
 
 .PHONY: help setup test check servers coverage lint docs demo bench chaos mutation clean
 
