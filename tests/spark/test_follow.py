@@ -138,7 +138,7 @@ def test_what_lasts_is_told_once_and_once_more_when_it_is_mended(
         drain(spark_connection)
         assert following.round(510) == [(True, "missing")]
         assert follower.standing == {}
-        assert (follower.told, follower.mended) == (1, 1)
+        assert (follower.reported, follower.mended) == (1, 1)
         assert same_counts(follower.report, following.everything())
 
 
