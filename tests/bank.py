@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg import Connection
+from psycopg import Connection, conninfo
 
 import consumers
 from bank import account
@@ -68,10 +68,18 @@ def session(database_url: str) -> Session:
     return Session(database_url, "reservation test", Log("test", "test"))
 
 
+def address(connection: Connection[Any]) -> str:
+    """Return the address that a connection was opened with, its password included."""
+    info = connection.info
+    return conninfo.make_conninfo(
+        info.dsn, **({"password": info.password} if info.password else {})
+    )
+
+
 def drain(connection: Connection[Any], component: Component = account) -> Drained:
     """Handle all that a component's categories hold, as if whoever held one of them were gone."""
     connection.execute("DELETE FROM reservation.members")
-    return consumers.drain(component, connection.info.dsn)
+    return consumers.drain(component, address(connection))
 
 
 def batches(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
