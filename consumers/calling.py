@@ -104,8 +104,7 @@ def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> I
         messages: those that the block is for.
     """
     copies = _copies
-    number = connection.pgconn.socket
-    _files[number] = _file(number)
+    _files[id(connection)] = _file(connection.pgconn.socket)
     try:
         yield
     except BaseException as error:
@@ -113,9 +112,12 @@ def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> I
             _end_fork(error)
         _end_without_descriptor(connection, messages)
         raise
-    if _copies != copies:
-        _end_fork(None)
-    _end_without_descriptor(connection, messages)
+    else:
+        if _copies != copies:
+            _end_fork(None)
+        _end_without_descriptor(connection, messages)
+    finally:
+        del _files[id(connection)]
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
@@ -178,7 +180,7 @@ def _end_without_descriptor(connection: Connection[Any], messages: Sequence[Stor
         os._exit(1)
 
 
-# By the number of a descriptor, the file that it stood for before the code of a component ran.
+# By the id of a connection, the file of its descriptor before the code of a component ran.
 _files: dict[int, tuple[int, int] | None] = {}
 
 
@@ -205,9 +207,8 @@ def _looks_open(connection: Connection[Any]) -> bool:
 
 def _has_descriptor(connection: Connection[Any]) -> bool:
     """Tell whether the descriptor of a connection stands for what it did before."""
-    number = connection.pgconn.socket
-    file = _file(number)
-    return file is not None and file == _files.get(number, file)
+    file = _file(connection.pgconn.socket)
+    return file is not None and file == _files.get(id(connection), file)
 
 
 def _lost(message: StoredMessage) -> DatabaseUnavailableError:
