@@ -15,13 +15,15 @@ CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
 # What is marked `check` stands for the tests of its kind that are left out.
 FAST := -m "check or not (spark or faults or slow)"
 # What is about Spark, processes, the command line and Python alone, not about the server.
-NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_signs.py, \
-	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,app_path arguments cli codec commands \
-	component context copying deploy docs equivalence eventide explorer faults group hostile_settings \
-	invariants metrics mutation order poison project properties reference returned shooting_range start status \
-	stopping stream_name)
+NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_fingerprints.py, \
+	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,\
+	app_path arguments attempts cli codec commands component context copying decisions deploy \
+	docs durations equivalence eventide explorer faults group hostile_settings invariants \
+	json_limits key metrics mutation order poison project properties public reference returned \
+	schedule shooting_range start status stopping strategy stream_name transaction_needs \
+	tutorial typing)
 
-.PHONY: help setup test check servers coverage lint demo bench chaos mutation clean
+.PHONY: help setup test check servers coverage lint docs demo bench chaos mutation clean
 
 help:
 	@echo "make demo    set up and run the demo"
@@ -30,6 +32,7 @@ help:
 	@echo "make servers  set up and run the tests of the server in a container, RESERVATION_TEST_IMAGE=postgres:14"
 	@echo "make coverage  set up, run the fast selection of the tests and see how much of the code it reaches"
 	@echo "make lint    set up and run ruff, codespell, mypy, import-linter and the schemas of .github"
+	@echo "make docs    set up and build the documentation as a site, in build/site"
 	@echo "make bench   set up and measure; ONLY=name measures one thing"
 	@echo "make mutation  set up and see whether the tests notice changes; SAMPLE=200 runs some"
 	@echo "make chaos   set up and run drawn components under faults; SEEDS=100, SEEDS=17..40 or SECONDS=180"
@@ -79,6 +82,14 @@ lint: setup
 	$(CHECK_SCHEMA)issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(CHECK_SCHEMA)issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+
+.venv/docs-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch .venv/docs-ready
+
+# NO_MKDOCS_2_WARNING: a notice of the theme about a version of MkDocs that is not installed.
+docs: .venv/docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # One benchmark alone: make bench ONLY=write_single
 bench: setup

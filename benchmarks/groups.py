@@ -14,9 +14,9 @@ from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import ROOT, Running
 from reservation import MessageStore
-from reservation.queries import load_queries
-from reservation.store.connection import connect
-from reservation.store.notice import set_notices
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
+from reservation.store.notifications import set_notices
 
 COMMANDS, RESERVED = "account:command", "accountTransaction"
 WORKERS, PARTITIONS = 4, 16

@@ -14,9 +14,9 @@ from psycopg import conninfo, sql
 from rich.console import Console
 from rich.table import Table
 
-from cli.embedded import start_embedded
+from cli.common.embedded import start_embedded
 from reservation import install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 
 _numbers = itertools.count(1)
 

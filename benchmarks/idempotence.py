@@ -21,15 +21,15 @@ from reservation import (
     Context,
     MessageIdInEvents,
     MessageStore,
+    PositionInEvents,
     Processed,
     Revisions,
-    Sequence,
     StateBased,
     Write,
 )
 from reservation.idempotence.strategy import Strategy
-from reservation.queries import load_queries
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
 
 TURNS, ACCOUNTS = 20, 500
 
@@ -65,7 +65,7 @@ class Balance:
 Declare = Callable[[], Component]
 
 
-def _handled(once: Strategy | StateBased | None = None) -> Component:
+def _handled(once: Strategy | None = None) -> Component:
     """Declare a component whose handler is idempotent in one way, or in none."""
     account = Component("account", entity=Balance, id="account_id")
 
@@ -102,8 +102,8 @@ WAYS: dict[str, Declare] = {
     "Processed()": lambda: _handled(Processed()),
     "Processed(key=…)": lambda: _handled(Processed(key="pay_id")),
     "MessageIdInEvents()": lambda: _handled(MessageIdInEvents()),
-    "Sequence()": lambda: _handled(Sequence()),
-    "Sequence(pseudo_events=True)": lambda: _handled(Sequence(pseudo_events=True)),
+    "PositionInEvents()": lambda: _handled(PositionInEvents()),
+    "PositionInEvents(pseudo_events=True)": lambda: _handled(PositionInEvents(pseudo_events=True)),
     "Revisions(source=None)": lambda: _handled(Revisions(source=None)),
     'StateBased("whole")': lambda: _handled(StateBased("whole")),
     'StateBased("delta")': lambda: _handled(StateBased("delta")),
@@ -112,7 +112,7 @@ WAYS: dict[str, Declare] = {
 }
 
 # Those that look at the events which came after a message.
-BY_EVENTS = ("MessageIdInEvents()", "Sequence()")
+BY_EVENTS = ("MessageIdInEvents()", "PositionInEvents()")
 
 
 @benchmark

@@ -14,9 +14,9 @@ from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import Running
 from benchmarks.workload import TIME
 from reservation import MessageStore, Write
-from reservation.queries import load_queries
-from reservation.store.connection import connect
-from reservation.store.notice import Notices, set_notices
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
+from reservation.store.notifications import Notices, set_notices
 
 MESSAGES, WARM_UP = 300, 20
 LONGEST_PAUSE = 0.1  # seconds between two messages, each of its own length

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark, rate
 from reservation import MessageStore
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 
 STORED = 5_000_000
 COUNT, KEYS, LONG, SAMPLE = 50_000, 45_000, 200_000, 3_000

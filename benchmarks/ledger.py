@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from reservation.queries import load_queries
+from reservation.postgres.queries import load_queries
 
 _LEDGER = load_queries("benchmarks", "ledger.sql")
 _QUERIES = load_queries("benchmarks")

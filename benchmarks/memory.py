@@ -8,7 +8,7 @@ import psutil
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import Running
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 
 BACKLOG, DEALT_WITH, WARM_UP = 1_000_000, 200_000, 20_000
 LIMIT = 120.0  # MB of each consumer

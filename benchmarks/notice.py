@@ -16,8 +16,8 @@ from bank.messages import Deposit
 from benchmarks.harness import Bench, Result, benchmark, rate
 from benchmarks.workload import TIME
 from reservation import MessageStore, Write
-from reservation.store.connection import connect
-from reservation.store.notice import Notices, set_notices
+from reservation.postgres.connection import connect
+from reservation.store.notifications import Notices, set_notices
 
 WRITERS = 8
 MESSAGES = 60  # of each writer in a round

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
 from reservation import MessageStore, StateBased
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 
 COUNT, KEYS, FEW_KEYS, SAMPLE = 50_000, 45_000, 500, 2_000
 

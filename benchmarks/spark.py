@@ -22,16 +22,16 @@ from psycopg import conninfo
 from bank import account
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.ledger import Ledger
-from reservation.queries import load_queries
-from reservation.store.connection import connect
-from spark_jobs.categories import Categories
-from spark_jobs.columns import MESSAGE
-from spark_jobs.declaration import Declaration
-from spark_jobs.jdbc import Jdbc, jdbc_url
-from spark_jobs.result import VIOLATIONS, Report
-from spark_jobs.run import Run, in_session
-from spark_jobs.session import spark_session
-from spark_jobs.snapshot import exported_snapshot
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.result import VIOLATIONS, Report
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.session.session import spark_session
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.source.columns import MESSAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

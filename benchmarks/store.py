@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from bank.messages import Deposit
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark, rate
-from reservation import MessageStore, codec
-from reservation.store.connection import connect
+from reservation import MessageStore
+from reservation.postgres.connection import connect
+from reservation.serialization import codec
 
 COUNT, SAMPLE, LONG = 50_000, 3_000, 200_000
 

@@ -8,7 +8,7 @@ from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import Running
 from reservation import MessageStore
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 
 COUNT, SAMPLE = 50_000, 3_000
 ACCOUNTS = 500

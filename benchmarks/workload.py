@@ -13,13 +13,15 @@ from psycopg import Connection, conninfo
 
 from bank.messages import Deposit, Deposited
 from benchmarks.harness import rate
-from consumers.batch import Batch
-from consumers.group import Membership, Share
-from consumers.session import Session
-from reservation import Component, MessageStore, StateBased, Write, codec, follow
+from consumers.batch.batch import Batch
+from consumers.group.membership import GroupShare, Membership
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.session import Session
+from reservation import Component, MessageStore, StateBased, Write, follow
 from reservation.idempotence.key import KeyFunction
-from reservation.queries import load_queries
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
+from reservation.postgres.queries import load_queries
+from reservation.serialization import codec
 
 ACCOUNTS = 500
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -85,10 +87,10 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
 def consumer(connection: Connection[Any], declared: Component, category: str) -> Callable[[], int]:
     """Return what runs one batch of a component's category and says how many messages it read."""
     session = Session(connection.info.dsn, "reservation bench", structlog.get_logger())
-    membership = Membership(session, declared.name, category, Share(), structlog.get_logger())
+    membership = Membership(session, declared.name, category, GroupShare(), structlog.get_logger())
     membership.join(connection)
     membership.turn(connection)
-    batch = Batch(connection, declared, category)
+    batch = Batch(ConsumerContext.of(connection, declared, category))
     return lambda: batch.run(membership.positions, CONSUMED).read
 
 

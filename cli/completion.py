@@ -1,9 +1,9 @@
-"""``reservation completion``: what a shell needs to complete our commands."""
+"""``reservation completion``: the script with which a shell completes the commands."""
 
 import click
 from click.shell_completion import get_completion_class
 
-from cli.errors import Failure, debug_option
+from cli.common.errors import CommandError, debug_option
 
 
 @click.command()
@@ -19,6 +19,6 @@ def completion(context: click.Context, shell: str) -> None:
     """
     class_ = get_completion_class(shell)
     if class_ is None:
-        raise Failure(f"There is no completion for {shell}")
+        raise CommandError(f"There is no completion for {shell}")
     root = context.find_root()
     click.echo(class_(root.command, {}, "reservation", "_RESERVATION_COMPLETE").source())

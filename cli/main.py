@@ -6,22 +6,30 @@ import sys
 
 import click
 
-from cli.archive import archive
-from cli.completion import completion
-from cli.dead_letters import dead_letters
-from cli.demo import demo
-from cli.errors import Group, debug_option
-from cli.partitions import partitions
-from cli.positions import positions
-from cli.prune import prune
-from cli.reconcile import reconcile
-from cli.spark import spark
-from cli.start import start
-from cli.status import status
-from cli.store import store
+from cli.common.errors import Group, debug_option
+from cli.common.lazy import LazyCommands
+
+_COMMANDS = LazyCommands(
+    {
+        "archive": "cli.spark.archive:archive",
+        "completion": "cli.completion:completion",
+        "dead-letters": "cli.consumers.dead_letters:dead_letters",
+        "demo": "cli.demo.command:demo",
+        "partitions": "cli.consumers.partitions:partitions",
+        "positions": "cli.consumers.positions:positions",
+        "prune": "cli.store.prune:prune",
+        "reconcile": "cli.spark.reconcile:reconcile",
+        "spark": "cli.spark.environment:spark",
+        "start": "cli.consumers.start:start",
+        "status": "cli.consumers.status:status",
+        "store": "cli.store.schema:store",
+    }
+)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Group, commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="reservation", prog_name="reservation")
 @debug_option
 def main() -> None:
@@ -33,40 +41,23 @@ def main() -> None:
     reservation start bank:account    run a component's consumers
     reservation start bank:account --workers 4
                                       the same, with four processes for each category
-    reservation status                see where they are
-    reservation dead-letters list     see what consumers could not deal with
-    reservation positions list        see their positions, and move them
+    reservation status                see how far they are
+    reservation dead-letters list     see what consumers could not handle
+    reservation positions list        see their positions, and change them
     reservation partitions bank:account 32
                                       let more processes share the work
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
     reservation archive --help        copy old messages to Parquet, and verify the copy
     reservation spark package         build what Spark's workers need elsewhere
-    reservation prune                 remove what is not needed any more
-    reservation store grants --help   give a role no more rights than it needs
+    reservation prune                 remove what is no longer needed
+    reservation store grants --help   give a role only the rights that it needs
     reservation completion bash       let the shell complete all of these
 
-    Exit status: 0 all is well; 1 a message, a consumer or an invariant is not in order; 2 the
-    command could not run.
+    Exit status: 0 success; 1 a message, a consumer or an invariant is not in order; 2 the command
+    could not run.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # where it is not UTF-8, a sign is lost, no result
+        if isinstance(stream, io.TextIOWrapper):  # other encodings lose a character, not the result
             stream.reconfigure(errors="replace")
-    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # what matters is raised as well
-
-
-for command in (
-    store,
-    start,
-    status,
-    dead_letters,
-    positions,
-    partitions,
-    reconcile,
-    archive,
-    spark,
-    prune,
-    demo,
-    completion,
-):
-    main.add_command(command)
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # it also raises what matters

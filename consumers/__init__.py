@@ -1,1 +1,11 @@
-"""The long-running runtime: it reads categories and lets a component deal with each message."""
+"""The long-running runtime: it reads categories and lets a component handle each message.
+
+A program runs a component with `run`, and a test or script drains it with `drain`. All else here is
+private. The packages, from the top: `supervisor`, `loop`, `batch`, `handling`, `dead_letters`,
+`group`, `runtime`. Each imports only from those after it.
+"""
+
+from consumers.dead_letters.failure import Crashed
+from consumers.program import Drained, StopEvent, drain, run
+
+__all__ = ["Crashed", "Drained", "StopEvent", "drain", "run"]

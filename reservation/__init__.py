@@ -1,45 +1,132 @@
-"""Commands that take effect once, however often they are sent."""
+"""Commands that take effect once, however often they are sent.
 
-from reservation import stream_name
+What is public, and keeps its meaning between versions as the changelog says:
+
+- the names in ``__all__`` of this module, their documented parameters, attributes and methods;
+- `reservation.testing`, for tests of handlers;
+- `consumers`, which runs a component in a program, for its names in ``__all__``;
+- `spark_jobs.source`, the data source for Spark.
+
+Every other module is private, and so is a name that begins with an underscore. Private modules may
+change in any version. All errors are derived from `ReservationError`; their tree is in the
+documentation of `reservation.errors`.
+"""
+
 from reservation.component import Component
 from reservation.context import Context
-from reservation.errors import ReservationError
-from reservation.idempotence.counters import ClockRevisions, DatabaseRevisions
-from reservation.idempotence.message_id import MessageIdInEvents
+from reservation.errors import (
+    AppPathError,
+    CommitUnknownError,
+    DatabaseUnavailableError,
+    DeclarationError,
+    DecodeError,
+    EncodeError,
+    ExpectedVersionError,
+    ExpiredError,
+    ForeignPositionError,
+    GroupError,
+    HandlerError,
+    IdempotenceKeyError,
+    LockTimeoutError,
+    LogSequenceError,
+    MessageError,
+    MessageIdConflictError,
+    MissingObjectError,
+    MissingRightError,
+    PositionLostError,
+    RefusedError,
+    ReservationError,
+    SchemaError,
+    SerializationError,
+    SessionError,
+    StatementCanceledError,
+    StoreError,
+    StreamNameError,
+    UnknownTypeError,
+)
+from reservation.idempotence.in_events.message_id import MessageIdInEvents
+from reservation.idempotence.in_events.position import PositionInEvents
 from reservation.idempotence.processed import Processed
-from reservation.idempotence.pseudo_event import PseudoEvent
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.revision import Revisions
-from reservation.idempotence.sequence import Sequence
-from reservation.idempotence.state_based import StateBased
-from reservation.message import StoredMessage, follow
-from reservation.metadata import Metadata
+from reservation.idempotence.revision_counters import ClockRevisions, DatabaseRevisions
+from reservation.idempotence.state_based.states import States
+from reservation.idempotence.state_based.strategy import StateBased
+from reservation.messages import stream_name
+from reservation.messages.message import StoredMessage, follow, followed_id
+from reservation.messages.metadata import Metadata
+from reservation.messages.pseudo_event import PseudoEvent
+from reservation.postgres.connection import check_alive, check_alive_async, connect, connect_async
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
-from reservation.store.install import install
+from reservation.store.notifications import Notices
+from reservation.store.schema.install import attach, detach, install
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
 
+__version__ = "0.1.0"
+
+# The former name of `PositionInEvents`.
+Sequence = PositionInEvents
+
 __all__ = [
     "NO_STREAM",
+    "AppPathError",
     "AsyncMessageStore",
     "ClockRevisions",
+    "CommitUnknownError",
     "Component",
     "Context",
     "DatabaseRevisions",
+    "DatabaseUnavailableError",
+    "DeclarationError",
+    "DecodeError",
+    "EncodeError",
+    "ExpectedVersionError",
+    "ExpiredError",
+    "ForeignPositionError",
+    "GroupError",
+    "HandlerError",
+    "IdempotenceKeyError",
+    "LockTimeoutError",
+    "LogSequenceError",
+    "MessageError",
+    "MessageIdConflictError",
     "MessageIdInEvents",
     "MessageStore",
     "Metadata",
+    "MissingObjectError",
+    "MissingRightError",
+    "Notices",
     "Outcome",
+    "PositionInEvents",
+    "PositionLostError",
     "Processed",
     "PseudoEvent",
+    "RefusedError",
     "ReservationError",
     "Revisions",
+    "SchemaError",
     "Sequence",
+    "SerializationError",
+    "SessionError",
     "StateBased",
+    "StatementCanceledError",
+    "States",
+    "StoreError",
     "StoredMessage",
+    "StreamNameError",
+    "UnknownTypeError",
     "Write",
+    "__version__",
+    "attach",
+    "check_alive",
+    "check_alive_async",
+    "connect",
+    "connect_async",
+    "detach",
     "follow",
+    "followed_id",
     "install",
     "stream_name",
 ]

@@ -1,4 +1,4 @@
-"""Finding the component that an app path names, as web servers find their application.
+"""Importing the component that an app path names, as web servers import their application.
 
 ``bank:account`` is attribute ``account`` of module ``bank``, imported with the current folder, or
 another, on the import path.
@@ -6,13 +6,15 @@ another, on the import path.
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reservation.component import Component
-from reservation.errors import AppPathError
+from reservation.errors import AppPathError, ForeignPositionError
 
-# Our packages: names so common that a user's folder may have them too.
+# Our packages, whose names are so common that a user's folder may have them too.
 COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
 
 _HOME = Path(__file__).resolve().parent.parent
@@ -23,12 +25,12 @@ def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
 
     Args:
         app: the path, ``module:attribute``; the attribute may be dotted.
-        app_dir: the folder that the module is looked for in first. It stays on the import path.
-            None: the import path is left as it is.
+        app_dir: the folder in which the module is looked for first; it stays on the import path.
+            None to leave the import path as it is.
 
     Raises:
-        AppPathError: the path leads nowhere, or to something that is no component; or the folder
-            has a package whose name is one of ours.
+        AppPathError: the path leads nowhere or to something other than a component, or the folder
+            has a package with the name of one of ours.
         DeclarationError: the component's declaration is incomplete.
     """
     module_name, separator, attribute = app.partition(":")
@@ -57,7 +59,10 @@ def _put_first(folder: Path) -> None:
 
 
 def refuse_common_names(folder: Path) -> None:
-    """Refuse a folder that would put a package of the user's in the place of one of ours.
+    """Refuse a folder with a package that would be imported instead of one of ours.
+
+    Args:
+        folder: the folder.
 
     Raises:
         AppPathError: the folder has such a package.
@@ -85,12 +90,12 @@ def _module(name: str, app_dir: str | Path | None) -> object:
                 f"folder that holds it, or name that with --app-dir"
             ) from error
         raise AppPathError(
-            f"The module {name!r} can not be imported: it imports {error.name!r}, which is not "
+            f"The module {name!r} cannot be imported: it imports {error.name!r}, which is not "
             f"installed"
         ) from error
     except (Exception, SystemExit) as error:
         raise AppPathError(
-            f"The module {name!r} can not be imported: {type(error).__name__}: {error}"
+            f"The module {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -105,3 +110,19 @@ def _attribute(module: object, attribute: str, app: str) -> object:
                 f"holds the component"
             ) from error
     return value
+
+
+@contextmanager
+def app_in_errors(app: str) -> Iterator[None]:
+    """Add the app path to errors that name a command to run on it.
+
+    Args:
+        app: the app path.
+
+    Raises:
+        ForeignPositionError: the error that was raised within, with the app path.
+    """
+    try:
+        yield
+    except ForeignPositionError as error:
+        raise ForeignPositionError(error.consumer, error.category, error.position, app) from error

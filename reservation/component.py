@@ -1,22 +1,24 @@
 """A component: what its author declares, and everything else reads.
 
-The consumers, the command line and the Spark jobs all take from here which commands there are,
-how each is kept from taking effect twice, and which function decides.
+The consumers, the command line and the Spark jobs all read here which commands there are, which
+strategy each has, and which function handles it. What the decorators accept is typed by
+`reservation.handlers.protocols`, so inside them it is `Any`.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, overload
 
 from psycopg import Connection
 
-from reservation import stream_name
-from reservation.codec import camel_case
-from reservation.context import Context
-from reservation.declaring import (
+from reservation.entity.projection import Projection
+from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
+from reservation.errors import DeclarationError
+from reservation.handlers.declaration_checks import (
     Transaction,
+    check_category_of_reservations,
     check_class,
+    check_complete,
     check_entity,
     check_handler,
     check_initiator,
@@ -25,49 +27,59 @@ from reservation.declaring import (
     check_projector,
     check_transaction,
 )
-from reservation.entity.projection import Projection, Projector
-from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
-from reservation.errors import DeclarationError
-from reservation.idempotence.key import KeyFunction, fields_of, key_fields, key_part
+from reservation.handlers.initiation import Handler, Initiation
+from reservation.handlers.protocols import (
+    Command,
+    DataclassInstance,
+    Entity,
+    Event,
+    HandlerDecorator,
+    InitiatorDecorator,
+    ProjectorDecorator,
+)
+from reservation.idempotence.key import (
+    Key,
+    KeyFunction,
+    fields_of,
+    former_key,
+    key_fields,
+    key_part,
+)
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.state_based import StateBased, check_state
-from reservation.idempotence.strategy import Strategy
-from reservation.registry import MessageTypes
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-# Any: handlers take the component's own commands and entity, and return its own events.
-Handler = Callable[[Any, Any, Context], Any]
-Initiator = Callable[[Any, Context], Any]
+from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
+from reservation.messages import stream_name
+from reservation.messages.registry import MessageTypes
+from reservation.serialization.codec import camel_case
 
 
-@dataclass(frozen=True, slots=True)
-class Initiation:
-    """A command whose handler starts the entity's stream, and so is its own reservation.
-
-    Attributes:
-        command: the command's dataclass.
-        handler: returns the first event or events of the stream.
-        volatile: fields in which a reissue may differ from the first issue.
-    """
-
-    command: type
-    handler: Initiator
-    volatile: tuple[str, ...] = ()
-
-
-class Component:
+class Component(Generic[Entity]):
     """The declaration of a component: its commands, keys, handlers and entity.
 
     ``Component("account", entity=Account, id="account_id")`` reads commands from the category
-    ``account:command`` and writes events to ``account-<account_id>``.
+    ``account:command`` and writes events to ``account-<account_id>``. It is a
+    ``Component[Account]``; one without an entity is a ``Component[None]``.
     """
 
+    @overload
+    def __init__(
+        self: "Component[None]", name: str, *, entity: None = None, id: str, attempts: int = 3
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         name: str,
         *,
-        entity: type | None = None,
+        entity: type[Entity],
+        id: str,
+        attempts: int = 3,
+        snapshot_every: int | None = None,
+        snapshot_revision: int = 1,
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        entity: type[Entity] | None = None,
         id: str,  # noqa: A002  the field's word
         attempts: int = 3,
         snapshot_every: int | None = None,
@@ -79,21 +91,21 @@ class Component:
             name: the entity's category, which is also the consumers' name.
             entity: a class that can be made without arguments; None for handlers without state.
             id: the field of each command that holds the entity's id.
-            attempts: how often a message is tried whose handler fails, before it becomes a dead
+            attempts: how often a message whose handler fails is tried before it becomes a dead
                 letter; at least 1.
-            snapshot_every: how many events there are at least between two snapshots of an entity,
-                which is then a dataclass; None for no snapshots.
-            snapshot_revision: to be raised whenever a projector is changed, so that no snapshot is
-                used that the former one made.
+            snapshot_every: the least number of events between two snapshots of an entity, which
+                must be a dataclass; None for no snapshots.
+            snapshot_revision: raise it whenever a projector is changed, so that snapshots made by
+                the former one are not used.
 
         Raises:
-            StreamNameError: the name can not be that of a category.
-            DeclarationError: there is to be no attempt, the entity cannot be made or copied, or no
-                snapshot can be kept of it.
+            StreamNameError: the name cannot be that of a category.
+            DeclarationError: `attempts` is less than 1, the entity cannot be made or copied, or it
+                cannot be kept in snapshots.
         """
         if attempts < 1:
             raise DeclarationError(
-                f"{name}: a message is tried at least once, so attempts can not be {attempts}"
+                f"{name}: a message is tried at least once, so attempts cannot be {attempts}"
             )
         self.name = stream_name.check_category(name)
         if entity is not None:
@@ -111,18 +123,17 @@ class Component:
         self.initiations: dict[str, Initiation] = {}
         self.reservations: dict[str, Reservation] = {}
         self.handlers: dict[str, Handler] = {}
-        self.alone: set[str] = set()
+        self.own_transaction: set[str] = set()
         self.strategies: dict[str, Strategy] = {}
-        self.state_based: dict[str, StateBased] = {}
         self.ignored: set[str] = set()
 
     def initiate(
         self,
-        command: type,
+        command: type[Command],
         *,
         volatile: str | Iterable[str] = (),
         transaction: Transaction = "batch",
-    ) -> Callable[[F], F]:
+    ) -> InitiatorDecorator[Command]:
         """Declare a command that starts its entity's stream, handled by the decorated function.
 
         The handler takes the command and the `Context`, and returns the event, or events, that
@@ -135,28 +146,53 @@ class Component:
             transaction: see `handle`.
 
         Raises:
-            DeclarationError: the command is declared twice, lacks a field, the transaction is none
-                that there is, or the function cannot be its handler.
+            DeclarationError: the command is declared twice or lacks a field, there is no such
+                transaction, or the function cannot be its handler.
         """
         check_class(self.name, "initiate", command, "Open")
-        alone = check_transaction(self.name, command, transaction)
+        own_transaction = check_transaction(self.name, command, transaction)
 
-        def declare(handler: F) -> F:
+        def declare(handler: Any) -> Any:
             name = self._command(command)
             check_initiator(self.name, command, handler, self.commands)
             if name in self.handlers:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = fields_of(command, volatile)
             self.initiations[name] = Initiation(command, handler, fields)
-            if alone:
-                self.alone.add(name)
+            if own_transaction:
+                self.own_transaction.add(name)
             return handler
 
         return declare
 
+    @overload
     def reserve(
         self,
-        *commands: type,
+        command: type[Command],
+        /,
+        *,
+        key: str | Iterable[str] | Callable[[Command], Key],
+        into: str | None = None,
+        entity: str | None = None,
+        volatile: str | Iterable[str] = (),
+        formerly: str | Iterable[str] | Callable[[Command], Key] | None = None,
+    ) -> None: ...
+    @overload
+    def reserve(
+        self,
+        first: type[DataclassInstance],
+        second: type[DataclassInstance],
+        /,
+        *more: type[DataclassInstance],
+        key: str | Iterable[str] | KeyFunction,
+        into: str | None = None,
+        entity: str | None = None,
+        volatile: str | Iterable[str] = (),
+        formerly: str | Iterable[str] | KeyFunction | None = None,
+    ) -> None: ...
+    def reserve(
+        self,
+        *commands: type[DataclassInstance],
         key: str | Iterable[str] | KeyFunction,
         into: str | None = None,
         entity: str | None = None,
@@ -172,38 +208,23 @@ class Component:
 
         Args:
             commands: the commands' dataclasses.
-            key: the field, or fields, that hold the idempotence key; or a function of the
-                command that returns it.
+            key: the field, or fields, that hold the idempotence key; or a function that takes the
+                command and returns the key.
             into: the reservation category; None for the command category itself.
             entity: the field whose value leads the stream's id, in a reservation category.
             volatile: fields in which a reissue may differ from the first issue, such as the time
                 of sending.
             formerly: what the id of the reservation streams was made of before ``key`` or
-                ``entity`` was changed: the field, or the fields in their order, or a function of
-                the command. A command that is reserved under that name is a duplicate too. None
-                where nothing was changed.
+                ``entity`` was changed: the field, the fields in their order, or a function of the
+                command. A command that is reserved under that name is a duplicate too. None if
+                nothing was changed.
 
         Raises:
             DeclarationError: a field does not exist, a command is declared twice, or the category
                 is in use.
         """
-        if into is None and entity is not None:
-            raise DeclarationError(
-                f"{self.name}: entity={entity!r} leads the streams of a reservation category; name "
-                f"that with into=, or leave both out and send commands to a stream for each entity"
-            )
-        if into in (self.name, self.command_category):
-            raise DeclarationError(
-                f"{self.name}: the reservation category {into!r} is in use for the component's "
-                f"commands or events; name another, or leave it out"
-            )
-        if into is not None:
-            stream_name.check_category(into)
-        elif formerly is not None:
-            raise DeclarationError(
-                f"{self.name}: formerly= names streams of a reservation category; name that with "
-                f"into=, or leave it out"
-            )
+        own = (self.name, self.command_category)
+        check_category_of_reservations(self.name, own, into, entity, formerly)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
             if not keys:
@@ -211,65 +232,64 @@ class Component:
             if entity is not None:
                 key_fields(command, entity)
             fields = fields_of(command, volatile)
-            former = self._former(command, formerly)
+            former = former_key(command, formerly)
             name = self._command(command)
             self.reservations[name] = Reservation(command, into, keys, entity, fields, former)
 
     def handle(
         self,
-        command: type,
+        command: type[Command],
         *,
         transaction: Transaction = "batch",
-        once: Strategy | StateBased | None = None,
-    ) -> Callable[[F], F]:
+        once: Strategy | None = None,
+    ) -> HandlerDecorator[Command, Entity]:
         """Declare the decorated function as the handler of a command.
 
-        The handler takes the command, its entity and the `Context`, and returns nothing, an event,
-        or several. A reserved command is handled from its reservation; any other from the command
-        category, and then the entity must tell the handler that it was handled already.
+        The handler takes the command, its entity and the `Context`, and returns None, an event, or
+        several. A reserved command is handled from its reservation. Any other is handled from the
+        command category, and without `once` the handler must recognize a repeated command itself.
 
         Args:
             command: the command's dataclass.
-            transaction: "batch" lets what the handler brings about commit with that of the other
-                messages of its batch; "message" gives it a transaction of its own, which takes a
-                commit for each message.
-            once: how it is told that a message is there again; None leaves that to the handler, or
-                to `reserve`.
+            transaction: "batch" commits what the handler brings about together with the rest of
+                its batch; "message" gives each message a transaction of its own, which takes a
+                commit for each.
+            once: how a repeated message is recognized; None leaves that to the handler, or to
+                `reserve`.
 
         Raises:
-            DeclarationError: the command is declared twice, lacks a field, or the transaction is
-                none that there is; the function cannot be its handler; `once` is no strategy, or
-                the component's entity can not be kept as it asks for.
+            DeclarationError: the command is declared twice or lacks a field; there is no such
+                transaction; the function cannot be its handler; `once` is not a strategy, or the
+                component's entity cannot be kept as the strategy requires.
         """
         check_class(self.name, "handle", command, "Withdraw")
-        check_once(self.name, command, once, [StateBased])
-        alone = check_transaction(self.name, command, transaction)
-        if isinstance(once, StateBased):
-            check_state(self.name, self.entity)
-        elif once is not None:
-            once.declare(command)
+        check_once(self.name, command, once)
+        own_transaction = check_transaction(self.name, command, transaction)
+        if once is not None:
+            once.declare(self.name, command, self.entity)
 
-        def declare(handler: F) -> F:
+        def declare(handler: Any) -> Any:
             name = self.types.add(command)
             key_fields(command, self.id)
             check_handler(self.name, command, handler, self.entity, self.commands)
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             self.handlers[name] = handler
-            if alone:
-                self.alone.add(name)
-            if isinstance(once, StateBased):
-                self.state_based[name] = once
-            elif once is not None:
+            if own_transaction:
+                self.own_transaction.add(name)
+            if once is not None:
                 self.strategies[name] = once
             return handler
 
         return declare
 
-    def project(self, event: type) -> Callable[[Projector], Projector]:
+    def project(self, event: type[Event]) -> ProjectorDecorator[Event, Entity]:
         """Declare the decorated function to apply events of a type to the entity.
 
         It takes the entity and the event, and changes the entity.
+
+        Args:
+            event: the event's dataclass.
 
         Raises:
             DeclarationError: the component has no entity, the event has a projector already, or
@@ -278,7 +298,7 @@ class Component:
         check_class(self.name, "project", event, "Withdrawn")
         check_projected(self.name, event, self.entity)
 
-        def declare(projector: Projector) -> Projector:
+        def declare(projector: Any) -> Any:
             known = self.projection.types
             check_projector(self.name, event, self.entity, projector, known)
             self.projection.add(event, projector)
@@ -287,32 +307,39 @@ class Component:
         return declare
 
     def ignore(self, *types: str) -> None:
-        """Declare message types that may be in the component's categories and mean nothing to it.
+        """Declare message types that consumers skip; others without a handler are dead letters.
 
-        A message of any other type without a handler becomes a dead letter.
+        Args:
+            types: the names of the types.
         """
         self.ignored.update(types)
 
     @property
     def commands(self) -> frozenset[type]:
         """The classes of the commands that are declared."""
-        names = [*self.initiations, *self.reservations, *self.handlers]
-        return frozenset(self.types[name] for name in names)
+        names = {*self.initiations, *self.reservations, *self.handlers}
+        return frozenset(map(self.types.__getitem__, names))
 
     @property
     def reservation_categories(self) -> list[str]:
-        """The categories that the component reserves into, beside that of its commands, sorted."""
-        return sorted({one.into for one in self.reservations.values() if one.into is not None})
+        """The reservation categories, sorted, without the command category."""
+        into = {reservation.into for reservation in self.reservations.values()}
+        return sorted(category for category in into if category is not None)
 
     @property
     def reserves_within(self) -> frozenset[str]:
         """The types of commands whose copies are in the command category itself."""
-        return frozenset(name for name, one in self.reservations.items() if one.into is None)
+        return frozenset(name for name, to in self.reservations.items() if to.into is None)
+
+    @property
+    def two_phase(self) -> dict[str, TwoPhaseStrategy]:
+        """The two-phase strategies, by the types of the commands they are declared for."""
+        return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
 
     @property
     def state_window(self) -> timedelta | None:
-        """How long versions of states are kept: the longest window of any; None for ever."""
-        windows = [one.window for one in self.state_based.values()]
+        """How long versions of states are kept: the longest window of any; None for no limit."""
+        windows = [strategy.window for strategy in self.two_phase.values()]
         known = [window for window in windows if window is not None]
         return max(known) if known and len(known) == len(windows) else None
 
@@ -330,14 +357,21 @@ class Component:
     def entity_stream(self, command: object) -> str:
         """Return the stream of the entity that a command is for.
 
+        Args:
+            command: the command.
+
         Raises:
-            IdempotenceKeyError: the command has no entity id, or one that can name no stream.
+            IdempotenceKeyError: the command has no entity id, or one that cannot name a stream.
         """
         value = key_part(getattr(command, self.id), f"field {self.id}")
         return stream_name.of(self.name, value)
 
     def volatile(self, role: Literal["initiate", "reserve"]) -> dict[str, list[str]]:
-        """Return, by message type, the JSON names of the fields in which a reissue may differ."""
+        """Return, by message type, the JSON names of the fields in which a reissue may differ.
+
+        Args:
+            role: "initiate" for the commands that start a stream, "reserve" for reserved ones.
+        """
         declared = self.initiations if role == "initiate" else self.reservations
         return {
             name: [camel_case(field) for field in declaration.volatile]
@@ -348,22 +382,12 @@ class Component:
         """Make sure that the declaration is complete.
 
         Raises:
-            DeclarationError: it has no command, or reserves one that has no handler.
+            DeclarationError: it has no command, or a reserved command has no handler.
         """
-        if not (self.initiations or self.reservations or self.handlers):
-            raise DeclarationError(
-                f"The component {self.name!r} handles no command; declare one with "
-                f"@{self.name}.handle, @{self.name}.initiate or {self.name}.reserve"
-            )
-        for name in self.reservations:
-            if name not in self.handlers:
-                raise DeclarationError(
-                    f"The component {self.name!r} reserves {name} and has no handler for it; "
-                    f"declare one with @{self.name}.handle({name})"
-                )
+        check_complete(self.name, self.initiations, self.reservations, self.handlers)
 
     def _command(self, command: type) -> str:
-        """Register a command that is to be reserved or to initiate, once."""
+        """Register a command that is reserved or initiates, once."""
         name = self.types.add(command)
         key_fields(command, self.id)
         if name in self.initiations or name in self.reservations:
@@ -371,17 +395,3 @@ class Component:
                 f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
             )
         return name
-
-    def _former(
-        self, command: type, formerly: str | Iterable[str] | KeyFunction | None
-    ) -> tuple[str, ...] | KeyFunction | None:
-        """Return what the id of a command's reservation streams was made of."""
-        if formerly is None or callable(formerly):
-            return formerly
-        fields = fields_of(command, formerly)
-        if not fields:
-            raise DeclarationError(
-                f"{command.__name__}: formerly= names no field; leave it out where reservations "
-                f"were always named as they are now"
-            )
-        return fields

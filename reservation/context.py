@@ -1,7 +1,7 @@
-"""What a handler gets beside its command and entity, and what it may bring about with it.
+"""The context of a handler's call: its message, and the further messages that it writes.
 
-Nothing is written while a handler runs. What it writes is collected, and goes with the events that
-it returns; a handler that fails has written nothing.
+Nothing is written while a handler runs. What it writes is collected and written with the events
+that it returns, so a handler that fails has written nothing.
 """
 
 import dataclasses
@@ -13,23 +13,43 @@ from typing import Any, TypeVar
 
 from psycopg import Connection
 
-from reservation.errors import HandlerError, StoreError, StreamNameError
-from reservation.idempotence.sequence import out_of_order
-from reservation.message import StoredMessage, follow, further_id
-from reservation.metadata import Metadata
-from reservation.store.checks import check_expected, check_stream
+from reservation.errors import (
+    HandlerError,
+    IdempotenceKeyError,
+    StoreError,
+    StreamNameError,
+)
+from reservation.messages.message import StoredMessage, follow, further_id, printable
+from reservation.messages.metadata import Metadata
+from reservation.store.argument_checks import check_expected, check_stream
 from reservation.store.writing import Write
 
 M = TypeVar("M")
 
 
+def out_of_order(message: StoredMessage, entity_stream: str) -> IdempotenceKeyError:
+    """Return the error of a message whose place in the sequence says nothing of its entity's.
+
+    Args:
+        message: the message.
+        entity_stream: the stream of its entity.
+    """
+    return IdempotenceKeyError(
+        f"Cannot handle {message} by its sequence: later messages of {printable(entity_stream)} "
+        f"may have been handled before, because its stream is not in the partition of that entity, "
+        f"and its category has several partitions, or had, or the entity has not waited for its "
+        f"dead letter; send it to a stream whose id begins with the entity's, and discard the "
+        f"letter"
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a handler was given that it can not find in its message's data, kept to be given again.
+class HandlerInputs:
+    """What a handler was given beside its message's data, kept for a later handling of the same.
 
     Attributes:
         time: when the message was stored.
-        seed: of the random numbers, as hexadecimal digits.
+        seed: the seed of the random numbers, as hexadecimal digits.
         ids: the ids that the handler asked for, by their names.
     """
 
@@ -39,7 +59,7 @@ class Given:
 
 
 class Context:
-    """What a handler knows beside its command and entity, and its way to write further messages.
+    """What a handler knows beside its command and entity; it writes further messages with it.
 
     In a test of a handler ``Context(message)`` is enough. What the handler wrote is in ``writes``.
 
@@ -64,7 +84,7 @@ class Context:
         *,
         entity_stream: str = "",
         connection: Connection[Any] | None = None,
-        given: Given | None = None,
+        given: HandlerInputs | None = None,
         unordered: bool = False,
     ) -> None:
         """Prepare for one message.
@@ -72,7 +92,7 @@ class Context:
         Args:
             message: the stored message that is handled.
             entity_stream: the stream that the handler's events go to.
-            connection: in the transaction that will hold whatever the handler brings about.
+            connection: a connection in the transaction that holds what the handler writes.
             given: what an earlier handling of the same message was given, to be given again.
             unordered: whether later messages of the entity may have been handled before.
         """
@@ -88,8 +108,8 @@ class Context:
     def sequence(self) -> int:
         """The global position of the message that is handled.
 
-        Recorded in the events, it tells a later handling of the same message that it was handled
-        already. (Source: Eventide's account component.)
+        Recorded in the events, it shows a later handling of the same message that it has been
+        handled. (Source: Eventide's account component.)
 
         Raises:
             IdempotenceKeyError: the message is not in the partition of its entity, and later ones
@@ -115,11 +135,11 @@ class Context:
         return self._random
 
     @property
-    def given(self) -> Given:
-        """What the handler was given so far, or was given at an earlier handling."""
+    def given(self) -> HandlerInputs:
+        """What the handler has been given, now or at an earlier handling."""
         if self._given is None:
             seed = uuid.uuid5(uuid.UUID(self.message.id), "\n\nrandom").hex
-            self._given = Given(self._time(), seed)
+            self._given = HandlerInputs(self._time(), seed)
         return self._given
 
     @property
@@ -127,11 +147,11 @@ class Context:
         """The connection of the batch's transaction, for tables of the user's own.
 
         What is done through it commits with the events and the position, or not at all. A statement
-        that may fail belongs into ``with context.connection.transaction():``, a savepoint.
+        that may fail belongs in ``with context.connection.transaction():``, a savepoint.
 
         Raises:
-            HandlerError: there is none, because the context was made without one, or the handler
-                is declared with `StateBased`: what it does elsewhere is not part of its state.
+            HandlerError: there is none, because the context was made without one, or because the
+                handler is declared with `StateBased`.
         """
         if self._connection is None:
             raise HandlerError(
@@ -142,17 +162,26 @@ class Context:
         return self._connection
 
     def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
-        """Return a new message with the attributes of ``source``; see `reservation.follow`."""
+        """Return a new message with the attributes of ``source``; see `reservation.follow`.
+
+        Args:
+            source: the message that is followed, an instance of any dataclass.
+            type_: the dataclass of the message to make.
+            attributes: what the source does not have, or has with another value.
+
+        Raises:
+            TypeError: neither the source nor the caller gives an attribute that the message needs.
+        """
         return follow(source, type_, **attributes)
 
     def id(self, name: str = "") -> uuid.UUID:
         """Return an id that is the same however often the message is handled.
 
-        Hand it on to other systems as their idempotency key, because what is done there may be done
+        Pass it to other systems as their idempotency key, because what is done there may be done
         again.
 
         Args:
-            name: tells one use from another; a message has an id for each.
+            name: distinguishes uses; a message has an id for each name.
         """
         ids = self.given.ids
         if name not in ids:
@@ -173,24 +202,25 @@ class Context:
             message: a dataclass instance.
             stream_name: the stream to write to.
             expected_version: the position of the stream's last message, -1 if the stream must not
-                exist, None if it does not matter. Where it is not met, nothing of the batch is
-                written; the handler is called again, and fails if it is not met then either.
+                exist, None if it does not matter. If the stream is elsewhere, nothing of the batch
+                is written, and the handler is called again; it fails if the stream is elsewhere
+                then too.
 
         Raises:
-            HandlerError: it can not be written there.
+            HandlerError: the message cannot be written there.
         """
         self._collect(message, stream_name, self.message.follow_metadata(), expected_version)
 
     def reply(self, message: object) -> None:
-        """Write a message to the stream that the sender of the one that is handled waits at.
+        """Write a message to the stream at which the sender of the handled message waits.
 
-        The stream is in the metadata, as ``replyStreamName``. A reply does not hand it on.
+        The stream is in the metadata, as ``replyStreamName``. A reply does not pass it on.
 
         Args:
             message: a dataclass instance.
 
         Raises:
-            HandlerError: the message that is handled names no such stream.
+            HandlerError: the handled message names no such stream.
         """
         metadata = self.message.follow_metadata()
         if metadata.reply_stream_name is None:
@@ -222,7 +252,7 @@ class Context:
             check_stream(stream_name)
             check_expected(expected_version, stream_name)
         except (StreamNameError, StoreError) as error:
-            raise HandlerError(f"The handler of {self.message} can not write: {error}") from error
+            raise HandlerError(f"The handler of {self.message} cannot write: {error}") from error
         if stream_name == self._entity_stream:
             raise HandlerError(
                 f"The handler of {self.message} wrote to {stream_name}, the stream of its own "

@@ -1,33 +1,37 @@
-"""Every error that the framework raises, in one tree.
+"""The errors of the framework, in one tree.
 
     ReservationError
     ├── DeclarationError          a component, or the path to it, does not say what it must
     │   └── AppPathError          "module:attribute" does not lead to a component
-    ├── StreamNameError           a text that can not name a stream or a category
-    ├── MessageError              one message can not be dealt with
+    ├── StreamNameError           a text cannot name a stream or a category
+    ├── MessageError              one message cannot be handled
     │   ├── DecodeError           its data or metadata is not what its type says
     │   ├── EncodeError           a message to be written is not what its class says
     │   ├── UnknownTypeError      nobody declared its type
-    │   ├── IdempotenceKeyError   its idempotence key is absent or can not name a stream
-    │   ├── ExpiredError          it is older than what is known of messages like it
+    │   ├── IdempotenceKeyError   its idempotence key is absent or cannot name a stream
+    │   ├── ExpiredError          it is older than the records of handled messages
     │   └── HandlerError          its handler raised
     ├── StoreError                the store refused, or could not be asked
     │   ├── DatabaseUnavailableError
-    │   │   └── CommitUnknownError  it was lost during a commit, which may have happened
-    │   ├── RefusedError          what is to be stored can not be
+    │   │   └── CommitUnknownError  the connection was lost during a commit
+    │   ├── RefusedError          the store cannot hold what was to be stored
     │   ├── SchemaError           the schema is missing, older or newer
     │   │   └── MissingObjectError  one of its tables or functions is missing
-    │   ├── MissingRightError     the role may not do what it has to
-    │   ├── SessionError          a pooler shares out sessions, and one is needed
+    │   ├── MissingRightError     the role lacks a right
+    │   ├── SessionError          a pooler gives no session of its own
     │   ├── LogSequenceError      the sequence of global positions is behind the log
-    │   ├── LockTimeoutError      another transaction holds a lock for too long
+    │   ├── LockTimeoutError      another transaction held a lock for too long
     │   ├── StatementCanceledError  a statement was canceled, or took too long
     │   ├── SerializationError    the transaction lost against another
     │   ├── ExpectedVersionError  another writer was first
     │   └── MessageIdConflictError  the id is in use for other content
-    ├── GroupError                a consumer's group is not what it was asked to be
+    ├── GroupError                a consumer group is not as it was requested
     ├── ForeignPositionError      a consumer's position was taken in another log
     └── PositionLostError         another process took over this consumer's position
+
+`consumers`, `cli` and `spark_jobs` derive errors of their own from ReservationError. The one that a
+program meets is `consumers.Crashed`. `reservation.testing.NotDeterministicError` is the failed
+assertion of a test, and so not in the tree.
 
 Each message says what was wrong, which stream, key or file it was about, and what to do. None
 carries a payload or a secret.
@@ -52,11 +56,11 @@ class AppPathError(DeclarationError):
 
 
 class StreamNameError(ReservationError):
-    """A text can not serve as the name of a stream or a category."""
+    """A text cannot serve as the name of a stream or a category."""
 
 
 class MessageError(ReservationError):
-    """One message can not be dealt with; what a consumer did for it is rolled back."""
+    """One message cannot be handled; what a consumer did for it is rolled back."""
 
 
 class DecodeError(MessageError):
@@ -72,11 +76,11 @@ class UnknownTypeError(MessageError):
 
 
 class IdempotenceKeyError(MessageError):
-    """A command has no idempotence key, or one that can not name a stream."""
+    """A command has no idempotence key, or one that cannot name a stream."""
 
 
 class ExpiredError(MessageError):
-    """A message is so old that it can not be told whether it was processed before."""
+    """A message is so old that no record says whether it was handled before."""
 
 
 class HandlerError(MessageError):
@@ -88,17 +92,17 @@ class StoreError(ReservationError):
 
 
 class DatabaseUnavailableError(StoreError):
-    """The database can not be reached, or the connection to it was lost."""
+    """The database cannot be reached, or the connection to it was lost."""
 
 
 class CommitUnknownError(DatabaseUnavailableError):
-    """The connection was lost before the answer to a commit came: it may have happened, or not.
+    """The connection was lost before the answer to a commit came, so it may have happened or not.
 
-    Writing again is safe with the same ids, because what is stored already is not written twice.
+    Writing again with the same ids is safe, because what is already stored is not written twice.
 
     Attributes:
-        ids: of the messages that were to be written, in their order; those that the caller gave,
-            and those that were made for it.
+        ids: the ids of the messages that were to be written, in their order: those that the caller
+            gave, and those that were made for it.
     """
 
     def __init__(self, message: str, ids: Sequence[uuid.UUID] = ()) -> None:
@@ -111,7 +115,7 @@ class SchemaError(StoreError):
 
 
 class MissingObjectError(SchemaError):
-    """A table or function of the schemas is missing, which an installation made."""
+    """A table or function that an installation makes is missing from the schemas."""
 
 
 class MissingRightError(StoreError):
@@ -119,44 +123,44 @@ class MissingRightError(StoreError):
 
 
 class SessionError(StoreError):
-    """A pooler shares out the sessions of the server to whom needs one of its own."""
+    """A pooler gives a client that needs a session of its own any session of the server."""
 
 
 class LogSequenceError(StoreError):
     """The sequence of global positions is behind the log, so new messages get positions in use.
 
-    Logical replication leaves it so, and a restore of the data alone. Writing again does not help:
-    each attempt takes the next position, and one that happens to be free may be one that consumers
-    have passed.
+    Logical replication leaves it so, and so does a restore of the data alone. Writing again does
+    not help: each attempt takes the next position, and a position that happens to be free may be
+    one that consumers have passed.
     """
 
 
 class RefusedError(StoreError):
-    """The store can not hold what was to be stored: a value, a size or a constraint forbids it."""
+    """The store cannot hold what was to be stored: a value, a size or a constraint forbids it."""
 
 
 class LockTimeoutError(StoreError):
-    """A lock was not to be had in the time that was set for it; nothing is changed."""
+    """A lock could not be taken within its time limit; nothing is changed."""
 
 
 class StatementCanceledError(StoreError):
-    """A statement was canceled, by somebody or by a limit of its time; nothing is changed."""
+    """A statement was canceled by a user or by its time limit; nothing is changed."""
 
 
 class SerializationError(StoreError):
-    """The transaction was in a deadlock, or saw an older state than it had to; run it again."""
+    """The transaction was in a deadlock or had too old a snapshot; run it again."""
 
 
 class ExpectedVersionError(StoreError):
-    """A stream was not at the version that the writer expected: somebody else was first."""
+    """A stream was not at the version that the writer expected: another writer was first."""
 
 
 class MessageIdConflictError(StoreError):
-    """A message id is in use already, for a message of other content."""
+    """A message id is already in use for a message of other content."""
 
 
 class GroupError(ReservationError):
-    """A consumer's group has another number of partitions than it was asked for."""
+    """A consumer group has another number of partitions than was requested."""
 
 
 class ForeignPositionError(ReservationError):
@@ -169,17 +173,18 @@ class ForeignPositionError(ReservationError):
     """
 
     def __init__(self, consumer: str, category: str, position: int, app: str | None = None) -> None:
-        """Say what is wrong, and what to run.
+        """Say which position it is, and what to run.
 
         Args:
             consumer: the consumer whose position it is.
             category: the category that it reads.
             position: the position.
-            app: the app path of the component, for the command that helps; None if not known.
+            app: the app path of the component, for the command to run; None if unknown.
         """
         super().__init__(
             f"The consumer {consumer} of {category} stands at {position}, whose message is not in "
-            f"this store: it was cleared, restored or replaced; see docs/backup.md, and run "
+            f"this store: it was cleared, restored or replaced; see "
+            f"docs/how-to/back-up-and-restore.md, and run "
             f"`reservation positions reset {app or 'APP'}`"
         )
         self.consumer = consumer
@@ -188,13 +193,16 @@ class ForeignPositionError(ReservationError):
 
 
 class PositionLostError(ReservationError):
-    """Another process has taken over a position of this consumer; its batch is not committed."""
+    """Another process took over a position of this consumer; its batch is not committed."""
 
 
 def told(error: BaseException) -> str:
-    """Tell an exception of a user's code by its kind and place.
+    """Return the class of an exception of a user's code, and where it was raised.
 
     Its text is left out, because it may repeat what a message holds; the traceback has it.
+
+    Args:
+        error: the exception.
     """
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

@@ -1,4 +1,4 @@
-"""What users test their own handlers with."""
+"""Tests of handlers: whether a handler does the same when it is given the same."""
 
 import uuid
 from dataclasses import dataclass
@@ -7,22 +7,22 @@ from typing import Any
 
 import msgspec
 
-from reservation import codec
 from reservation.component import Component
 from reservation.context import Context
-from reservation.entity.copying import copied
 from reservation.errors import DeclarationError
-from reservation.idempotence.outputs import encode_state, outputs
-from reservation.message import StoredMessage
-from reservation.returned import encode_events, encode_further, events_of
+from reservation.handlers.copying import copied
+from reservation.handlers.returned import encode_events, encode_further, events_of
+from reservation.idempotence.state_based.outputs import encode_state, outputs
+from reservation.messages.message import StoredMessage
+from reservation.messages.stream_name import identifier, of
+from reservation.serialization import codec
 from reservation.store.writing import Row
-from reservation.stream_name import identifier, of
 
 # Any: components have states and messages of their own.
 
 
 class NotDeterministicError(AssertionError):
-    """A handler that was given the same twice did not do the same."""
+    """A handler that was called twice with the same input did not do the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Handled:
     """What a handler did.
 
     Attributes:
-        state: the state as it left it.
-        events: what it returned, in order.
-        context: what it was given; what it wrote besides is in ``context.writes``.
+        state: the state or entity after the call.
+        events: the events that it returned, in order.
+        context: the context that it was given; further messages are in ``context.writes``.
     """
 
     state: Any
@@ -47,26 +47,26 @@ def check_deterministic(
     *,
     message: StoredMessage | None = None,
 ) -> Handled:
-    """Call the handler of a command twice, each time with the same, and make sure it does the same.
+    """Call the handler of a command twice with the same input, and compare what it does.
 
-    A handler that draws its own random numbers or makes its own ids is found that way, and one that
-    looks at the clock, if it looks closely. One that goes through a set of texts is found only by
-    another process, because within one the order is the same.
+    This finds a handler that draws its own random numbers or makes its own ids, and mostly one that
+    reads the clock. It does not find one that iterates over a set of texts, because the order is
+    the same within a process.
 
-    What the handler returned is dealt with as the consumers deal with it. What they refuse raises
+    What the handler returns is encoded and projected as in the consumers. What they refuse raises
     the same error here.
 
     Args:
         component: the declaration with the handler.
         command: the command to handle, left as it is.
-        state: the state or entity to handle it on, left as it is; a new one if None.
-        message: the command as it is stored; one is made up if None.
+        state: the state or entity to handle it with, left as it is; None for a new one.
+        message: the command as it is stored; None for a made-up one.
 
     Returns:
         What the handler did.
 
     Raises:
-        NotDeterministicError: it did not do the same.
+        NotDeterministicError: the two calls differ.
         DeclarationError: the component has no handler for the command.
         MessageError: the consumers would refuse what it did.
     """
@@ -79,21 +79,23 @@ def check_deterministic(
     if state is None and component.entity is not None:
         state = component.entity()
     message = message or _stored(component, command)
-    (first, one), (second, other) = (_handle(component, command, state, message) for _ in range(2))
-    if name in component.state_based:
+    (first, rows), (second, rows_again) = (
+        _handle(component, command, state, message) for _ in range(2)
+    )
+    if name in component.two_phase:
         _compare_states(name, first.state, second.state)
-    if len(one) != len(other):
+    if len(rows) != len(rows_again):
         raise NotDeterministicError(
-            f"The handler of {name} published {len(one)} messages, and the second time "
-            f"{len(other)}. {_ADVICE}"
+            f"The handler of {name} published {len(rows)} messages, and the second time "
+            f"{len(rows_again)}. {_ADVICE}"
         )
-    for n, (row, again) in enumerate(zip(one, other, strict=True), 1):
+    for n, (row, again) in enumerate(zip(rows, rows_again, strict=True), 1):
         parts = [part for part, a, b in zip(_PARTS, row, again, strict=True) if a != b]
         if parts:
             if parts == ["data"]:
                 parts = _differing(row[3], again[3])
             raise NotDeterministicError(
-                f"What the handler of {name} published as its message {n}, {row[2]}, was otherwise "
+                f"The message {n} that the handler of {name} published, {row[2]}, was different "
                 f"the second time: {', '.join(parts)} differs. {_ADVICE}"
             )
     return first
@@ -125,7 +127,7 @@ def _handle(
     else:
         returned = component.handlers[name](command, state, context)
     events = events_of(returned, message, component.commands, starts=initiation is not None)
-    if name in component.state_based:
+    if name in component.two_phase:
         rows = outputs(message, entity_stream, events, context.writes)
         encode_state(state, message)
     else:
@@ -152,8 +154,8 @@ def _stored(component: Component, command: object) -> StoredMessage:
     )
 
 
-def _differing(one: str, other: str) -> list[str]:
+def _differing(first: str, second: str) -> list[str]:
     """Return the names of the fields in which two JSON objects differ."""
     fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-    a, b = fields.decode(one), fields.decode(other)
+    a, b = fields.decode(first), fields.decode(second)
     return [name for name in a if name not in b or bytes(a[name]) != bytes(b[name])]

@@ -1,1 +1,5 @@
-"""Spark jobs that hold what is stored against what the consumers promise."""
+"""Spark jobs that compare what is stored with what the consumers promise.
+
+The packages, from the top: `jobs`, `report`, `follow`, `reconciliation`, `archive`, `analysis`,
+`snapshot`, `session`, `source`, `common`. Each imports only from those after it.
+"""

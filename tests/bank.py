@@ -1,19 +1,22 @@
-"""Running the example's consumers within a test, batch by batch."""
+"""Running consumers within a test: to the end of what there is, or batch by batch."""
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg import Connection
+from psycopg import Connection, conninfo
 
+import consumers
 from bank import account
 from bank.invariants import check_invariants, progress
-from consumers.batch import Batch, BatchResult
-from consumers.group import Membership, Share
-from consumers.logs import Log
-from consumers.parking import ALL_OR_NOTHING, Policy
-from consumers.position import Positions
-from consumers.session import Session
+from consumers import Drained
+from consumers.batch.batch import Batch, BatchResult
+from consumers.group.membership import GroupShare, Membership
+from consumers.group.positions import Positions
+from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
 from reservation import Component, MessageStore
 from tests.processes import PATIENCE
 
@@ -21,27 +24,32 @@ RESERVED = "accountTransaction"
 READS = ["account:command", RESERVED]
 
 
+def new_batch(connection: Connection[Any], component: Component, category: str) -> Batch:
+    """Return what takes a category forward, with nothing claimed."""
+    return Batch(ConsumerContext.of(connection, component, category))
+
+
 class Claimed:
-    """A category that was taken over from whoever held it, and what takes it forward."""
+    """A category that was taken over from whoever held it, handled batch by batch."""
 
     def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
-        self._batch = Batch(connection, component, category)
+        self._batch = new_batch(connection, component, category)
         self.positions = claim(connection, component.name, category)
 
     def run(
-        self, limit: int, *, careful: bool = False, policy: Policy = ALL_OR_NOTHING
+        self, limit: int, *, careful: bool = False, policy: FailurePolicy = ALL_OR_NOTHING
     ) -> BatchResult:
         """Run one batch."""
         return self._batch.run(self.positions, limit, careful=careful, policy=policy)
 
 
 def claim(connection: Connection[Any], consumer: str, category: str) -> Positions:
-    """Take a category over, as if whoever held it were gone."""
+    """Take a category over, as if its holder were gone."""
     connection.execute("DELETE FROM reservation.members")
     log = Log(consumer, category)
-    membership = Membership(session(connection.info.dsn), consumer, category, Share(), log)
+    membership = Membership(session(connection.info.dsn), consumer, category, GroupShare(), log)
     membership.join(connection)
-    # A connection that was cut a moment ago may still move the position; a member would pass it by.
+    # A connection that was cut a moment ago may still move the position; a member would not wait.
     connection.execute(
         "SELECT FROM reservation.positions WHERE consumer = %s AND category = %s FOR UPDATE",
         [consumer, category],
@@ -51,21 +59,35 @@ def claim(connection: Connection[Any], consumer: str, category: str) -> Position
 
 
 def batch(connection: Connection[Any], category: str, component: Component = account) -> Claimed:
-    """Claim a category for a component and return what takes it forward."""
+    """Claim a category for a component."""
     return Claimed(connection, component, category)
 
 
 def session(database_url: str) -> Session:
-    """Return what a consumer works on, to be entered."""
+    """Return the session of a consumer, to be entered."""
     return Session(database_url, "reservation test", Log("test", "test"))
 
 
-def drain(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
-    """Take every category of a component to its end, and return what became of each batch."""
+def address(connection: Connection[Any]) -> str:
+    """Return the address that a connection was opened with, its password included."""
+    info = connection.info
+    return conninfo.make_conninfo(
+        info.dsn, **({"password": info.password} if info.password else {})
+    )
+
+
+def drain(connection: Connection[Any], component: Component = account) -> Drained:
+    """Handle all that a component's categories hold, as if whoever held one of them were gone."""
+    connection.execute("DELETE FROM reservation.members")
+    return consumers.drain(component, address(connection))
+
+
+def batches(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
+    """Take every category to its end, and return each batch; a message that fails is an error."""
     results = []
     for category in (component.command_category, *component.reservation_categories):
-        one = batch(connection, category, component)
-        while (result := one.run(100)).read:
+        claimed = batch(connection, category, component)
+        while (result := claimed.run(100)).read:
             results.append(result)
     return results
 
@@ -78,14 +100,14 @@ def event_types(store: MessageStore, account_id: str = "123") -> list[str]:
 def wait_until_drained(
     connection: Connection[Any], *running: Any, categories: Sequence[str] = READS
 ) -> None:
-    """Wait until the consumers have dealt with everything, and see to it that they run.
+    """Wait until the consumers have handled everything, and make sure that they run.
 
-    Who commits it does not matter, so it is the stored positions that are asked.
+    It does not matter who commits, so it looks at the stored positions.
     """
     deadline = time.monotonic() + PATIENCE
     while any(progress(connection)[category][0] for category in categories):
-        for one in running:
-            assert one.process.poll() is None, one.log
+        for started in running:
+            assert started.process.poll() is None, started.log
         assert time.monotonic() < deadline, progress(connection)
         time.sleep(0.02)
 
@@ -93,4 +115,4 @@ def wait_until_drained(
 def broken(connection: Connection[Any], acknowledged: Any = ()) -> dict[str, list[str]]:
     """Return the invariants that do not hold, and what breaks them."""
     found = check_invariants(connection, acknowledged)
-    return {one.name: one.broken_by for one in found if not one.holds}
+    return {invariant.name: invariant.broken_by for invariant in found if not invariant.holds}

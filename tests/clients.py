@@ -10,7 +10,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from reservation import AsyncMessageStore, MessageStore
-from reservation.store.connection import connection_settings
+from reservation.postgres.connection import connection_settings
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyspark
 
-from spark_jobs import java
-from spark_jobs.size import Size
+from spark_jobs.session import java
+from spark_jobs.session.size import Size
 
 HOME = Path(pyspark.__file__).parent
 PATIENCE = 120.0

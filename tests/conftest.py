@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from psycopg import Connection, conninfo, sql
 
 from reservation import MessageStore, install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests import chance
 from tests.message_db import imitate
 from tests.servers import server, server_folder

@@ -1,9 +1,12 @@
 """Ready-made messages and components for the tests."""
 
+import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
 
 from bank.messages import Close, Deposit, Open, Withdraw
+from reservation import StoredMessage
+from reservation.serialization import codec
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, 3, 9, 5, tzinfo=UTC)
@@ -28,3 +31,19 @@ def withdraw(
 
 def close(account: str = "123") -> Close:
     return Close(account, TIME)
+
+
+def stored(
+    message: object, stream_name: str = COMMANDS, global_position: int = 1, position: int = 0
+) -> StoredMessage:
+    """Return a message as the store would hand it out."""
+    return StoredMessage(
+        id=str(uuid.UUID(int=global_position)),
+        stream_name=stream_name,
+        type=type(message).__name__,
+        position=position,
+        global_position=global_position,
+        data=codec.encode(message),
+        metadata_json=None,
+        time=TIME.replace(tzinfo=None),
+    )

@@ -35,11 +35,10 @@ def die() -> None:
 
 
 def main(database_url: str) -> None:
-    from consumers.batch import Batch
-    from consumers.logs import configure_logs
-    from reservation.store.connection import connect
+    from consumers.runtime.logs import configure_logs
+    from reservation.postgres.connection import connect
     from shooting_range import shooting_range
-    from tests.bank import claim
+    from tests.bank import claim, new_batch
 
     configure_logs(level="error")
     for line in sys.stdin:
@@ -47,7 +46,7 @@ def main(database_url: str) -> None:
         if child == 0:
             with connect(database_url, autocommit=True) as connection:
                 positions = claim(connection, shooting_range.name, shooting_range.command_category)
-                batch = Batch(connection, shooting_range, shooting_range.command_category)
+                batch = new_batch(connection, shooting_range, shooting_range.command_category)
                 Cut(connection, int(line), die)
                 batch.run(positions, 100)
                 os._exit(0)

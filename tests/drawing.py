@@ -4,7 +4,7 @@ import os
 import sys
 
 from reservation import ClockRevisions, DatabaseRevisions, MessageStore
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.once import pay
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from psycopg import Connection
 
 from bank.messages import Deposit, Deposited, Open, Opened, Withdraw, Withdrawn
-from consumers.batch import BatchResult
+from consumers.batch.batch import BatchResult
 from reservation import (
     Component,
     MessageIdInEvents,
@@ -16,8 +16,8 @@ from reservation import (
     Revisions,
     StateBased,
 )
-from reservation.returned import encode_events
-from tests.bank import drain
+from reservation.handlers.returned import encode_events
+from tests.bank import batches
 
 PURSE = "purse:command-123"
 
@@ -158,7 +158,7 @@ def counts(results: list[BatchResult]) -> dict[str, int]:
 
 def drained(connection: Connection[Any], component: Component) -> dict[str, int]:
     """Take a component's categories to their ends and return what became of the messages."""
-    return counts(drain(connection, component))
+    return counts(batches(connection, component))
 
 
 def effects(store: MessageStore, stream_name: str = "purse-123") -> list[str]:

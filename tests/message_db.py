@@ -12,7 +12,7 @@ from tests.controls import COMMANDS
 
 def imitate(connection: Connection[Any]) -> None:
     """Make a schema message_store with functions as Message DB's are, instead of ours."""
-    ours = files("reservation.store.sql") / "message_store"
+    ours = files("reservation.store.schema.sql") / "message_store"
     with connection.transaction():
         connection.execute((ours / "tables.sql").read_bytes())
         connection.execute(Path(__file__).with_suffix(".sql").read_bytes())

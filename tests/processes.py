@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from consumers.group import Share
-from consumers.host import Assignment, run
+from consumers.group.membership import GroupShare
+from consumers.supervisor.supervisor import Assignment, run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PATIENCE = 60.0
@@ -50,10 +51,10 @@ class Forked:
         category: str,
         *,
         batch_size: int,
-        share: Share = Share(),  # noqa: B008  it is frozen
+        share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "bank", "consumers.host"])
+        context.set_forkserver_preload(["pytest", "bank", "consumers.supervisor.supervisor"])
         assignment = Assignment(
             app="bank:account",
             app_dir=str(EXAMPLES),
@@ -92,11 +93,19 @@ class Forked:
 class Started:
     """A ``reservation start`` whose JSON log can be waited for."""
 
-    def __init__(self, database_url: str, *arguments: str, app: str = "bank:account") -> None:
+    def __init__(
+        self,
+        database_url: str | None,
+        *arguments: str,
+        app: str = "bank:account",
+        cwd: Path = EXAMPLES,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        named = {} if database_url is None else {"RESERVATION_DATABASE_URL": database_url}
         self.process = subprocess.Popen(
             command_line("start", app, *arguments),
-            env={**os.environ, "RESERVATION_DATABASE_URL": database_url},
-            cwd=EXAMPLES,
+            env={**env, **named},
+            cwd=cwd,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,

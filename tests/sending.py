@@ -9,7 +9,7 @@ from typing import Self
 from bank.traffic import Traffic, in_batches
 from reservation import MessageStore, Write
 from reservation.errors import DatabaseUnavailableError
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.processes import PATIENCE
 
 PAUSE = 0.05  # seconds before the next attempt

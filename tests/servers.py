@@ -63,7 +63,7 @@ def _container() -> Iterator[str]:
 
 @contextmanager
 def _embedded() -> Iterator[str]:
-    from cli.embedded import start_embedded
+    from cli.common.embedded import start_embedded
 
     with server_folder() as folder:
         address = start_embedded(folder / "postgres", delete=True)
@@ -104,7 +104,7 @@ class OwnServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        from cli.embedded import pgserver
+        from cli.common.embedded import pgserver
 
         self._server = pgserver().get_server(folder, cleanup_mode="stop")
         self.address = str(self._server.get_uri())

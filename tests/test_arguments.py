@@ -8,7 +8,7 @@ import pytest
 
 from reservation import NO_STREAM, Metadata, Write
 from reservation.errors import EncodeError, MessageIdConflictError, StoreError, StreamNameError
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit
 
@@ -227,7 +227,7 @@ async def test_the_same_message_twice_in_a_batch_is_a_retry_of_itself(client, da
     again = Write(deposit("d1"), COMMANDS, id=first.id, expected_version=0)
     rest = Write(deposit("d2"), COMMANDS, id=uuid7(), expected_version=0)
     async with await client.open(database_url, max_connections=1) as used:
-        with pytest.raises(MessageIdConflictError, match="stands twice in the batch"):
+        with pytest.raises(MessageIdConflictError, match="is in the batch twice"):
             await used.write_batch([first, Write(deposit("d3"), COMMANDS, id=first.id)])
         for batch in ([first, first], [first, rest, again], [rest, again, first]):
             expected = [0 if w.id == first.id else 1 for w in batch]

@@ -19,7 +19,7 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit, open_, withdraw
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from consumers.blaming import transaction
+from consumers.handling.blame import transaction
 from reservation import StoredMessage
 from reservation.errors import MessageError, RefusedError, StoreError
-from reservation.store.errors import translated
+from reservation.postgres.error_translation import translated
 from tests.bank import event_types, wait_until_drained
 from tests.poison import Poison
 from tests.test_poison import letters, start, write_two_accounts

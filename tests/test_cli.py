@@ -11,9 +11,13 @@ from click.testing import CliRunner
 from psycopg import conninfo, sql
 
 from cli.main import main
-from reservation.store.connection import connect
-from reservation.store.install import SCHEMA_VERSION, check_installed
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import SCHEMA_VERSION, check_installed
+from tests.commands import every_command, invoke_cli
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+
+COMMANDS = {" ".join(path): command for path, command in every_command(main)}
+PATHS = [list(path) for path, _ in every_command(main)]
 
 
 def invoke(*arguments, **env):
@@ -80,7 +84,7 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
 def test_detaching_needs_a_yes_where_it_can_not_ask(connection, database_url):
     """It names what would be lost, and removes nothing."""
     connection.execute("INSERT INTO reservation.positions VALUES ('a', 'x', 1), ('b', 'x', 1)")
-    done = run_cli("store", "detach", "--database-url", database_url)
+    done = invoke_cli("store", "detach", "--database-url", database_url)
     assert done.returncode == 2
     assert "2 positions of the consumers a, b" in done.stderr
     assert "give --yes" in done.stderr
@@ -188,7 +192,7 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
 def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, problem):
     """No traceback, no password."""
     address = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
-    done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": address})
+    done = invoke_cli(*arguments, env={"RESERVATION_DATABASE_URL": address})
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
@@ -199,7 +203,7 @@ def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, probl
 
 def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
     """All of it at once, with the command that installs it."""
-    monkeypatch.setattr("cli.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
     done = invoke("demo")
     assert done.exit_code == 2
     assert "pip install 'reservation[spark,embedded]'" in done.output
@@ -215,7 +219,9 @@ def test_the_command_line_starts_without_any_extra():
     names += ["pyarrow", "pyspark"]
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({names}));"
-        "from cli.main import main; main(['start', '--help'])"
+        "from click.testing import CliRunner; from cli.main import main;"
+        f"runs = [CliRunner().invoke(main, [*words, '--help']) for words in {PATHS}];"
+        "sys.exit('\\n'.join(run.output for run in runs if run.exit_code) or None)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
@@ -223,11 +229,37 @@ def test_the_command_line_starts_without_any_extra():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("words", [[], ["--help"], ["start", "--help"], ["reconcile", "--help"]])
+def test_no_help_imports_spark(words):
+    """Nor does asking for the list of the commands."""
+    program = (
+        "import sys; from click.testing import CliRunner; from cli.main import main;"
+        f"CliRunner().invoke(main, {words}); print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_a_command_imports_nothing_of_another():
+    """The modules of the other commands are loaded when somebody asks for them."""
+    program = (
+        "import sys; from click.testing import CliRunner; from cli.main import main;"
+        "CliRunner().invoke(main, ['store', '--help']);"
+        "print(*sorted(name for name in sys.modules if name.startswith('cli.consumers')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "\n"
+
+
 def test_a_password_is_not_told_even_when_it_was_written_wrong():
     """An unencoded @ moves the end of it into the host."""
     done = invoke("store", "install", "--database-url", "postgresql://u:pa@ssw0rd@127.0.0.1:1/db")
     assert done.exit_code == 2
-    assert "can not be read" in done.output
+    assert "cannot be read" in done.output
     assert "ssw0rd" not in done.output
 
 
@@ -242,7 +274,7 @@ def test_other_mistakes_in_an_address_are_one_line_too(address):
 @pytest.mark.parametrize("command", ["start", "reconcile"])
 def test_a_database_without_the_store_is_named(empty_database_url, command):
     """With the command that mends it."""
-    done = run_cli(command, "bank:account", "--database-url", empty_database_url)
+    done = invoke_cli(command, "bank:account", "--database-url", empty_database_url)
     assert done.returncode == 2
     assert "run `reservation store install`" in done.stderr
 
@@ -252,7 +284,7 @@ def test_the_traceback_is_there_for_those_who_ask(place):
     """Before or after the command's name."""
     arguments = ["start", "nowhere:x"]
     arguments.insert(0 if place == "before" else 2, "--debug")
-    done = run_cli(*arguments, "--database-url", "host=/nowhere")
+    done = invoke_cli(*arguments, "--database-url", "host=/nowhere")
     assert "Traceback" in done.stderr
     assert "AppPathError" in done.stderr
     assert done.returncode == 2
@@ -268,16 +300,6 @@ def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
         assert done.returncode == 2
         assert "a package of its own named 'consumers'" in done.stderr
         assert "wrong one" not in done.stderr
-
-
-def every_command(command, *path):
-    """Give the words that lead to each command, and the command."""
-    yield path, command
-    for name, one in getattr(command, "commands", {}).items():
-        yield from every_command(one, *path, name)
-
-
-COMMANDS = {" ".join(path): command for path, command in every_command(main)}
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -304,6 +326,26 @@ def test_shells_can_complete_our_commands(shell):
     assert "_RESERVATION_COMPLETE" in invoke("completion", shell).output
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("re", ["reconcile"]),
+        ("st", ["start", "status", "store"]),
+        ("store re", ["repair"]),
+        ("reconcile bank:account --gr", ["--grace"]),
+    ],
+)
+def test_names_and_options_are_completed(words, offered):
+    """Also those of commands that are loaded only when somebody asks for them."""
+    env = {
+        "_RESERVATION_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"reservation {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    done = CliRunner().invoke(main, prog_name="reservation", env=env)
+    assert [line.partition(",")[2] for line in done.output.splitlines()] == offered
+
+
 def test_the_version_is_told():
     """As every command does."""
     assert "reservation, version " in invoke("--version").output
@@ -314,7 +356,7 @@ def test_the_command_line_runs_in_the_folder_of_the_example(database_url):
     assert (EXAMPLES / "bank").is_dir()
     with connect(database_url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA reservation CASCADE")
-    done = run_cli("start", "bank:account", "--database-url", database_url)
+    done = invoke_cli("start", "bank:account", "--database-url", database_url)
     assert "lacks the schema reservation" in done.stderr
 
 

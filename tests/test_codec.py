@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, NewType
 import msgspec
 import pytest
 
-from reservation import Metadata, codec, follow
+from reservation import Metadata, follow
+from reservation.serialization import codec
 from tests.controls import TIME, deposit
 
 

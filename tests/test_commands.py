@@ -8,11 +8,11 @@ from decimal import Decimal
 
 import pytest
 
-from consumers.consumer import Consumer
-from consumers.stopping import Stop
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import Component
 from reservation.errors import DecodeError, IdempotenceKeyError, MessageError, UnknownTypeError
-from tests.bank import batch, drain, session
+from tests.bank import batch, batches, session
 
 COMMANDS = "mixed:command"
 RESERVED = "mixedTransaction"
@@ -95,7 +95,7 @@ def test_copies_are_in_the_order_of_their_commands_whatever_kind_of_key(connecti
         type_ = chance.choice(["ByField", "ByFunction", "ByKind", "Start", "Note", "Audited"])
         sent.append((type_, {"id": str(n % 5 + 100 * (type_ == "Start")), "key": f"k{n}"}))
     send(connection, *sent)
-    results = drain(connection, mixed)
+    results = batches(connection, mixed)
     keys = [data["key"] for type_, data in sent if type_.startswith("By")]
     assert [key_of(copy) for copy in store.read_category(RESERVED)] == keys
     types = Counter(type_ for type_, _ in sent)

@@ -74,7 +74,7 @@ def test_a_message_has_a_form_in_json():
         id: str
         value: One | Other
 
-    with pytest.raises(DeclarationError, match="Either can not be a message"):
+    with pytest.raises(DeclarationError, match="Either cannot be a message"):
         Component("account", id="id").handle(Either)(lambda command, entity, context: None)
 
 

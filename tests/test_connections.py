@@ -19,9 +19,9 @@ from reservation.errors import (
     StatementCanceledError,
     StoreError,
 )
-from reservation.store.connection import connect
-from reservation.store.errors import translated
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
+from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import translated
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit
 

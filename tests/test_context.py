@@ -14,8 +14,8 @@ import structlog
 from psycopg.types.json import Jsonb
 
 from bank.messages import Deposit
-from consumers.consumer import Consumer
-from consumers.stopping import Stop
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import NO_STREAM, Component, Context, MessageStore, Metadata, StoredMessage
 from reservation.errors import (
     DatabaseUnavailableError,
@@ -26,9 +26,9 @@ from reservation.errors import (
     MessageIdConflictError,
     SerializationError,
 )
-from reservation.message import followed_id
-from reservation.store.connection import connect
-from tests.bank import batch, drain, session
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
+from tests.bank import batch, batches, drain, session
 from tests.controls import deposit
 
 SENT = "shop:command-123"
@@ -174,7 +174,7 @@ def test_a_redelivery_writes_no_further_message_twice(connection, store):
         context.write(Noted(command.account_id, len(calls) % 2), "audit-1")
 
     store.write([deposit("d1"), deposit("d2")], SENT)
-    drain(connection, shop(handle))
+    batches(connection, shop(handle))
     connection.execute("UPDATE reservation.positions SET position = 0")
     store.write(deposit("d3"), SENT)
     one = batch(connection, "shop:command", shop(handle))
@@ -218,7 +218,7 @@ def test_an_entity_of_the_batch_has_what_was_written_to_it(connection, store):
 
     store.write([deposit("d1", account="2"), deposit("d2", account="1")], SENT)
     store.write([deposit("d3", account="2")], SENT)
-    assert [one.counts for one in drain(connection, shop(handle))] == [Counter(handled=3)]
+    assert [one.counts for one in batches(connection, shop(handle))] == [Counter(handled=3)]
     assert [m.decode(Noted).n for m in store.read_stream("shop-2")] == [0, 0, 2]
 
 
@@ -237,7 +237,7 @@ def test_what_can_not_be_written_is_told_at_once(connection, store, name, versio
     component = shop(writing(name, expected_version=version))
     store.write(deposit(), SENT)
     with pytest.raises(HandlerError, match=f"Deposit at {SENT}, global position 1 .*{problem}"):
-        drain(connection, component)
+        batches(connection, component)
 
 
 @pytest.mark.parametrize("message", [None, 3, {"a": 1}, Noted, [Noted("1")]])
@@ -252,7 +252,7 @@ def test_a_further_message_that_can_not_be_encoded_is_the_messages_failure(conne
     store.write(deposit(), SENT)
     handler = lambda command, entity, context: context.write(Noted(3), "audit-1")  # noqa: E731
     with pytest.raises(EncodeError, match="Cannot encode a Noted for audit-1"):
-        drain(connection, shop(handler))
+        batches(connection, shop(handler))
 
 
 # Expected versions
@@ -350,7 +350,7 @@ def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, st
         SENT,
         metadata=Metadata(reply_stream_name="till-1", correlation_stream_name="order-1"),
     )
-    drain(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
+    batches(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
     (reply,) = store.read_stream("till-1")
     assert reply.metadata.reply_stream_name is None
     assert reply.metadata.correlation_stream_name == "order-1"
@@ -362,7 +362,7 @@ def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, st
     [
         (None, "nowhere to reply to Deposit at .*, global position 1: its metadata names no reply"),
         ({"replyStreamName": 3}, "nowhere to reply to"),
-        ({"replyStreamName": "till"}, "global position 1 can not write: 'till' names no stream"),
+        ({"replyStreamName": "till"}, "global position 1 cannot write: 'till' names no stream"),
     ],
 )
 def test_a_reply_needs_a_stream(connection, store, metadata, problem):
@@ -370,7 +370,7 @@ def test_a_reply_needs_a_stream(connection, store, metadata, problem):
     store.write(deposit(), SENT)
     connection.execute("UPDATE message_store.messages SET metadata = %s", [Jsonb(metadata)])
     with pytest.raises(HandlerError, match=problem):
-        drain(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
+        batches(connection, shop(lambda command, entity, context: context.reply(Noted("1"))))
 
 
 # The connection

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reservation.entity.copying import copied
+from reservation.handlers.copying import copied
 
 
 class Kind(enum.Enum):

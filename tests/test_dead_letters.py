@@ -10,22 +10,23 @@ import pytest
 from psycopg import Cursor
 from psycopg.types.json import Jsonb
 
-from consumers import letter_states
-from consumers.backoff import Backoff
-from consumers.batch import Batch
-from consumers.consumer import Consumer
-from consumers.dead_letters import DeadLetters, LettersChanged
-from consumers.failure import Failure, Reason, digest_of
-from consumers.letter_states import LetterError, Selection
-from consumers.parking import Policy
-from consumers.stopping import Stop
+import consumers
+from consumers.dead_letters import administration
+from consumers.dead_letters.administration import LetterError, Selection
+from consumers.dead_letters.failure import Failure, Reason, digest_of
+from consumers.dead_letters.letters import DeadLetters, LettersChanged
+from consumers.handling.blocking import FailurePolicy
+from consumers.loop.consumer import Consumer
+from consumers.runtime.backoff import Backoff
+from consumers.runtime.stopping import Stop
 from reservation import Component, follow
 from reservation.errors import DeclarationError, PositionLostError
-from reservation.message import followed_id
-from reservation.store.connection import connect
-from tests.bank import claim, drain, session
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
+from tests.bank import claim, drain, new_batch, session
+from tests.commands import invoke_cli
 from tests.controls import deposit
-from tests.processes import PATIENCE, command_line, run_cli
+from tests.processes import PATIENCE, command_line
 
 CATEGORY = "till:command"
 
@@ -69,17 +70,8 @@ class Till:
                 running.join(PATIENCE)
 
     def drain(self, database_url, **options):
-        """Run the consumer until it has passed everything, and nothing is to be retried."""
-        self.run(database_url, self.is_drained, **options)
-
-    def is_drained(self):
-        (rest,) = self.connection.execute(
-            "SELECT (SELECT max(global_position) FROM message_store.messages "
-            "        WHERE message_store.category(stream_name) = 'till:command') "
-            "       - coalesce((SELECT min(position) FROM reservation.positions), 0) "
-            "       + (SELECT count(*) FROM reservation.dead_letters WHERE state = 'retry')"
-        ).fetchone()
-        return rest == 0
+        """Handle everything, and what is to be retried."""
+        consumers.drain(self.component, database_url, **options)
 
     def paid(self, store):
         """Return the deposits that were paid, in order."""
@@ -120,11 +112,11 @@ def till(connection):
 
 
 def retry(connection, *positions, **selection):
-    return letter_states.retry(connection, Selection(**selection), positions)
+    return administration.retry(connection, Selection(**selection), positions)
 
 
 def discard(connection, *positions):
-    return letter_states.discard(connection, Selection(), positions)
+    return administration.discard(connection, Selection(), positions)
 
 
 def test_what_is_recorded_tells_the_fault_and_nothing_of_the_message(
@@ -134,7 +126,7 @@ def test_what_is_recorded_tells_the_fault_and_nothing_of_the_message(
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "2a")
     till.drain(database_url)
-    one, other = letter_states.find(connection, Selection())
+    one, other = administration.find(connection, Selection())
     assert (one.consumer, one.category, one.entity, one.state) == (
         "till",
         CATEGORY,
@@ -168,7 +160,7 @@ def test_a_component_says_how_often_a_message_is_tried(connection, store, databa
     till.failing = {"1a"}
     till.send(store, "1a")
     till.drain(database_url)
-    (letter,) = letter_states.find(connection, Selection())
+    (letter,) = administration.find(connection, Selection())
     assert letter.attempts == 1
     with pytest.raises(DeclarationError, match="tried at least once"):
         Component("till", id="account_id", attempts=0)
@@ -192,7 +184,7 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
     counts = []
     monkeypatch.setattr(Counting, "counted", 0)
     positions = claim(connection, "till", CATEGORY)
-    batch = Batch(connection, till.component, CATEGORY)
+    batch = new_batch(connection, till.component, CATEGORY)
     for round_, accounts in enumerate(["1", "23456789"]):
         for account in accounts:
             till.send(store, f"{account}{round_}")
@@ -202,7 +194,7 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
             )
             till.send(store, *[f"{account}{letter}" for letter in "abc"])
         connection.cursor_factory, Counting.counted = Counting, 0
-        result = batch.run(positions, 100, policy=Policy(set()))
+        result = batch.run(positions, 100, policy=FailurePolicy(set()))
         counts.append(Counting.counted)
         connection.cursor_factory = Cursor
         each = len(accounts)
@@ -210,7 +202,7 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
         assert result.blocked == {f"till-{account}" for account in accounts}
     till.send(store, "x1")
     connection.cursor_factory, Counting.counted = Counting, 0
-    batch.run(positions, 100, policy=Policy(set(result.blocked)))
+    batch.run(positions, 100, policy=FailurePolicy(set(result.blocked)))
     assert counts == [Counting.counted + 3] * 2
 
 
@@ -257,7 +249,7 @@ def test_a_retry_that_fails_again_is_dead_again_and_the_rest_stays(
         "2b": "parked",
     }
     assert till.paid(store) == ["1a"]
-    letters = {one.global_position: one for one in letter_states.find(connection, Selection())}
+    letters = {one.global_position: one for one in administration.find(connection, Selection())}
     assert letters[till.position("1b")].reason == "handler"
     assert letters[till.position("1b")].attempts == 3
 
@@ -280,12 +272,12 @@ def test_a_discard_while_a_batch_parks_leaves_nothing_behind_that_nobody_handles
     till.failing = {"1a"}
     till.send(store, "1a")
     positions = claim(connection, "till", CATEGORY)
-    batch = Batch(connection, till.component, CATEGORY)
+    batch = new_batch(connection, till.component, CATEGORY)
     gone = (Failure(Reason.HANDLER, "it failed"), 3)
-    dead = batch.run(positions, 1, policy=Policy(given_up={till.position("1a"): gone}))
+    dead = batch.run(positions, 1, policy=FailurePolicy(given_up={till.position("1a"): gone}))
     discard(connection, till.position("1a"))
     till.send(store, "1b", "1c")
-    parked = batch.run(positions, 2, policy=Policy(blocked=set(dead.blocked)))
+    parked = batch.run(positions, 2, policy=FailurePolicy(blocked=set(dead.blocked)))
     assert parked.counts["parked"] == 2
     assert till.states() == {"1a": "discarded", "1b": "retry", "1c": "parked"}
     till.drain(database_url)
@@ -312,12 +304,12 @@ def test_a_letter_that_is_discarded_while_it_is_retried_has_no_effect(
 
     def somebody(command):
         with connect(database_url, autocommit=True) as other:
-            letter_states.discard(other, Selection(), [till.position("1a")])
+            administration.discard(other, Selection(), [till.position("1a")])
         till.before = lambda command: None
 
     till.before = somebody
     with pytest.raises(LettersChanged):
-        Batch(connection, till.component, CATEGORY).settling.settle(positions, letters)
+        new_batch(connection, till.component, CATEGORY).retry_transaction.run(positions, letters)
     assert till.paid(store) == []
     till.drain(database_url)
     assert till.paid(store) == ["1b"]
@@ -337,7 +329,7 @@ def test_a_partition_that_moved_takes_its_letters_along(connection, store, till,
     assert [one.entity for one in letters] == ["till-1"] * 2
     claim(connection, "till", CATEGORY)
     with pytest.raises(PositionLostError):
-        Batch(connection, till.component, CATEGORY).settling.settle(former, letters)
+        new_batch(connection, till.component, CATEGORY).retry_transaction.run(former, letters)
     assert till.paid(store) == []
     till.drain(database_url)
     assert till.paid(store) == ["1a", "1b"]
@@ -366,7 +358,7 @@ def test_an_id_that_is_in_use_is_a_dead_letter_and_no_endless_race(
     (id_,) = connection.execute("SELECT id FROM message_store.messages LIMIT 1").fetchone()
     store.write(deposit("x"), "elsewhere-1", id=followed_id(str(id_), "till-1", 0))
     till.drain(database_url)
-    (letter,) = letter_states.find(connection, Selection())
+    (letter,) = administration.find(connection, Selection())
     assert (letter.reason, letter.attempts) == ("write", 3)
     assert till.paid(store) == ["2a"]
 
@@ -381,12 +373,12 @@ def test_a_message_without_an_entity_blocks_nothing_and_can_be_retried(
     )
     till.send(store, "1a")
     till.drain(database_url)
-    (letter,) = letter_states.find(connection, Selection())
+    (letter,) = administration.find(connection, Selection())
     assert (letter.entity, letter.reason) == (None, "undecodable")
     assert till.paid(store) == ["1a"]
     retry(connection, letter.global_position)
     till.drain(database_url)
-    (again,) = letter_states.find(connection, Selection())
+    (again,) = administration.find(connection, Selection())
     assert (again.state, again.changed_at > letter.changed_at) == ("dead", True)
 
 
@@ -399,9 +391,9 @@ def test_a_message_that_is_gone_from_the_store_stays_dead(connection, store, til
     connection.execute("DELETE FROM message_store.messages WHERE global_position = %s", [position])
     retry(connection, position)
     till.drain(database_url)
-    letter = letter_states.find(connection, Selection())[0]
+    letter = administration.find(connection, Selection())[0]
     assert (letter.state, letter.reason) == ("dead", "undecodable")
-    assert "is in the store no more" in letter.error
+    assert "is no longer in the store" in letter.error
     discard(connection, position)
     till.drain(database_url)
     assert till.paid(store) == ["1b"]
@@ -411,13 +403,13 @@ def test_a_conflict_is_recorded_and_can_not_be_retried(connection, store):
     """Nothing waits behind it."""
     store.write([deposit("d1", "1"), deposit("d1", "2"), deposit("d2")], "account:command-123")
     drain(connection)
-    (letter,) = letter_states.find(connection, Selection())
+    (letter,) = administration.find(connection, Selection())
     assert (letter.reason, letter.entity, letter.state) == ("conflict", None, "dead")
     with pytest.raises(LetterError, match="is a conflict"):
         retry(connection, letter.global_position)
     assert retry(connection).letters == []
     discard(connection, letter.global_position)
-    assert letter_states.find(connection, Selection()) == []
+    assert administration.find(connection, Selection()) == []
 
 
 # The command line.
@@ -448,7 +440,7 @@ def plant(connection, position, **columns):
 
 
 def cli(database_url, *arguments, status=0):
-    done = run_cli(
+    done = invoke_cli(
         "dead-letters", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
     )
     assert done.returncode == status, done.stderr
@@ -497,7 +489,7 @@ def test_data_is_shown_only_when_it_is_asked_for(connection, database_url):
         assert "\x1b" not in shown
     assert json.loads(shown)["message"]["data"] == {"a": "secret\x1b"}
     plant(connection, 99)
-    assert "not in the store" in cli(database_url, "show", "99")
+    assert "no longer in the store" in cli(database_url, "show", "99")
 
 
 def test_the_same_position_of_two_consumers_must_be_told_apart(connection, database_url):
@@ -522,9 +514,9 @@ def test_a_retry_says_what_happens_next(connection, database_url):
     plant(connection, 2, state="parked", reason="parked")
     assert "parked behind global position 1" in cli(database_url, "retry", "2", status=2)
     assert "no dead letter at global position 7" in cli(database_url, "retry", "7", status=2)
-    assert "Say which" in cli(database_url, "retry", status=2)
-    assert "Say which" in cli(database_url, "retry", "1", "--all", status=2)
-    assert "Nothing is dead" in cli(database_url, "retry", "--entity", "till-9", status=2)
+    assert "Give global positions" in cli(database_url, "retry", status=2)
+    assert "Give global positions" in cli(database_url, "retry", "1", "--all", status=2)
+    assert "has no dead letter" in cli(database_url, "retry", "--entity", "till-9", status=2)
     said = cli(database_url, "retry", "--entity", "till-1")
     assert "1 dead letter, and 1 parked behind" in said
     assert "within a second or two" in said

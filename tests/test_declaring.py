@@ -81,7 +81,7 @@ class Calling:
         (lambda command, entity: None, "cannot be called with command, entity, context: too many"),
         (lambda a, b, c, d: None, "missing a required argument: 'd'; let it take these 3"),
         (lambda a, b, c, *, d: None, "let it take these 3 arguments"),
-        ("handler", "is no function"),
+        ("handler", "is not a function"),
     ],
 )
 def test_a_handler_that_cannot_be_called_as_it_will_be_is_refused(handler, problem):
@@ -218,7 +218,7 @@ def test_a_decorator_without_parentheses_is_refused():
 
     for decorator in ("handle", "initiate", "project"):
         refused(
-            rf"@account\.{decorator} above pay stands without parentheses; write "
+            rf"@account\.{decorator} above pay has no parentheses; write "
             rf"@account\.{decorator}\(",
             lambda name=decorator: getattr(account(), name)(pay),
         )
@@ -310,7 +310,7 @@ def test_a_field_without_a_form_in_json_is_refused(hint):
         lambda: account().handle(Odd)(lambda command, entity, context: None),
         lambda: account().project(Odd)(lambda entity, event: None),
     ):
-        refused("Odd can not be a message: its field value holds a ", declare)
+        refused("Odd cannot be a message: its field value holds a ", declare)
 
 
 @dataclass

@@ -10,12 +10,12 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
+from cli.consumers.start import start
 from cli.main import main
-from cli.start import start
-from consumers.host import KILLED_AFTER
-from tests.test_docs import ROOT, blocks
+from consumers.supervisor.supervisor import KILLED_AFTER
+from tests.pages import ROOT, blocks
 
-PAGE = ROOT / "docs" / "deploy.md"
+PAGE = ROOT / "docs/how-to/deploy.md"
 
 
 def example(language):
@@ -55,7 +55,7 @@ def test_the_command_can_be_given_and_has_time_to_end(supervisor, monkeypatch, d
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
     assert program.endswith("reservation")
-    assert given["grace"] + KILLED_AFTER < seconds
+    assert given["grace"].total_seconds() + KILLED_AFTER < seconds
 
 
 def test_the_unit_sends_a_signal_that_stops_us():

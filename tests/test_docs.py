@@ -1,78 +1,40 @@
 """The README and the pages of docs/: what they show runs, parses and leads somewhere."""
 
 import inspect
+import json
 import re
-import shlex
 import sys
 import tomllib
 import types
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
 
+import consumers
 import reservation
 from bank import account
 from cli.main import main
 from reservation import errors
 from tests.bank import RESERVED, batch
-from tests.controls import COMMANDS
+from tests.controls import COMMANDS, deposit, open_
+from tests.pages import ROOT, anchors, blocks, commands, prose
 from tests.processes import Started, run_cli
 
-ROOT = Path(__file__).parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 # Programs of others that the pages show, besides `reservation`, `make` and `pip`.
 OTHERS = {"createdb", "export", "jq", "kubectl", "pg_dump", "psql", "python", "spark-submit"}
+OTHERS |= {".", "cd", "echo", "mkdir", "python3", "rm", "systemctl"}
 OTHERS |= {"docker", "pipx", "pre-commit"}
 OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-connect-server.sh"}
-
-
-class Block(NamedTuple):
-    """A fenced block of a page, the line it starts at, and its text."""
-
-    language: str
-    line: int
-    text: str
-
-
-def blocks(page: Path, language: str) -> list[Block]:
-    """Return a page's blocks in a language, in order."""
-    found = re.finditer(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    every = (Block(m[1], page.read_text().count("\n", 0, m.start()) + 1, m[2]) for m in found)
-    return [block for block in every if block.language == language]
-
-
-def prose(page: Path) -> str:
-    """Return a page without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-def commands(page: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """Give each shown command line, and the programs with their arguments that it starts."""
-    for block in blocks(page, "console"):
-        for line in re.findall(r"^\$ (.*)$", block.text, re.MULTILINE):
-            words = shlex.split(line, comments=True)
-            started: list[list[str]] = [[]]
-            for word in words:
-                if word in ("|", "&&", ";"):
-                    started.append([])
-                elif started[-1] or not re.match(r"[A-Z_]+=", word):
-                    started[-1].append(word)
-            yield line, started
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the names by which a link may lead to a heading of a page."""
-    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.fixture
@@ -103,8 +65,8 @@ def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("_environment")
-def test_the_component_of_the_readme_reconciles_as_shown(database_url, tmp_path):
-    """It is started and reconciled by its app path, and the table is the one that is printed."""
+def test_the_component_of_the_readme_reconciles_as_it_says(database_url, tmp_path):
+    """It is started and reconciled by its app path, and the report counts what the text says."""
     readme = ROOT / "README.md"
     for block in blocks(readme, "python"):
         (tmp_path / block.text.partition("\n")[0].removeprefix("# ")).write_text(block.text)
@@ -113,10 +75,17 @@ def test_the_component_of_the_readme_reconciles_as_shown(database_url, tmp_path)
     with Started(database_url, *app, app="deposits:account") as started:
         started.wait_for("batch_committed", category=RESERVED, handled=2)
         assert started.stop() == 0
-    done = run_cli("reconcile", "deposits:account", *app, env={"COLUMNS": "80"})
+    done = run_cli("reconcile", "deposits:account", *app, "--json")
     assert done.returncode == 0, done.stderr
-    (shown,) = [block.text for block in blocks(readme, "text")]
-    assert done.stdout == shown
+    report = json.loads(done.stdout)
+    (counted,) = report["categories"]
+    said = re.search(
+        r"counts (\d+) commands, (\d+) distinct keys, (\d+) duplicate and (\d+) events",
+        readme.read_text(),
+    )
+    found = [counted["commands"], counted["keys"], counted["duplicates"]]
+    assert [*found, report["events"]["events"]] == [int(number) for number in said.groups()]
+    assert [counted[name] for name in ("missing", "orphans", "conflicts")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,6 +133,8 @@ def test_every_link_of_a_page_leads_somewhere(name):
     """To a file of the checkout, and to a heading where it names one."""
     page = ROOT / name
     for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        if link.startswith("https://"):
+            continue
         path, _, heading = link.partition("#")
         target = page.parent / path if path else page
         assert target.is_file(), link
@@ -172,10 +143,10 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 def test_the_log_events_are_those_of_the_code():
     """Each that is described is logged, at its level, and each that is logged is described."""
-    programs = [*(ROOT / "consumers").glob("*.py"), ROOT / "cli" / "start.py"]
+    programs = [*(ROOT / "consumers").rglob("*.py"), ROOT / "cli" / "consumers" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
-    table = (ROOT / "docs" / "running.md").read_text().partition("| event | level |")[2]
+    table = (ROOT / "docs/reference/logs.md").read_text().partition("| event | level |")[2]
     described = re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE)
     assert {(level, event) for event, level in described} == logged
     names = {event for _, event in logged}
@@ -186,39 +157,176 @@ def test_the_log_events_are_those_of_the_code():
         assert mentioned <= names, page.name
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/idempotence.md"])
-def test_the_ways_to_choose_from_are_those_of_the_code(name):
+def test_the_strategies_to_choose_from_are_those_of_the_code():
     """What can be given as ``once`` and is exported, and `reserve`; each on the page, no other."""
-    table = (ROOT / name).read_text().partition("| way |")[2].partition("\n\n")[0]
+    table = (
+        (ROOT / "docs/how-to/choose-a-strategy.md")
+        .read_text()
+        .partition("| strategy |")[2]
+        .partition("\n\n")[0]
+    )
     named = set(re.findall(r"^\| \[?`(\w+)", table, re.MULTILINE))
-    exported = {one for one in reservation.__all__ if inspect.isclass(getattr(reservation, one))}
-    ways = {one for one in exported if hasattr(getattr(reservation, one), "begin")}
-    assert named == ways | {"StateBased", "reserve"}
+    exported = [getattr(reservation, name) for name in reservation.__all__]
+    strategies = {
+        cls.__name__ for cls in exported if inspect.isclass(cls) and hasattr(cls, "declare")
+    }
+    assert named == strategies | {"reserve"}
+
+
+def test_the_page_of_the_api_has_every_public_name():
+    """What `reservation` and `consumers` export, but for the errors, which have a page."""
+    text = (ROOT / "docs/reference/api.md").read_text()
+    named = set(re.findall(r"(?:^::: |`)((?:reservation|consumers)\.\w+)", text, re.MULTILINE))
+    public = {
+        f"{module.__name__}.{name}"
+        for module in (reservation, consumers)
+        for name in module.__all__
+    }
+    assert {name for name in public if not name.endswith("Error")} <= named
 
 
 def test_the_errors_are_those_of_the_code():
-    """The page of the store lists the whole tree."""
-    table = (ROOT / "docs" / "store.md").read_text()
+    """The page of the errors lists the whole tree."""
+    table = (ROOT / "docs/reference/errors.md").read_text()
     listed = set(re.findall(r"^\| `(\w+Error)` \|", table, re.MULTILINE))
     tree = {name for name in vars(errors) if name.endswith("Error")} - {"ReservationError"}
     assert listed == tree
 
 
-def test_the_modules_are_those_of_the_code():
-    """The page of the development names each module that exists, and no other."""
-    text = (ROOT / "docs" / "development.md").read_text()
-    for path in set(
-        re.findall(r"`((?:reservation|consumers|cli|spark_jobs|tests)/[\w./]*)`", text)
-    ):
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_that_a_page_names_exist(name):
+    """Paths of the checkout, which move with the code."""
+    named = r"`((?:reservation|consumers|cli|spark_jobs|tests|benchmarks|docs|examples)/[\w./]*)`"
+    for path in set(re.findall(named, (ROOT / name).read_text())):
         assert (ROOT / path).exists(), path
-    for package in ("reservation", "consumers", "spark_jobs"):
-        for path in (ROOT / package).rglob("*.py"):
-            if path.name not in ("__init__.py", "errors.py", "uuid7.py"):
-                assert f"`{path.relative_to(ROOT)}`" in text, path
+
+
+def test_every_page_is_in_the_navigation():
+    """And the navigation names no other."""
+    text = re.sub(r"!!\S+", "", (ROOT / "mkdocs.yml").read_text())
+    named = _leaves_of(YAML(typ="safe").load(text)["nav"])
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(map(str, pages))
+
+
+def _leaves_of(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value
+    return [leaf for part in parts for leaf in _leaves_of(part)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_uses_the_usual_words(name):
+    """As other projects write them, and one spelling of each."""
+    private = r"can not|on the spot|ways? to be idempotent|(?:is|are) there again|dealt? with"
+    assert re.findall(private, prose(ROOT / name).replace("\n", " ")) == []
+
+
+def metrics_of_the_code() -> set[str]:
+    """Return the names of the metrics that the consumers serve and the reconciliation writes."""
+    served = "".join(path.read_text() for path in (ROOT / "consumers").rglob("*.py"))
+    families = re.findall(r"(\w+)MetricFamily\(\s*\"(\w+)\"", served)
+    names = {name + ("_total" if kind == "Counter" else "") for kind, name in families}
+    (written,) = (ROOT / "spark_jobs").rglob("prometheus.py")
+    code = written.read_text()
+    gauges = set(re.findall(r"gauges\.set\(\s*\"(\w+)\"", code))
+    for table, prefix in (("_CATEGORIES", ""), ("_EFFECTS", "effects_"), ("_EVENTS", "")):
+        lines = re.search(rf"^{table} = {{\n(.*?)^}}", code, re.MULTILINE | re.DOTALL)
+        gauges |= {prefix + key for key in re.findall(r"^    \"(\w+)\":", lines[1], re.MULTILINE)}
+    return names | {f"reservation_reconcile_{gauge}" for gauge in gauges}
+
+
+def test_the_metrics_are_those_of_the_code():
+    """Each that is described exists, and each that exists is described."""
+    text = (ROOT / "docs/reference/metrics.md").read_text()
+    rows = re.findall(r"^\| (`reservation_.*?) \|", text, re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert described == metrics_of_the_code()
+
+
+def test_the_alert_rules_use_metrics_that_exist():
+    """And each rule has what Prometheus wants of one, with annotations that tell what to do."""
+    (block,) = blocks(ROOT / "docs/how-to/monitor.md", "yaml")
+    rules = [
+        rule for group in YAML(typ="safe").load(block.text)["groups"] for rule in group["rules"]
+    ]
+    known = metrics_of_the_code()
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, rule
+        assert set(rule["annotations"]) == {"summary", "action"}, rule
+        expression = rule["expr"]
+        used = {name.removesuffix("_bucket") for name in re.findall(r"reservation_\w+", expression)}
+        assert used, rule
+        assert used <= known, rule
+        for opening, closing in ("()", "[]", "{}"):
+            assert expression.count(opening) == expression.count(closing), rule
+        for outcome in re.findall(r'outcome="(\w+)"', expression):
+            assert f"{outcome}" in (ROOT / "docs/reference/metrics.md").read_text(), rule
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+
+
+def test_the_environment_variables_are_those_of_the_code():
+    """Each that our code reads has a row."""
+    code = "".join(
+        path.read_text()
+        for package in ("reservation", "consumers", "cli", "spark_jobs")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    read = set(re.findall(r"environ(?:\.get\(|\[|\.setdefault\()\s*\"([A-Z_]+)\"", code))
+    read |= set(re.findall(r"envvar=\"([A-Z_]+)\"", code))
+    text = (ROOT / "docs/reference/configuration.md").read_text()
+    table = text.partition("| variable |")[2].partition("\n\n")[0]
+    private = {"PYTHONSAFEPATH"}  # what we set for our own processes
+    assert read - private <= set(re.findall(r"`([A-Z_]+)`", table))
+
+
+def _schema(name: str) -> Draft202012Validator:
+    return Draft202012Validator(
+        json.loads((ROOT / f"docs/reference/schemas/{name}.schema.json").read_text())
+    )
+
+
+@pytest.fixture(name="printed_json")
+def _printed_json(database_url, connection, store, monkeypatch):
+    """Give what a command prints as JSON, on a store with a duplicate and a conflict."""
+    monkeypatch.setenv("RESERVATION_DATABASE_URL", database_url)
+    store.write([open_(), deposit(), deposit(), deposit(amount="99")], COMMANDS)
+    batch(connection, "account:command", account).run(10)
+    batch(connection, RESERVED, account).run(10)
+    connection.execute("DELETE FROM reservation.members")
+    connection.execute("UPDATE message_store.messages SET time = time - interval '2 days'")
+
+    def run(*arguments: str) -> dict[str, object]:
+        done = CliRunner().invoke(main, [*arguments, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ("status", ["status"]),
+        ("positions", ["positions", "list"]),
+        ("changes", ["positions", "reset", "bank:account", "--yes"]),
+        ("dead-letters", ["dead-letters", "list"]),
+        ("prune", ["prune", "bank:account", "--reservations-older-than", "36h"]),
+    ],
+    ids=["status", "positions", "changes", "dead-letters", "prune"],
+)
+def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
+    """All of it, with no key that the schema does not name."""
+    validator = _schema(schema)
+    validator.check_schema(validator.schema)
+    printed = printed_json(*arguments)
+    assert any(printed.values())
+    assert [error.message for error in validator.iter_errors(printed)] == []
 
 
 def test_the_error_of_a_bad_message_reads_as_shown(connection):
-    """The page on running shows the line of a type that nobody declared."""
+    """The page on failures shows the line of a type that nobody declared."""
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, '{}')",
         [COMMANDS, "Rename"],
@@ -226,7 +334,7 @@ def test_the_error_of_a_bad_message_reads_as_shown(connection):
     connection.execute("UPDATE message_store.messages SET global_position = 2")
     with pytest.raises(errors.UnknownTypeError) as caught:
         batch(connection, "account:command", account).run(1)
-    shown = [block.text for block in blocks(ROOT / "docs" / "running.md", "text")]
+    shown = [block.text for block in blocks(ROOT / "docs/explanation/failures.md", "text")]
     assert f"Error: {caught.value}\n" in shown
 
 

@@ -18,7 +18,7 @@ OTHER = "nobody"
 # the process becomes another user's; the package that is looked at is imported after that.
 _AS = """
 import os, sys
-import cli.main, cli.store, reservation.store.install, psycopg_pool
+import cli.main, cli.store.schema, reservation.store.schema.install, psycopg_pool
 import fasteners, json, logging, platform, platformdirs.unix, psutil, shutil, socket, tempfile, pwd
 import hashlib, subprocess, traceback, stat, typing_extensions, encodings.idna, inspect, linecache
 user, group = int(sys.argv[1]), int(sys.argv[2])
@@ -94,6 +94,8 @@ def test_a_runtime_folder_that_somebody_else_made_is_refused(shared, kind):
         place.mkdir(mode=0o777)
     done = run_as(OTHER, shared, "store", "install")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"Error: The folder {place} is not this user's alone; remove")
+    assert done.stderr.startswith(
+        f"Error: The folder {place} belongs to another user or is writable by others"
+    )
     assert done.stderr.count("\n") == 1
     assert list(trap.iterdir()) == []

@@ -19,19 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bank.messages import Open, Withdraw
-from consumers.batch import Batch
-from consumers.position import Held, Positions
+from consumers.batch.batch import Batch
+from consumers.group.positions import HeldPartition, Positions
 from reservation import (
     Component,
     MessageIdInEvents,
     MessageStore,
+    PositionInEvents,
     Processed,
-    Sequence,
     StateBased,
     Write,
 )
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
-from reservation.store.errors import RUN_AGAIN
+from reservation.postgres.error_translation import TO_BE_RETRIED
+from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
 from tests.idempotence import (
     copied,
@@ -144,10 +145,10 @@ WAYS = {
     "states, deltas": Way(lambda: purse(StateBased("delta"))),
     "states, shared": Way(lambda: purse(StateBased("whole")), twice=False),
     "initiate": OPENING,
-    "sequence": Way(lambda: purse(Sequence(pseudo_events=True))),
+    "sequence": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
     "reservation": Way(copied, by_key, twice=False),
     "reservation, message id": Way(lambda: copied(MessageIdInEvents()), by_key),
-    "reservation, sequence": Way(lambda: copied(Sequence(pseudo_events=True)), by_key),
+    "reservation, sequence": Way(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
     "one category": Way(within, by_key, twice=False),
     "one category, message id": Way(lambda: within(MessageIdInEvents()), by_key),
 }
@@ -225,7 +226,7 @@ class World:
             options="-clock_timeout=40ms -csynchronous_commit=off",
         )
         component = self.make()
-        batches = {one: Batch(connection, component, one) for one in self.categories}
+        batches = {one: new_batch(connection, component, one) for one in self.categories}
         return connection, name, batches
 
     def send(self, number: int, anew: bool) -> None:
@@ -282,11 +283,11 @@ class World:
                 [name, category],
             ).fetchall()[0][0]
             try:
-                held = [Held(0, position, 1)]
+                held = [HeldPartition(0, position, 1)]
                 result = batch.run(Positions(name, category, held=held), size, careful=careful)
             except (LockTimeoutError, PositionLostError):
                 return True
-            except RUN_AGAIN:
+            except TO_BE_RETRIED:
                 careful = True
             else:
                 assert not result.counts["differing"]

@@ -10,9 +10,9 @@ from bank.messages import Deposit, Withdraw
 from reservation import Component, MessageIdInEvents, MessageStore
 from reservation.entity.cache import EntityCache
 from reservation.errors import DeclarationError
-from reservation.idempotence import naming
-from reservation.idempotence.naming import AT_EACH, PLACES, check_names
-from tests.bank import drain, event_types
+from reservation.maintenance import reservation_names
+from reservation.maintenance.reservation_names import AT_EACH, PLACES, check_names
+from tests.bank import batches, event_types
 from tests.controls import COMMANDS, deposit, withdraw
 from tests.idempotence import drained, purse
 from tests.processes import EXAMPLES, run_cli
@@ -181,7 +181,7 @@ def test_a_conflict_names_the_stream_of_the_command_that_was_there_first(
     """Under the former name, where that one was reserved under it."""
     eventide.reserve("old", "Deposit", DEPOSIT | {"depositId": "old"})
     store.write([deposit("old", "12"), deposit("new"), deposit("new", "12")], COMMANDS)
-    results = drain(connection, moved())
+    results = batches(connection, moved())
     names = [f"{RESERVED}-old", f"{RESERVED}-123+new"]
     assert [name for result in results for _, name in result.conflicts] == names
     letters = connection.execute(
@@ -278,7 +278,7 @@ def fill(connection, copies, misnamed):
 
 def test_an_import_finds_a_single_copy_of_another_name(connection, monkeypatch):
     """The sample of a start misses it; with the former form declared there is nothing to find."""
-    monkeypatch.setattr(naming, "PORTION", 700)
+    monkeypatch.setattr(reservation_names, "PORTION", 700)
     fill(connection, 5000, misnamed=2519)
     check_names(connection, account)
     with pytest.raises(DeclarationError, match=r"-d2519 has a Deposit .*formerly='deposit_id'"):

@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from consumers.batch import Batch
-from consumers.position import Held, Positions
+from consumers.group.positions import HeldPartition, Positions
 from reservation import (
     Component,
     MessageIdInEvents,
     MessageStore,
+    PositionInEvents,
     Processed,
     Revisions,
-    Sequence,
     StateBased,
 )
 from reservation.errors import PositionLostError
-from reservation.store.errors import RUN_AGAIN
+from reservation.idempotence.strategy import Strategy
+from reservation.postgres.error_translation import TO_BE_RETRIED
+from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
 from tests.explorer import Explorer, Violation
 from tests.idempotence import (
@@ -68,11 +69,11 @@ WAYS = {
     "states": Way(lambda: purse(StateBased("whole"))),
     "states, deltas": Way(lambda: purse(StateBased("delta"))),
     "states, shared": Way(lambda: purse(StateBased("whole")), shared=True),
-    "sequence": Way(lambda: purse(Sequence())),
-    "sequence, pseudo events": Way(lambda: purse(Sequence(pseudo_events=True))),
+    "sequence": Way(lambda: purse(PositionInEvents())),
+    "sequence, pseudo events": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
     "initiate": Way(opened, (open_(), B, open_()), ("Opened", "Deposited")),
     "reservation": Way(copied, **REISSUED, shared=True),
-    "reservation, sequence": Way(lambda: copied(Sequence()), **REISSUED),
+    "reservation, sequence": Way(lambda: copied(PositionInEvents()), **REISSUED),
     "reservation, message id": Way(lambda: copied(MessageIdInEvents()), **REISSUED),
     "one category": Way(within, **REISSUED, shared=True),
     "one category, message id": Way(lambda: within(MessageIdInEvents()), **REISSUED),
@@ -89,14 +90,14 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
             " WHERE (consumer, category) = (%s, %s)",
             [name, category],
         ).fetchall()
-        positions = Positions(name, category, held=[Held(0, *rows[0])])
-        batch, lost = Batch(connection, component, category), False
+        positions = Positions(name, category, held=[HeldPartition(0, *rows[0])])
+        batch, lost = new_batch(connection, component, category), False
         while True:
             try:
                 result = batch.run(positions, size, careful=lost)
             except PositionLostError:
                 return True
-            except RUN_AGAIN as error:
+            except TO_BE_RETRIED as error:
                 connection.begin_again(error)
                 lost = True
                 continue
@@ -178,13 +179,13 @@ def test_what_had_no_effect_and_has_one_later_is_found(database_url, name):
 
 
 @dataclass(frozen=True)
-class Blind:
+class Blind(Strategy):
     """A strategy that keeps what it always keeps, and lets everything through."""
 
     strategy: Any
 
-    def declare(self, command: type) -> None:
-        self.strategy.declare(command)
+    def declare(self, component: str, command: type, entity: type | None) -> None:
+        self.strategy.declare(component, command, entity)
 
     def begin(self, *given: Any) -> Any:
         check = self.strategy.begin(*given)
@@ -196,8 +197,8 @@ BLIND = {
     "processed": Way(lambda: purse(Blind(Processed()))),
     "message id": Way(lambda: purse(Blind(MessageIdInEvents()))),
     "revisions": Way(lambda: revised(Blind(Revisions())), LATE, ("Deposited",)),
-    "sequence": Way(lambda: purse(Blind(Sequence()))),
-    "sequence, pseudo events": Way(lambda: purse(Blind(Sequence(pseudo_events=True)))),
+    "sequence": Way(lambda: purse(Blind(PositionInEvents()))),
+    "sequence, pseudo events": Way(lambda: purse(Blind(PositionInEvents(pseudo_events=True)))),
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumers.group import LEASE
-from reservation import stream_name
+from consumers.group.membership import LEASE
+from reservation.messages import stream_name
 from tests.bank import RESERVED, broken, claim, event_types, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding

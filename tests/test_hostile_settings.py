@@ -9,8 +9,8 @@ from psycopg import conninfo, sql
 from bank import account
 from reservation import AsyncMessageStore, MessageStore
 from reservation.errors import StoreError
-from reservation.store.connection import connect
-from tests.bank import RESERVED, broken, drain, event_types, session
+from reservation.postgres.connection import connect
+from tests.bank import RESERVED, batches, broken, event_types, session
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit, open_
 from tests.hostile import HOSTILE, set_otherwise
@@ -129,7 +129,7 @@ def test_a_policy_that_hides_messages_stops_a_consumer(store, connection, databa
             with pytest.raises(StoreError, match="row-level security"):
                 list(MessageStore(reader).read_stream(COMMANDS))
             with pytest.raises(StoreError, match="row-level security"):
-                drain(reader, account)
+                batches(reader, account)
     finally:
         connection.execute(
             sql.SQL("DROP OWNED BY {role}; DROP ROLE {role}").format(role=sql.Identifier(role))

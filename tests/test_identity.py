@@ -3,9 +3,9 @@
 import pytest
 
 from reservation.errors import SchemaError
-from reservation.store.connection import connect
-from reservation.store.identity import store_id
-from reservation.store.install import attach, detach, install
+from reservation.postgres.connection import connect
+from reservation.store.schema.identity import store_id
+from reservation.store.schema.install import attach, detach, install
 
 
 def test_each_installation_has_an_id_of_its_own(empty_database_url, make_database):

@@ -14,19 +14,19 @@ from reservation import (
     Component,
     MessageIdInEvents,
     Metadata,
+    PositionInEvents,
     PseudoEvent,
-    Sequence,
     StoredMessage,
     Write,
 )
 from reservation.idempotence.strategy import Incoming
-from reservation.queries import load_queries
+from reservation.postgres.queries import load_queries
 from tests.bank import batch
 from tests.controls import deposit, withdraw
 from tests.idempotence import PURSE, drained, effects, purse, redeliver
 
-RECORDING = [MessageIdInEvents(), Sequence(pseudo_events=True)]
-BOTH = [MessageIdInEvents(), Sequence()]
+RECORDING = [MessageIdInEvents(), PositionInEvents(pseudo_events=True)]
+BOTH = [MessageIdInEvents(), PositionInEvents()]
 
 
 def named(one):
@@ -81,8 +81,8 @@ def test_a_batch_may_hold_messages_from_before_and_after_an_event(connection, st
 
 FOUR_STEPS = [
     (MessageIdInEvents(), []),
-    (Sequence(pseudo_events=True), []),
-    (Sequence(), ["Withdrawn"]),
+    (PositionInEvents(pseudo_events=True), []),
+    (PositionInEvents(), ["Withdrawn"]),
     (None, ["Withdrawn"]),
 ]
 
@@ -103,7 +103,7 @@ def test_what_had_no_effect_has_none_after_the_state_has_changed(connection, sto
 
 def test_a_sequence_knows_what_lies_before_a_later_message_of_the_entity(connection, store):
     """A left no number, but B, which was handled after it, did."""
-    component = purse(Sequence())
+    component = purse(PositionInEvents())
     store.write([withdraw(amount="5"), deposit()], PURSE)
     drained(connection, component)
     redeliver(connection)
@@ -116,10 +116,10 @@ def test_what_the_events_carry(connection, store):
     store.write(deposit(), PURSE)
     (command,) = store.read_stream(PURSE)
     drained(connection, purse(MessageIdInEvents()))
-    drained(connection, purse(Sequence(), name="other"))
+    drained(connection, purse(PositionInEvents(), name="other"))
     store.write(deposit(), "other:command-123")
     (again,) = store.read_stream("other:command-123")
-    drained(connection, purse(Sequence(), name="other"))
+    drained(connection, purse(PositionInEvents(), name="other"))
     (one,), (other,) = store.read_stream("purse-123"), store.read_stream("other-123")
     assert one.metadata.local_properties == {"messageId": command.id}
     assert other.metadata.local_properties == {"sequence": again.global_position}
@@ -168,7 +168,7 @@ def test_components_that_handle_the_same_message_are_told_from_each_other(connec
 
 def test_a_sequence_is_kept_for_each_category_that_messages_come_from(connection, store):
     """A message of one category says nothing of those of another before it."""
-    component = purse(Sequence())
+    component = purse(PositionInEvents())
     component.reserve(Deposit, into="payments", key="deposit_id")
     store.write(deposit(amount="100"), PURSE)
     batch(connection, "purse:command", component).run(10)
@@ -202,7 +202,7 @@ def test_a_message_that_is_in_a_batch_twice_is_known_at_once(connection, once):
 def test_a_sequence_without_an_event_is_not_known_at_once_either(connection):
     """Within a batch it is as it is between batches."""
     one = incoming()
-    check = Sequence().begin(connection, "purse", "purse:command", [one, one])
+    check = PositionInEvents().begin(connection, "purse", "purse:command", [one, one])
     assert check.effects(one, [], Metadata())[0] == []
     assert not check.is_duplicate(one)
 
@@ -236,7 +236,7 @@ def test_a_stream_is_read_no_further_back_than_the_message(connection, store, on
     store.write(deposit("d1"), PURSE)
     drained(connection, purse(once))
     (command,) = store.read_stream(PURSE)
-    queries = load_queries("reservation.idempotence", "in_events.sql")
+    queries = load_queries("reservation.idempotence.in_events")
     plan = connection.execute(
         b"EXPLAIN (ANALYZE, FORMAT JSON) " + queries["newer_events"],
         [["purse-123"], [command.global_position]],

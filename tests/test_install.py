@@ -11,8 +11,8 @@ from reservation.errors import (
     SchemaError,
     StoreError,
 )
-from reservation.store.connection import connect
-from reservation.store.install import (
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import (
     _QUERIES,
     SCHEMA_VERSION,
     Detached,
@@ -21,7 +21,7 @@ from reservation.store.install import (
     check_installed,
     detach,
 )
-from tests.bank import batch, drain, event_types
+from tests.bank import batch, batches, drain, event_types
 from tests.controls import COMMANDS, deposit, open_
 
 # Everything that schema message_store consists of, and the roles of the server.
@@ -257,7 +257,7 @@ def test_consumers_that_are_attached_again_repeat_no_effect(message_db):
     attach(message_db)
     store = MessageStore(message_db)
     store.write([open_(), deposit()], COMMANDS)
-    drain(message_db)
+    batches(message_db)
     detach(message_db)
     attach(message_db)
     assert attached(message_db).positions == ()

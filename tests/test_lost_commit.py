@@ -9,8 +9,8 @@ import pytest
 
 from reservation import NO_STREAM, Metadata, Write
 from reservation.errors import CommitUnknownError, DatabaseUnavailableError, StoreError
-from reservation.store.errors import translated
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
+from reservation.postgres.error_translation import translated
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit
 from tests.proxy import Cut, Proxy

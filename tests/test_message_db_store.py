@@ -7,9 +7,9 @@ from psycopg import errors
 
 from reservation import MessageStore, Metadata, Write, install
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
-from reservation.store.connection import connect
-from reservation.store.errors import translated
-from tests.bank import RESERVED, broken, drain, event_types
+from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import translated
+from tests.bank import RESERVED, batches, broken, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.message_db import imitate, write
 from tests.test_plans import SENT, WORK, fill, run
@@ -134,7 +134,7 @@ def test_the_consumers_take_each_command_once(connection, store, peer):
     )
     peer.write(COMMANDS, "Deposit", {**account, "depositId": "d1", "amount": 10.5})
     peer.write(COMMANDS, "Deposit", {**account, "depositId": "d2", "amount": 1})
-    results = drain(connection)
+    results = batches(connection)
     assert event_types(store) == [
         "Opened",
         "Deposited",

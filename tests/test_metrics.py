@@ -17,10 +17,12 @@ from psycopg import conninfo
 
 from bank import account
 from cli.main import main
-from consumers.batch import Batch
-from consumers.health import Board
-from consumers.vitals import BUCKETS, Vitals
-from reservation.store.connection import connect
+from consumers.batch.batch import Batch
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.logs import Log
+from consumers.runtime.telemetry import BUCKETS, Telemetry
+from consumers.supervisor.health import Board
+from reservation.postgres.connection import connect
 from tests.bank import RESERVED, claim
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
@@ -250,7 +252,7 @@ def test_an_address_of_the_newer_kind_is_as_good(database_url):
 
 def test_without_the_extra_the_way_to_it_is_named(monkeypatch):
     """Before anything is done."""
-    monkeypatch.setattr("cli.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
     arguments = ["start", "bank:account", "--metrics-port", "0", "--database-url", "host=/nowhere"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
@@ -260,7 +262,7 @@ def test_without_the_extra_the_way_to_it_is_named(monkeypatch):
 def test_nobody_needs_the_extra_who_does_not_ask(database_url):
     """The library is imported only where figures are served."""
     code = (
-        "import sys; import cli.main, consumers.host; "
+        "import sys; import cli.main, consumers.supervisor.supervisor; "
         "sys.exit('prometheus_client' in sys.modules or 'http.server' in sys.modules)"
     )
     subprocess.run(
@@ -282,7 +284,7 @@ def test_who_is_silent_for_too_long_is_taken_to_be_stuck(board):
     (problem,) = until(board.stuck)
     assert problem.startswith(f"account {COMMANDS} in process {os.getpid()}: no sign of life for ")
     assert problem in board.not_ready() or len(board.not_ready()) == 2
-    Vitals(board.sender).holds({0: 5}, 7)
+    Telemetry(board.sender).holds({0: 5}, 7)
     board.take_in()
     assert board.stuck() == []
     assert board.not_ready() == []
@@ -299,20 +301,22 @@ def test_each_message_that_is_handled_is_a_sign_of_life(connection, store):
     """So a batch may take as long as it takes."""
     store.write([open_("1"), open_("2"), open_("3")], STREAM)
     signs = Counter()
-    batch = Batch(connection, account, COMMANDS, lambda: signs.update(["one"]))
+    log = Log("account", COMMANDS)
+    context = ConsumerContext(connection, account, COMMANDS, log, lambda: signs.update(["one"]))
+    batch = Batch(context)
     assert batch.run(claim(connection, "account", COMMANDS), 100).read == 3
     assert signs["one"] == 3
 
 
 def test_a_consumer_never_waits_for_its_host(board):
     """What does not fit is lost, and the next report makes up for it."""
-    vitals = Vitals(board.sender)
+    telemetry = Telemetry(board.sender)
     board.started(os.getpid(), READS)
     for _ in range(5000):
-        vitals.committed({"handled": 1}, 0.01)
+        telemetry.committed({"handled": 1}, 0.01)
     board.take_in()
     assert board.tallies()[READS].counts["handled"] < 5000
-    vitals.committed({"handled": 1}, max(BUCKETS) + 1)
+    telemetry.committed({"handled": 1}, max(BUCKETS) + 1)
     board.ended(os.getpid())
     tally = board.tallies()[READS]
     assert tally.counts["handled"] == 5001
@@ -322,10 +326,10 @@ def test_a_consumer_never_waits_for_its_host(board):
 
 def test_a_report_of_a_process_that_ended_is_not_counted_twice(board):
     """It was taken in when the end was noted."""
-    vitals = Vitals(board.sender)
+    telemetry = Telemetry(board.sender)
     board.started(os.getpid(), READS)
-    vitals.committed({"handled": 1}, 0.01)
+    telemetry.committed({"handled": 1}, 0.01)
     board.ended(os.getpid())
-    vitals.committed({"handled": 1}, 0.01)
+    telemetry.committed({"handled": 1}, 0.01)
     board.take_in()
     assert board.tallies()[READS].counts == {"handled": 1}

@@ -4,7 +4,7 @@ from tests.mutation import python, sql, targets
 from tests.mutation.__main__ import ROOT, Tree
 from tests.mutation.mutant import Mutant
 
-MODULE = "reservation/idempotence/delta.py"
+MODULE = "reservation/idempotence/state_based/delta.py"
 TEST = "tests/test_state_based.py::test_a_delta_holds_what_changed"
 
 SOURCE = b'''
@@ -85,7 +85,7 @@ def test_a_change_is_noticed_or_survives(server_url, tmp_path):
     turned = next(one for one in mutants if one.told(ROOT).endswith(" not in -> in"))
     as_it_is = source[turned.start : turned.end]
     harmless = Mutant(MODULE, turned.start, turned.end, as_it_is, turned.lines)
-    notes = {TEST: targets.Note(0.1, {"delta.py": list(turned.lines)})}
+    notes = {TEST: targets.Note(0.1, {MODULE: list(turned.lines)})}
     tree = Tree(tmp_path, server_url)
 
     assert tree.test(turned, notes).outcome == "killed"

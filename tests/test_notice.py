@@ -10,15 +10,15 @@ import pytest
 from psycopg import conninfo, sql
 
 from bank import account
-from consumers.consumer import Consumer
-from consumers.stopping import Stop
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import MessageStore
 from reservation.errors import LockTimeoutError, SchemaError, StoreError
-from reservation.store import notice
-from reservation.store.connection import connect
-from reservation.store.install import attach, detach
-from reservation.store.notice import Notices, notices_given, set_notices
-from reservation.store.roles import grant
+from reservation.postgres.connection import connect
+from reservation.store import notifications
+from reservation.store.notifications import Notices, notices_given, set_notices
+from reservation.store.schema.install import attach, detach
+from reservation.store.schema.roles import grant
 from tests.bank import event_types, session
 from tests.controls import COMMANDS, deposit, open_
 from tests.message_db import imitate
@@ -452,7 +452,7 @@ def test_without_the_trigger_it_polls_and_opens_no_connection(connection, databa
 
 def test_switching_is_seen_while_waiting(connection, database_url, monkeypatch):
     """On: from the next question on; off: when a message was found that nobody told of."""
-    monkeypatch.setattr(notice, "RETRY", 0)
+    monkeypatch.setattr(notifications, "RETRY", 0)
     with Notices(connection, database_url, CATEGORY) as notices:
         assert not notices.wait(NEVER, poll=0)
         assert set_notices(connection, True)
@@ -482,7 +482,7 @@ def test_switching_says_whether_it_changed_anything(connection):
 def test_switching_gives_up_where_a_writer_does_not_end(connection, open_connection, monkeypatch):
     """Its writers would have to wait behind it else; the error says what to do."""
     writer = open_connection()
-    monkeypatch.setattr(notice, "LOCK_TIMEOUT", "10ms")
+    monkeypatch.setattr(notifications, "LOCK_TIMEOUT", "10ms")
     with writer.transaction():
         insert(writer)
         with pytest.raises(LockTimeoutError, match="pg_stat_activity"):
@@ -545,7 +545,7 @@ def test_the_command_switches_and_says_which(database_url):
 
 def test_consumers_are_woken_up(given, store, database_url, monkeypatch):
     """Both handle what comes by notice alone, with nobody looking of its own accord."""
-    for name in ("consumer.POLL", "consumer.TURN", "group.TURN"):
+    for name in ("loop.consumer.POLL", "loop.consumer.TURN", "group.membership.TURN"):
         monkeypatch.setattr(f"consumers.{name}", NEVER)
     stops, threads = [], []
     try:

@@ -7,18 +7,17 @@ from decimal import Decimal
 import pytest
 
 from bank.messages import Deposit, Withdraw
-from consumers.batch import Batch
-from consumers.position import Held, Positions
-from reservation import Component, MessageIdInEvents, MessageStore, Metadata, Sequence
+from consumers.group.positions import HeldPartition, Positions
+from reservation import Component, MessageIdInEvents, MessageStore, Metadata, PositionInEvents
 from reservation.errors import (
     DeclarationError,
     IdempotenceKeyError,
     LockTimeoutError,
     MessageIdConflictError,
 )
-from reservation.idempotence.rules import server_rules
-from reservation.store.connection import connect
-from tests.bank import batch, drain
+from reservation.idempotence.server_keys import server_rules
+from reservation.postgres.connection import connect
+from tests.bank import batch, batches, new_batch
 from tests.controls import LATER, deposit, withdraw
 from tests.idempotence import PURSE, drained, effects, purse, redeliver
 
@@ -259,8 +258,8 @@ def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
     total = Counter()
     for partition in range(3):  # each alone to its end: what it reserves, it handles
         one, positions = (
-            Batch(connection, component, CATEGORY),
-            Positions("purse", CATEGORY, 3, [Held(partition, 0, 1)]),
+            new_batch(connection, component, CATEGORY),
+            Positions("purse", CATEGORY, 3, [HeldPartition(partition, 0, 1)]),
         )
         counts = Counter()
         while (result := one.run(positions, 7)).moved:
@@ -293,7 +292,7 @@ def test_a_transaction_for_each_message(connection, store):
     calls = []
     component.handle(Deposit, transaction="message")(lambda *_: calls.append(1))
     store.write([deposit("d1"), deposit("d2")], PURSE)
-    results = drain(connection, component)
+    results = batches(connection, component)
     assert len(calls) == 2
     assert max(result.counts["handled"] for result in results) == 1
 
@@ -301,7 +300,7 @@ def test_a_transaction_for_each_message(connection, store):
 @KINDS
 def test_with_a_sequence_in_the_events(connection, store, make):
     """Copies and commands share the category, and so its order."""
-    component = make(Sequence(pseudo_events=True))
+    component = make(PositionInEvents(pseudo_events=True))
     store.write([deposit("d1"), withdraw("w1", "999"), deposit("d2")], PURSE)
     drained(connection, component)
     redeliver(connection)

@@ -5,19 +5,18 @@ from types import MappingProxyType
 import pytest
 
 from bank.messages import Deposit, Deposited
-from consumers.batch import Batch
-from consumers.consumer import Consumer
-from consumers.dead_letters import Due
-from consumers.failure import Failure, Reason
-from consumers.group import Share
-from consumers.parking import Policy
-from consumers.position import Held, Positions
-from consumers.resting import find_resting, make, plan_partitions
-from consumers.stopping import Stop
-from reservation import Component, Metadata, Sequence, follow
+from consumers.dead_letters.failure import Failure, Reason
+from consumers.dead_letters.letters import DueLetter
+from consumers.group.administration import apply_changes, find_idle, plan_partitions
+from consumers.group.membership import GroupShare
+from consumers.group.positions import HeldPartition, Positions
+from consumers.handling.blocking import FailurePolicy
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
+from reservation import Component, Metadata, PositionInEvents, follow
 from reservation.errors import GroupError, IdempotenceKeyError
-from reservation.order import check_order
-from tests.bank import batch, claim, session
+from reservation.maintenance.entity_order import check_order
+from tests.bank import batch, claim, new_batch, session
 from tests.controls import COMMANDS, TIME, deposit
 from tests.idempotence import counts, drained, effects, purse
 from tests.processes import Started, run_cli
@@ -135,7 +134,7 @@ def test_a_consumer_refuses_by_itself(database_url, connection, stored):
             "INSERT INTO reservation.groups (consumer, category, partitions)"
             " VALUES ('account', 'accountTransaction', 2)"
         )
-    share = Share() if stored else Share(2)
+    share = GroupShare() if stored else GroupShare(2)
     with session(database_url) as opened, Stop() as stop:
         consumer = Consumer(opened, reserving(), "accountTransaction", share=share)
         with pytest.raises(GroupError, match="cannot have 2 partitions"):
@@ -158,9 +157,11 @@ def in_partitions(connection, component, messages):
         " SELECT %s, %s, n, 1 FROM generate_series(0, 1) AS n",
         [component.name, category],
     )
-    held = [Held(0, 0, 1), Held(1, 0, 1)]
+    held = [HeldPartition(0, 0, 1), HeldPartition(1, 0, 1)]
     positions = Positions(component.name, category, 2, held)
-    return Batch(connection, component, category).run(positions, messages, policy=Policy())
+    return new_batch(connection, component, category).run(
+        positions, messages, policy=FailurePolicy()
+    )
 
 
 def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its_sequence(
@@ -169,7 +170,7 @@ def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its
     """It is a dead letter that says so; one in that partition is handled."""
     store.write(deposit("d1"), "purse:command-random")
     store.write(deposit("d2", account="9"), "purse:command-9+anything")
-    result = in_partitions(connection, purse(Sequence()), 2)
+    result = in_partitions(connection, purse(PositionInEvents()), 2)
     assert result.counts == {"dead": 1, "handled": 1}
     (letter,) = result.letters
     assert letter.failure.reason == "key"
@@ -185,7 +186,7 @@ def test_nor_is_it_by_a_handler_that_asks_for_the_sequence(connection, store):
     assert effects(store) == []
 
 
-@pytest.mark.parametrize("once", [None, Sequence()])
+@pytest.mark.parametrize("once", [None, PositionInEvents()])
 def test_with_one_partition_the_order_is_that_of_the_category(connection, store, once):
     """Wherever the senders write."""
     for n in range(3):
@@ -222,15 +223,15 @@ class Carried:
 
     def change(self, partitions):
         self.connection.execute("DELETE FROM reservation.members")
-        resting = find_resting(self.connection, "purse", RESERVED)
-        make(self.connection, [plan_partitions(resting, partitions)])
+        resting = find_idle(self.connection, "purse", RESERVED)
+        apply_changes(self.connection, [plan_partitions(resting, partitions)])
 
     def run(self, limit, given_up=MappingProxyType({}), blocked=frozenset()):
         """Read the category to its end, so many messages at once; give what became of them."""
         positions = claim(self.connection, "purse", RESERVED)
-        one = Batch(self.connection, self.component, RESERVED)
+        one = new_batch(self.connection, self.component, RESERVED)
         results = []
-        while (result := one.run(positions, limit, policy=Policy(blocked, given_up))).moved:
+        while (result := one.run(positions, limit, policy=FailurePolicy(blocked, given_up))).moved:
             results.append(result)
         return counts(results), [letter for result in results for letter in result.letters]
 
@@ -242,9 +243,9 @@ def retry(connection, component, letter):
     ((partition,),) = connection.execute(
         "SELECT reservation.partition_of(%s, %s)", [stream_name, positions.size]
     ).fetchall()
-    due = Due(letter.message.global_position, letter.entity, 0, partition, letter.message)
+    due = DueLetter(letter.message.global_position, letter.entity, 0, partition, letter.message)
     connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
-    Batch(connection, component, RESERVED).settling.settle(positions, [due])
+    new_batch(connection, component, RESERVED).retry_transaction.run(positions, [due])
 
 
 @pytest.mark.parametrize("limit", [1, 10])
@@ -252,7 +253,7 @@ def test_what_was_left_behind_by_several_partitions_is_not_lost_by_its_sequence(
     connection, store, limit
 ):
     """The entity has seen a later message; what comes after those is in order again."""
-    carried = Carried(connection, store, Sequence())
+    carried = Carried(connection, store, PositionInEvents())
     handled, letters = carried.run(limit)
     assert handled == {"dead": 1, "handled": 1}
     assert [str(one.message.stream_name) for one in letters] == ["purseTransaction-d0"]
@@ -267,7 +268,7 @@ def test_nor_by_a_handler_that_asks_for_the_sequence_then(connection, store):
         carried.run(1)
 
 
-@pytest.mark.parametrize("once", [None, Sequence()])
+@pytest.mark.parametrize("once", [None, PositionInEvents()])
 def test_nor_is_it_when_its_letter_is_handled_again(connection, store, once):
     """However many partitions there were since; nothing of its entity has waited for it."""
     key_error = {1: (Failure(Reason.KEY, "it asked for the sequence"), 1)}
@@ -292,11 +293,11 @@ def test_nor_if_it_was_parked_before_it_was_handled(connection, store):
 
 def test_a_letter_that_its_entity_waited_for_is_handled_again(connection, store):
     """Its stream says nothing of the entity, but one partition has kept the order."""
-    component = purse(Sequence())
+    component = purse(PositionInEvents())
     component.reserve(Deposit, into=RESERVED, key="deposit_id")
     for n in range(2):
         store.write(deposit(f"d{n}"), f"{RESERVED}-d{n}")
-    policy = Policy(given_up={1: (Failure(Reason.HANDLER, "it failed"), 3)})
+    policy = FailurePolicy(given_up={1: (Failure(Reason.HANDLER, "it failed"), 3)})
     result = batch(connection, RESERVED, component).run(10, policy=policy)
     assert result.counts == {"dead": 1, "parked": 1}
     for letter in result.letters:

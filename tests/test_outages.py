@@ -6,9 +6,9 @@ import pytest
 from psycopg.errors import DiskFull
 
 from bank.traffic import make_traffic
-from consumers.group import LEASE
+from consumers.group.membership import LEASE
 from reservation import MessageStore, install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import PATIENCE, Started

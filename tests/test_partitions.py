@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.resting import find_resting, make, plan_partitions
+from consumers.group.administration import apply_changes, find_idle, plan_partitions
 from reservation.errors import StoreError
 
 _numbers = count(1)
@@ -43,10 +43,10 @@ class Group:
 
     @property
     def resting(self):
-        return find_resting(self.connection, "account", self.category)
+        return find_idle(self.connection, "account", self.category)
 
     def change(self, partitions):
-        make(self.connection, [plan_partitions(self.resting, partitions)])
+        apply_changes(self.connection, [plan_partitions(self.resting, partitions)])
 
     def read(self, partition, to):
         """Take a partition to a position, unless it is further already."""

@@ -22,10 +22,10 @@ from reservation.errors import (
     PositionLostError,
     UnknownTypeError,
 )
-from reservation.message import followed_id
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
 from reservation.store import writing
-from reservation.store.connection import connect
-from tests.bank import RESERVED, batch, broken, drain, event_types
+from tests.bank import RESERVED, batch, batches, broken, drain, event_types
 from tests.controls import COMMANDS, LATER, close, deposit, open_, withdraw
 
 
@@ -84,10 +84,10 @@ def test_a_reissue_has_no_effect_whenever_it_comes(connection, store, when):
 def test_a_redelivery_has_no_effect(connection, store):
     """Positions set back make the consumers read everything again, and nothing more happens."""
     store.write([open_(), deposit(), withdraw(), close()], COMMANDS)
-    drain(connection)
+    batches(connection)
     everything = list(store.read_category("account")) + list(store.read_category(RESERVED))
     connection.execute("UPDATE reservation.positions SET position = 0")
-    results = drain(connection)
+    results = batches(connection)
     assert sum(result.read for result in results) == 6
     assert list(store.read_category("account")) + list(store.read_category(RESERVED)) == everything
 
@@ -110,7 +110,7 @@ def test_an_effect_that_no_handler_guards_is_still_written_once(connection, stor
         return follow(command, Paid, n=len(calls))
 
     store.write(deposit(), "careless:command-123")
-    drain(connection, careless)
+    batches(connection, careless)
     connection.execute("UPDATE reservation.positions SET position = 0")
     store.write(deposit("d2"), "careless:command-123")
     batch(connection, "careless:command", careless).run(100)
@@ -156,7 +156,7 @@ def test_an_id_that_another_message_took_does_not_count_as_handled(connection, s
 def test_a_conflict_is_told_from_a_duplicate(connection, store):
     """The same key with other content is not the same intent; the first stands."""
     store.write([open_(), deposit(), withdraw()], COMMANDS)
-    drain(connection)
+    batches(connection)
     store.write(
         [
             open_(customer="another"),
@@ -166,7 +166,7 @@ def test_a_conflict_is_told_from_a_duplicate(connection, store):
         ],
         COMMANDS,
     )
-    (result,) = drain(connection)
+    (result,) = batches(connection)
     assert result.counts == Counter(conflict=3, duplicate=1)
     assert [(message.position, name) for message, name in result.conflicts] == [
         (4, "accountTransaction-123+d1"),
@@ -179,7 +179,7 @@ def test_a_conflict_is_told_from_a_duplicate(connection, store):
 def test_conflicts_within_one_batch_are_told_too(connection, store):
     """The first of the batch is what the others are compared with."""
     store.write([deposit(), deposit(amount="99"), deposit(time=LATER)], COMMANDS)
-    (first, *_) = drain(connection)
+    (first, *_) = batches(connection)
     assert first.counts == Counter(reserved=1, conflict=1, duplicate=1)
 
 
@@ -300,7 +300,7 @@ def test_a_handler_that_raises_is_named_with_its_message(connection, store):
     store.write(deposit(), "failing:command-123")
     problem = r"Deposit at failing.*raised ZeroDivisionError in handle \(test_pattern.py"
     with pytest.raises(HandlerError, match=problem) as caught:
-        drain(connection, failing)
+        batches(connection, failing)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert "by nothing" not in str(caught.value)  # it might repeat what the message holds
 
@@ -312,7 +312,7 @@ def test_a_handler_returns_events_or_nothing(connection, store, result):
     wrong.handle(type(deposit()))(lambda command, entity, context: result)
     store.write(deposit(), "wrong:command-123")
     with pytest.raises(HandlerError, match="returns an event, several or None"):
-        drain(connection, wrong)
+        batches(connection, wrong)
 
 
 def test_a_command_that_initiates_must_start_its_stream(connection, store):
@@ -321,7 +321,7 @@ def test_a_command_that_initiates_must_start_its_stream(connection, store):
     empty.initiate(type(open_()))(lambda command, context: None)
     store.write(open_(), "empty:command-123")
     with pytest.raises(HandlerError, match="returned no event"):
-        drain(connection, empty)
+        batches(connection, empty)
 
 
 def test_an_ignored_type_is_counted_and_passed(connection, store):
@@ -330,7 +330,7 @@ def test_an_ignored_type_is_counted_and_passed(connection, store):
     component.handle(type(deposit()))(lambda command, entity, context: None)
     component.ignore("Rename")
     write_raw(connection, "some:command-1", "Rename", None)
-    (result,) = drain(connection, component)
+    (result,) = batches(connection, component)
     assert result.counts == Counter(ignored=1)
 
 
@@ -454,7 +454,7 @@ def test_a_stream_that_something_else_started_makes_an_initiation_a_conflict(con
     odd = {"causationMessageGlobalPosition": "x"}
     write_raw(connection, "account-123", "Noted", Jsonb({}), Jsonb(odd))
     store.write(open_(), COMMANDS)
-    (result,) = drain(connection)
+    (result,) = batches(connection)
     assert result.counts == Counter(conflict=1)
 
 
@@ -490,7 +490,7 @@ def purse(name="purse", into="purseTransaction"):
 def test_a_redelivery_that_repeats_its_event_exactly_spoils_no_later_decision(connection, store):
     """The store passes over the event; the entity must not have it twice either."""
     store.write(withdraw("w1", "60"), "purse:command-123")
-    drain(connection, purse())
+    batches(connection, purse())
     connection.execute("UPDATE reservation.positions SET position = 0")
     store.write(withdraw("w2", "50"), "purse:command-123")
     component = purse()
@@ -506,7 +506,7 @@ def test_two_components_handle_the_same_reservations_each_for_itself(connection,
     """What one has handled, the other has not."""
     ledger, points = purse("ledger", "payments"), purse("points", "payments")
     store.write(withdraw("w1", "60"), "ledger:command-123")
-    drain(connection, ledger)
+    batches(connection, ledger)
     assert batch(connection, "payments", points).run(100).counts == Counter(handled=1)
     assert store.stream_version("ledger-123") == store.stream_version("points-123") == 0
 
@@ -516,7 +516,7 @@ def test_what_a_peer_wrote_is_told_short_and_plain(connection, store, text):
     """An error is one line, whatever stands in the store."""
     write_raw(connection, COMMANDS, text, Jsonb({}))
     with pytest.raises(UnknownTypeError) as caught:
-        drain(connection)
+        batches(connection)
     assert len(str(caught.value)) < 1500
     assert str(caught.value).isprintable()
 
@@ -542,7 +542,7 @@ def test_a_class_that_checks_itself_is_told_by_kind_and_place(connection, store,
         [f'{{"accountId": "1", "amount": {amount}}}'],
     )
     with pytest.raises(DecodeError, match="Cannot decode Checked at checked:command-1") as caught:
-        drain(connection, component)
+        batches(connection, component)
     assert "secret" not in str(caught.value)
 
 
@@ -556,4 +556,4 @@ def test_a_handler_that_leaves_the_process_is_an_error(connection, store):
 
     store.write(withdraw(), "leaving:command-123")
     with pytest.raises(HandlerError, match="raised SystemExit in leave"):
-        drain(connection, leaving)
+        batches(connection, leaving)

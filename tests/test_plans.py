@@ -25,15 +25,15 @@ from reservation import MessageStore, Metadata, StoredMessage, Write
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import StoreError
-from reservation.idempotence.in_events import causes
+from reservation.idempotence.in_events.event_causes import causes
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
-from reservation.idempotence.rules import read_commands, server_rules
-from reservation.idempotence.state_clean_up import clean_up_states, count_removable
-from reservation.idempotence.states import States, Version
+from reservation.idempotence.server_keys import read_commands, server_rules
+from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
+from reservation.idempotence.state_based.states import States, Version
 from reservation.idempotence.strategy import Incoming
-from reservation.store.connection import connect
-from reservation.store.part import Part
-from reservation.uuid7 import uuid7
+from reservation.messages.ids import uuid7
+from reservation.postgres.connection import connect
+from reservation.store.partition import Partition
 from tests.controls import deposit
 
 pytestmark = pytest.mark.slow
@@ -188,7 +188,7 @@ WORK = {
     "a batch from the middle": Work(BATCH, part(position=SENT // 2)),
     "a batch from the end": Work(BATCH, part(position=SENT - 10)),
     "a category that is empty": Work(
-        0, lambda c: MessageStore(c).category_batch("account", Part(), BATCH)
+        0, lambda c: MessageStore(c).category_batch("account", Partition(), BATCH)
     ),
     "a frequent correlation": Work(BATCH, part(correlation="frequent")),
     "a rare correlation": Work(11, part(correlation="rare")),
@@ -203,10 +203,10 @@ WORK = {
     ),
     "a member and a rare correlation": Work(11, part(**member(2, correlation="rare"))),
     "commands with their keys": Work(
-        BATCH, lambda c: read_commands(c, COMMANDS, Part(), BATCH, RULES)
+        BATCH, lambda c: read_commands(c, COMMANDS, Partition(), BATCH, RULES)
     ),
     "commands with their keys from the middle": Work(
-        BATCH, lambda c: read_commands(c, COMMANDS, Part(SENT // 2), BATCH, RULES)
+        BATCH, lambda c: read_commands(c, COMMANDS, Partition(SENT // 2), BATCH, RULES)
     ),
     "the start of a long stream": Work(
         BATCH,

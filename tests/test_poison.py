@@ -9,8 +9,8 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from bank.invariants import progress
-from consumers.failure import process_died
-from consumers.parking import Policy
+from consumers.dead_letters.failure import process_died
+from consumers.handling.blocking import FailurePolicy
 from reservation import Component, StateBased
 from tests.bank import READS, RESERVED, batch, broken, event_types
 from tests.controls import COMMANDS, deposit, open_
@@ -185,7 +185,7 @@ def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store
     one = batch(connection, component.command_category, component)
     given_up = {1: (process_died("it", 3), 3)}
     seen.clear()
-    result = one.run(1, careful=careful, policy=Policy(given_up=given_up))
+    result = one.run(1, careful=careful, policy=FailurePolicy(given_up=given_up))
     (letter,) = result.letters
     assert (letter.failure.reason, letter.attempts) == ("process_died", 3)
     assert letter.entity == "purse-123"

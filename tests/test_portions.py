@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from bank.messages import Close, Deposit, Open, Opened
-from consumers.portions import Portions
+from consumers.batch.batch_size import BatchSize
 from reservation import Component
 from reservation.errors import DeclarationError, HandlerError
 from tests.bank import batch
@@ -35,21 +35,21 @@ def take(portions, log, limit=100):
 
 def test_a_batch_ends_before_and_after_a_message_that_goes_alone():
     """Whatever stands around it, and the order stays."""
-    _, taken = take(Portions({"A"}), "bbAbAAbbbbbb")
+    _, taken = take(BatchSize({"A"}), "bbAbAAbbbbbb")
     assert "".join(taken) == "bbAbAAbbbbbb"
     assert [part for part in taken if "A" in part] == ["A", "A", "A"]
 
 
 def test_a_run_of_such_messages_is_not_read_over_and_over():
     """Once the first was met, one is read at a time; and then twice as many each time."""
-    read, taken = take(Portions({"A"}), "A" * 500 + "b" * 250)
+    read, taken = take(BatchSize({"A"}), "A" * 500 + "b" * 250)
     assert read[:502] == [100] + [1] * 499 + [1, 2]
     assert [len(part) for part in taken[500:]] == [1, 2, 4, 8, 16, 32, 64, 100, 23]
 
 
 def test_where_nothing_goes_alone_nothing_changes():
     """A batch is as long as it may be."""
-    assert take(Portions(set()), "b" * 250)[0] == [100, 100, 50]
+    assert take(BatchSize(set()), "b" * 250)[0] == [100, 100, 50]
 
 
 def shop(calls, **options):
@@ -127,7 +127,7 @@ def test_a_command_that_initiates_may_go_alone_too(connection, store):
 def test_another_transaction_is_refused(wrong):
     """When it is declared."""
     component = Component("shop", id="account_id")
-    with pytest.raises(DeclarationError, match="'batch' or of the 'message'"):
+    with pytest.raises(DeclarationError, match="transaction='batch' or transaction='message'"):
         component.handle(Deposit, transaction=wrong)
-    with pytest.raises(DeclarationError, match="Open can not be handled in a transaction"):
+    with pytest.raises(DeclarationError, match="Open cannot be handled in a transaction"):
         component.initiate(Open, transaction=wrong)

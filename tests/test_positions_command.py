@@ -8,14 +8,15 @@ import subprocess
 import pytest
 
 from bank import account
-from consumers.resting import find_resting, make, plan_move
+from consumers.group.administration import apply_changes, find_idle, plan_move
 from reservation.errors import LockTimeoutError, StoreError
-from reservation.eventide import position_stream
-from reservation.store.connection import connect
-from tests.bank import broken, drain, event_types
+from reservation.maintenance.eventide_positions import position_stream
+from reservation.postgres.connection import connect
+from tests.bank import batches, broken, drain, event_types
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
-from tests.processes import PATIENCE, Started, command_line, run_cli
+from tests.processes import PATIENCE, Started, command_line
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,9 @@ def reservation(database_url):
     """Give the command line on the test's database; what it prints as JSON, if it does."""
 
     def run(*arguments, status=0):
-        done = run_cli(*arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"})
+        done = invoke_cli(
+            *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
+        )
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
         return json.loads(done.stdout) if "--json" in arguments and status == 0 else done
@@ -45,7 +48,7 @@ def at_rest(store, connection):
     """
     store.write(open_(), STREAM)
     store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
-    drain(connection)
+    batches(connection)
     connection.execute("DELETE FROM reservation.members")
     assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
 
@@ -97,7 +100,7 @@ def test_moving_back_redelivers_and_says_how_many(reservation, connection, store
     }
     assert stored(connection)[COMMANDS] == [2]
     before = event_types(store)
-    again = drain(connection)
+    again = batches(connection)
     assert [one.read for one in again] == [3]
     assert event_types(store) == before
     assert broken(connection) == {}
@@ -112,7 +115,7 @@ def test_moving_on_passes_messages_over_and_says_how_many(reservation, connectio
         "account in account:command: from 5 to 17",
         "  3 messages passed over",
     ]
-    assert drain(connection) == []
+    assert batches(connection) == []
 
 
 def test_a_part_of_a_group_can_be_moved(reservation, connection, store):
@@ -150,7 +153,7 @@ def test_a_reset_that_forgets_nothing_does_not_count_what_is_remembered(
     """There may be millions of processed messages."""
     with connection.transaction():
         connection.execute("LOCK TABLE reservation.processed_messages")
-        done = run_cli(
+        done = invoke_cli(
             "positions",
             "reset",
             "bank:account",
@@ -167,7 +170,7 @@ def test_without_a_terminal_there_is_no_asking(reservation, connection):
     """Nothing is moved, and the line says what would have been."""
     done = reservation("positions", "reset", "bank:account", status=2)
     assert "from 5 to 0" in done.stderr
-    assert "give --yes if that is meant" in done.stderr
+    assert "give --yes to confirm" in done.stderr
     assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
 
 
@@ -235,23 +238,23 @@ def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url,
 @pytest.mark.usefixtures("at_rest")
 def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_url):
     """Whoever was asked was told of another state."""
-    group = find_resting(connection, "account", COMMANDS)
+    group = find_idle(connection, "account", COMMANDS)
     change = plan_move(connection, group, [0])
     connection.execute("UPDATE reservation.positions SET position = position + 1")
     with pytest.raises(StoreError, match="was run in the meantime; nothing is changed"):
-        make(connection, [change])
+        apply_changes(connection, [change])
     assert stored(connection)[COMMANDS] == [6]
 
 
 @pytest.mark.usefixtures("at_rest")
 def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, monkeypatch):
     """It may still move the position, which is then another than was planned with."""
-    monkeypatch.setattr("consumers.resting.PATIENCE", "100ms")
-    change = plan_move(connection, find_resting(connection, "account", COMMANDS), [0])
+    monkeypatch.setattr("consumers.group.administration.PATIENCE", "100ms")
+    change = plan_move(connection, find_idle(connection, "account", COMMANDS), [0])
     with connect(database_url) as paused:
         paused.execute("UPDATE reservation.positions SET position = position + 1")
         with pytest.raises(LockTimeoutError):
-            make(connection, [change])
+            apply_changes(connection, [change])
         paused.commit()
     assert stored(connection)[COMMANDS] == [6]
 
@@ -275,7 +278,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
         "changes"
     ]
     assert change["redelivered"] == 5
-    assert sum(one.read for one in drain(connection)) == 5
+    assert sum(one.read for one in batches(connection)) == 5
 
 
 # What Eventide stores.
@@ -319,7 +322,7 @@ def test_the_next_message_is_the_one_after_the_last_that_eventide_handled(
     done = reservation("positions", "import", "bank:account")
     assert "account:command+position: 3" in done.stderr
     assert stored(connection) == {COMMANDS: [3]}
-    read = drain(connection)
+    read = batches(connection)
     assert [one.read for one in read if one.part.after < 4] == [1, 1]
 
 
@@ -369,7 +372,7 @@ def test_where_eventide_stored_nothing_the_streams_are_named(reservation):
 def test_the_partitions_of_a_component_are_changed_at_once(reservation, connection, store):
     """All categories, or one; its consumers go on where they were, with no message read twice."""
     store.write([open_(), deposit()], STREAM)
-    drain(connection)
+    batches(connection)
     connection.execute("DELETE FROM reservation.members")
     before = stored(connection)
     done = reservation("partitions", "bank:account", "3")
@@ -378,4 +381,4 @@ def test_the_partitions_of_a_component_are_changed_at_once(reservation, connecti
     reservation("partitions", "bank:account", "1", "--category", RESERVED)
     assert len(stored(connection)[RESERVED]) == 1
     assert "stays at 2 in 3" in reservation("partitions", "bank:account", "3").stdout
-    assert drain(connection, account) == []
+    assert batches(connection, account) == []

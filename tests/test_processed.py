@@ -20,10 +20,10 @@ from reservation.errors import (
     IdempotenceKeyError,
     SerializationError,
 )
-from reservation.idempotence.pruning import prune_processed
 from reservation.idempotence.strategy import Incoming
-from reservation.store.connection import connect
-from reservation.store.roles import grant
+from reservation.maintenance.pruning import prune_processed
+from reservation.postgres.connection import connect
+from reservation.store.schema.roles import grant
 from tests.bank import batch
 from tests.once import COMMANDS, SENT, effects, pay, prepare, redeliver, refund, run, till
 from tests.processes import EXAMPLES, Started
@@ -261,7 +261,7 @@ def test_a_message_older_than_what_is_kept_is_refused(connection, store, once):
         if outcome is None:
             assert run(connection, till(once)) == Counter(duplicate=1)
         else:
-            with pytest.raises(outcome, match=r"not known any more, so it may have been handled"):
+            with pytest.raises(outcome, match=r"no longer known, so it may have been handled"):
                 run(connection, till(once))
     assert effects(connection) == Counter("abcde")
 

@@ -17,10 +17,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from reservation import Metadata, codec, stream_name
+from reservation import Metadata
 from reservation.errors import EncodeError, StreamNameError
-from reservation.message import followed_id
-from reservation.stream_name import MAX_BYTES
+from reservation.messages import stream_name
+from reservation.messages.message import followed_id
+from reservation.messages.stream_name import MAX_BYTES
+from reservation.serialization import codec
 from tests.controls import COMMANDS, deposit
 
 # What UTF-8 and jsonb have a form for; and what else a Python text can hold.

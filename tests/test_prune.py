@@ -11,19 +11,19 @@ import pytest
 from bank import account
 from bank.messages import Deposit
 from reservation import Component, Processed
-from reservation.idempotence import pruning
-from reservation.idempotence.pruning import (
+from reservation.maintenance import pruning
+from reservation.maintenance.pruning import (
     Portion,
     Pruned,
     prune_archived,
     prune_processed,
     prune_reservations,
 )
-from reservation.store.connection import connect
-from tests.bank import RESERVED, batch, drain
+from reservation.postgres.connection import connect
+from tests.bank import RESERVED, batch, batches, drain
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
 from tests.once import SENT, effects, pay, prepare, run, till
-from tests.processes import run_cli
 
 SENT_TO = "account:command"
 OLD = ["bank:account", "--reservations-older-than", "90d"]
@@ -34,7 +34,7 @@ def cli(database_url):
     """Give what runs the command to its end."""
 
     def prune(*arguments):
-        return run_cli(
+        return invoke_cli(
             "prune", *arguments, env={"RESERVATION_DATABASE_URL": database_url, "COLUMNS": "200"}
         )
 
@@ -76,7 +76,7 @@ def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
     assert told.returncode == 0, told.stderr
     assert told.stdout == (
         "processed messages of till Pay: 3 days would be removed\n"
-        "Nothing is changed; do so with --apply.\n"
+        "Nothing is changed; remove it with --apply.\n"
     )
     assert connection.execute(count).fetchone() == (5,)
     done = cli("--apply", "--json")
@@ -222,7 +222,7 @@ def test_what_is_not_handled_yet_stays(connection, store, limit):
         )
     assert prune(connection, limit=limit) == 2
     assert reserved(store) == ["a", "d", "e"]
-    drain(connection)
+    batches(connection)
     assert len(list(store.read_stream("account-123"))) == 6
 
 
@@ -354,9 +354,18 @@ def test_consumers_are_not_waited_for(connection, store, database_url):
     ("arguments", "problem"),
     [
         (["bank:account"], None),
-        (["--reservations-older-than", "90d"], "--reservations-older-than needs APP, as in bank:a"),
-        (["bank:account", "--reservations-older-than", "90"], "'90' is no age; write days or"),
-        (["bank:account", "--reservations-older-than", "0d"], "'0d' is no age"),
+        (
+            ["--reservations-older-than", "90d"],
+            "--reservations-older-than needs APP, such as bank:a",
+        ),
+        (
+            ["bank:account", "--reservations-older-than", "90"],
+            "'90' is not a time span; write a number",
+        ),
+        (
+            ["bank:account", "--reservations-older-than", "0d"],
+            "'0d' is out of range; write a time span from 1h",
+        ),
         (["bank:account", "--reservations-older-than", "99999d"], None),
         (["bank:account", "--reservations-older-than", "36h"], None),
     ],
@@ -505,7 +514,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     """The next one takes its position from it; reservations stay where nobody asks for them."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     store.write([deposit("d"), deposit("e")], "account:command-456")
-    drain(connection)
+    batches(connection)
     before = positions(connection, RESERVED)
     assert prune_everything(connection, 6, apply=False) == {SENT_TO: 4}
     assert prune_everything(connection, 6, limit=limit) == {SENT_TO: 4}
@@ -514,7 +523,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     assert prune_everything(connection, 6) == {}
     assert store.write(deposit("f"), COMMANDS) == 4
     store.write([deposit("a"), deposit("d")], COMMANDS)
-    assert sum(one.counts["duplicate"] for one in drain(connection)) == 2
+    assert sum(one.counts["duplicate"] for one in batches(connection)) == 2
 
 
 def test_archived_commands_that_somebody_still_needs_stay(connection, store):

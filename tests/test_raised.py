@@ -186,7 +186,7 @@ def test_the_last_line_names_the_message_and_debug_shows_the_traceback(
             last = started.lines[-1]
         deposits = "Deposit at accountTransaction-123+"
         position = 3 if n == 0 else 4
-        assert last.startswith(f"Error: While it dealt with {deposits}")
+        assert last.startswith(f"Error: While it handled {deposits}")
         assert f"global position {position}" in last
         assert "was ended by Secret in deposited" in last
 

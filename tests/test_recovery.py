@@ -11,18 +11,18 @@ from psycopg import conninfo, sql
 from bank import account
 from bank.invariants import progress
 from bank.traffic import in_batches, make_traffic
-from consumers import backoff
-from consumers.batch import Batch
-from consumers.consumer import Consumer
-from consumers.group import Membership, Share
-from consumers.logs import Log
-from consumers.session import Session
-from consumers.stopping import Stop
+from consumers.batch.batch import Batch
+from consumers.group.membership import GroupShare, Membership
+from consumers.loop.consumer import Consumer
+from consumers.runtime import backoff
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
+from consumers.runtime.stopping import Stop
 from reservation import MessageStore, install
 from reservation.errors import LockTimeoutError, SerializationError
-from reservation.store.connection import connect
-from reservation.store.notice import set_notices
-from reservation.store.part import Part
+from reservation.postgres.connection import connect
+from reservation.store.notifications import set_notices
+from reservation.store.partition import Partition
 from tests.bank import RESERVED, broken, event_types, session
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
@@ -346,12 +346,12 @@ def test_a_position_that_an_earlier_connection_still_moves_is_waited_for(
     """Its commit may be on its way; what is held then is what came of it."""
     store.write([deposit(f"d{n}") for n in range(7)], COMMANDS)
     with session(database_url) as first, session(database_url) as second:
-        membership = Membership(first, "account", COMMANDS, Share(), Log("account", COMMANDS))
+        membership = Membership(first, "account", COMMANDS, GroupShare(), Log("account", COMMANDS))
         membership.join(first.connection)
         membership.turn(first.connection)
         positions = membership.positions
         with first.connection.transaction():
-            positions.advance(first.connection, Part(), 7)
+            positions.advance(first.connection, Partition(), 7)
             with pytest.raises(LockTimeoutError):
                 membership.join(second.connection)
         membership.join(second.connection)

@@ -12,14 +12,14 @@ import pytest
 from psycopg import conninfo
 
 from bank import account
-from consumers.memory import forget, remembered
-from consumers.status import read_status
+from consumers.group.memory import forget, remembered
+from consumers.group.status import read_status
 from reservation import MessageStore, Processed, Revisions, install
 from reservation.errors import ExpectedVersionError, ForeignPositionError
-from reservation.eventide import position_stream
-from reservation.idempotence.pruning import prune_reservations
-from reservation.store.connection import connect
-from tests.bank import RESERVED, batch, broken, drain, event_types, wait_until_drained
+from reservation.maintenance.eventide_positions import position_stream
+from reservation.maintenance.pruning import prune_reservations
+from reservation.postgres.connection import connect
+from tests.bank import RESERVED, batch, batches, broken, drain, event_types, wait_until_drained
 from tests.controls import COMMANDS as STREAM
 from tests.controls import deposit, open_
 from tests.idempotence import PURSE, purse
@@ -215,7 +215,7 @@ def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_
     dump, restore = own_tools
     dump("message_store", "reservation")
     store.write([deposit(f"later{n}", "1") for n in range(5)], STREAM)
-    drain(connection)
+    batches(connection)
     connection.execute("DELETE FROM reservation.members")
     restore(
         *{"messages alone": ["message_store"], "positions alone": ["reservation"]}.get(
@@ -224,10 +224,10 @@ def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_
     )
     if how == "messages alone":
         with pytest.raises(ForeignPositionError):
-            drain(connection)
+            batches(connection)
         return
     store.write([deposit(f"again{n}", "1") for n in range(2)], STREAM)
-    drain(connection)
+    batches(connection)
     assert deposits(store) == (3 + 5 + 2 if how == "positions alone" else 3 + 2)
     assert broken(connection) == {}
 
@@ -244,7 +244,7 @@ def test_positions_of_another_store_are_recognized(
         MessageStore(other).write([open_(), *(deposit(f"x{n}") for n in range(50))], STREAM)
         restore("reservation", to=address)
         with pytest.raises(ForeignPositionError):
-            drain(other)
+            batches(other)
 
 
 @pytest.fixture
@@ -343,11 +343,11 @@ def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store)
     assert install(connection).from_version == 7
     assert positions(connection) == before
     store.write(deposit("later"), STREAM)
-    drain(connection)
+    batches(connection)
     assert deposits(store) == 4
     new_log(connection, store)
     with pytest.raises(ForeignPositionError):
-        drain(connection)
+        batches(connection)
 
 
 def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
@@ -370,10 +370,10 @@ def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connect
     deal_with(connection, store)
     connection.execute("UPDATE reservation.positions SET message_id = NULL")
     connection.execute("TRUNCATE message_store.messages")
-    drain(connection)
+    batches(connection)
     connection.execute(TRUNCATE)
     with pytest.raises(ForeignPositionError):
-        drain(connection)
+        batches(connection)
 
 
 def test_partitions_recognize_it_each(connection, store, database_url, reservation):
@@ -414,7 +414,7 @@ def test_an_imported_position_names_its_message(connection, store, reservation):
     assert message.id == message_id
     new_log(connection, store)
     with pytest.raises(ForeignPositionError):
-        drain(connection)
+        batches(connection)
 
 
 def remember(connection, component, *commands):
@@ -461,7 +461,7 @@ def test_what_is_forgotten_is_rebuilt_from_the_log(connection, store):
     """Handled again, a message has the effects that are in the log, and its reissue is known."""
     component = purse(Processed(key=lambda command: command.deposit_id))
     store.write([deposit("a", "1"), deposit("b", "2")], PURSE)
-    drain(connection, component)
+    batches(connection, component)
     forget(connection, component)
     connection.execute("UPDATE reservation.positions SET position = 0")
     store.write([deposit("a", "1"), deposit("c", "3")], PURSE)

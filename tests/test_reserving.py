@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from reservation import Write
 from reservation.errors import PositionLostError
 from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
-from reservation.store.connection import connect
-from reservation.store.errors import RUN_AGAIN
+from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from tests.bank import RESERVED, batch
 from tests.controls import LATER, TIME, deposit
 
@@ -224,7 +224,7 @@ def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(data
             read = 1
             while read:
                 one = batch(connection, "account:command")
-                with contextlib.suppress(PositionLostError, *RUN_AGAIN):
+                with contextlib.suppress(PositionLostError, *TO_BE_RETRIED):
                     for _ in range(3):
                         result = one.run(7, careful=careful)
                         if result.part is None:  # the other has taken over before it began

@@ -24,11 +24,11 @@ from reservation.errors import (
     SerializationError,
     StoreError,
 )
-from reservation.idempotence import counters
-from reservation.idempotence.counters import PER_MILLISECOND
+from reservation.idempotence import revision_counters
+from reservation.idempotence.revision_counters import PER_MILLISECOND
 from reservation.idempotence.strategy import Incoming
-from reservation.store.connection import connect
-from reservation.store.roles import grant
+from reservation.postgres.connection import connect
+from reservation.store.schema.roles import grant
 from tests.bank import batch
 from tests.once import (
     COMMANDS,
@@ -393,7 +393,7 @@ def test_whatever_the_clock_and_the_machine_do_they_rise(tmp_path_factory, steps
         fsync(file)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counters.os, "fsync", synced)
+        patch.setattr(revision_counters.os, "fsync", synced)
         revisions = ClockRevisions(path, clock)
         for now, starts, loses_power in steps:
             clock.now = now
@@ -410,14 +410,14 @@ def test_whatever_the_clock_and_the_machine_do_they_rise(tmp_path_factory, steps
 
 def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_path, monkeypatch):
     """Which takes longer, and is as sure."""
-    monkeypatch.setattr(counters, "_BOOT", tmp_path / "none")
+    monkeypatch.setattr(revision_counters, "_BOOT", tmp_path / "none")
     path, synced, fsync = tmp_path / "revision", [], os.fsync
 
     def keep(file):
         fsync(file)
         synced.append(path.read_bytes())
 
-    monkeypatch.setattr(counters.os, "fsync", keep)
+    monkeypatch.setattr(revision_counters.os, "fsync", keep)
     clock = Clock(1000)
     drawn = [ClockRevisions(path, clock).next() for _ in range(3)]
     assert drawn == [1000 * PER_MILLISECOND + n for n in range(3)]
@@ -433,10 +433,10 @@ def test_who_is_killed_while_the_disk_is_told_leaves_that_to_the_next(tmp_path, 
     def killed(file):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(counters.os, "fsync", killed)
+    monkeypatch.setattr(revision_counters.os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
         ClockRevisions(tmp_path / "revision", Clock()).next()
-    monkeypatch.setattr(counters.os, "fsync", lambda file: calls.append(fsync(file)))
+    monkeypatch.setattr(revision_counters.os, "fsync", lambda file: calls.append(fsync(file)))
     ClockRevisions(tmp_path / "revision", Clock()).next()
     assert len(calls) == 2  # the file and its folder
 
@@ -474,7 +474,7 @@ def test_who_may_use_the_file_is_the_umasks_to_say(tmp_path):
 def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
     """One in a second, and the folder once."""
     calls, fsync = [], os.fsync
-    monkeypatch.setattr(counters.os, "fsync", lambda file: calls.append(fsync(file)))
+    monkeypatch.setattr(revision_counters.os, "fsync", lambda file: calls.append(fsync(file)))
     clock = Clock()
     revisions = ClockRevisions(tmp_path / "revision", clock)
     revisions._boot = "boot"

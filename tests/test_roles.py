@@ -10,13 +10,13 @@ from psycopg import conninfo, errors, sql
 from bank import account
 from reservation import MessageStore, install
 from reservation.errors import SchemaError, StoreError, StreamNameError
-from reservation.queries import load_queries
-from reservation.store.connection import connect
-from reservation.store.identity import store_id
-from reservation.store.install import SCHEMA_VERSION
-from reservation.store.roles import grant
-from spark_jobs.columns import TYPES, Chosen, Query
-from spark_jobs.declaration import Declaration
+from reservation.postgres.connection import connect
+from reservation.postgres.queries import load_queries
+from reservation.store.schema.identity import store_id
+from reservation.store.schema.install import SCHEMA_VERSION
+from reservation.store.schema.roles import grant
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.source.columns import TYPES, CategoryQuery, PositionsQuery
 from tests.bank import RESERVED, broken, drain, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import Started, run_cli
@@ -120,7 +120,7 @@ def refused(connection, stream_name):
 
 def rights(connection, role):
     """Return what a role may do in the two schemas, with the functions of ours that it may call."""
-    query = load_queries("reservation.store", "roles.sql")["effective"]
+    query = load_queries("reservation.store.schema", "roles.sql")["effective"]
     return {row[0] for row in connection.execute(query, {"role": role})}
 
 
@@ -478,7 +478,11 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         "SELECT FROM message_store.type_summary",
     ):
         assert connection.execute(query).fetchall() != []
-    queries = load_queries("spark_jobs")
+    queries = {
+        **load_queries("spark_jobs.source"),
+        **load_queries("spark_jobs.snapshot"),
+        **load_queries("spark_jobs.snapshot", "checksums.sql"),
+    }
     with connection.transaction():
         for name, parameters in {
             "export_snapshot": None,
@@ -493,9 +497,9 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         }.items():
             found = connection.execute(queries[name], parameters).fetchall()
             assert (found == []) == (name == "letters"), name  # of which there are none
-        query = Query("account:command", list(TYPES), Declaration.of(account), [])
+        query = CategoryQuery("account:command", list(TYPES), Declaration.of(account), [])
         assert len(connection.execute(query.text(1, 9, connection)).fetchall()) == 2
-        chosen = Chosen(["account:command"], list(TYPES), Declaration.of(account), [])
+        chosen = PositionsQuery(["account:command"], list(TYPES), Declaration.of(account), [])
         assert len(connection.execute(chosen.text([1, 2, 9])).fetchall()) == 2
     for statement in (
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
@@ -535,7 +539,7 @@ def test_everybody_else_may_call_no_function_of_ours(connection, new_role, monke
     run(connection, "GRANT USAGE ON SCHEMA reservation TO {}", role)
     connection.execute("CREATE FUNCTION reservation.later() RETURNS int LANGUAGE sql RETURN 1")
     assert "EXECUTE on reservation.later" in rights(connection, role)
-    monkeypatch.setattr("reservation.store.install.SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    monkeypatch.setattr("reservation.store.schema.install.SCHEMA_VERSION", SCHEMA_VERSION + 1)
     install(connection)
     assert rights(connection, role) == {"USAGE on schema reservation"}
 

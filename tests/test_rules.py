@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from psycopg import conninfo, sql
 
 from reservation import install
-from reservation.codec import camel_case
 from reservation.errors import DecodeError, IdempotenceKeyError
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.rules import read_commands, server_rules
-from reservation.store.connection import connect
-from reservation.store.part import Part
+from reservation.idempotence.server_keys import read_commands, server_rules
+from reservation.postgres.connection import connect
+from reservation.serialization.codec import camel_case
+from reservation.store.partition import Partition
 
 _numbers = itertools.count(1)
 
@@ -156,7 +156,9 @@ def taken(connection, declared, written, type_="Command"):
         " VALUES (%s, 0, %s, %s)",
         [(f"{category}-{n}", type_, data) for n, data in enumerate(written)],
     )
-    return read_commands(connection, category, Part(), len(written) + 1, server_rules(declared))
+    return read_commands(
+        connection, category, Partition(), len(written) + 1, server_rules(declared)
+    )
 
 
 def named(declared, whole, class_):
@@ -206,7 +208,7 @@ def check_names(connection, declared, written):
     wholes = {
         message.global_position: message
         for message in read_commands(
-            connection, messages[0].stream_name.split("-")[0], Part(), len(written) + 1, "[]"
+            connection, messages[0].stream_name.split("-")[0], Partition(), len(written) + 1, "[]"
         )[0]
     }
     assert len(messages) == len(written) == len(wholes)

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from bank.traffic import make_traffic
-from consumers.group import Share
+from consumers.group.membership import GroupShare
 from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
 from tests.chance import seeds
 from tests.controls import COMMANDS, deposit, open_
@@ -214,7 +214,7 @@ class Members:
     def join(self, category):
         """Start one more."""
         self._running[category].append(
-            Forked(self._database_url, category, batch_size=10, share=Share(partitions=8))
+            Forked(self._database_url, category, batch_size=10, share=GroupShare(partitions=8))
         )
 
     def resume(self):

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from reservation import MessageStore
 from reservation.errors import PositionLostError, ReservationError
-from reservation.idempotence.states import States
-from reservation.message import followed_id
-from reservation.store.connection import connect
+from reservation.idempotence.state_based.states import States
+from reservation.messages.message import followed_id
+from reservation.postgres.connection import connect
 from reservation.testing import check_deterministic
 from shooting_range import leader_board, shooting_range
 from shooting_range.component import ATTEMPTS, POSITIONS, ShootingRange
 from shooting_range.messages import FireAt, MoveTarget
-from tests.bank import batch, drain
+from tests.bank import batch, batches, drain
 from tests.crashing import Cut
 from tests.processes import EXAMPLES, PATIENCE, Started
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 
 def play(connection):
     """Let both components deal with all that there is, and return what became of the messages."""
-    results = drain(connection, shooting_range) + drain(connection, leader_board)
+    results = batches(connection, shooting_range) + batches(connection, leader_board)
     return sum((result.counts for result in results), Counter())
 
 

@@ -13,7 +13,7 @@ from bank.messages import Deposit
 from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
 from reservation.errors import DeclarationError, HandlerError
-from tests.bank import batch, drain
+from tests.bank import batch, batches, drain
 from tests.controls import deposit
 
 SENT = "purse:command-123"
@@ -254,7 +254,7 @@ def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity)
 
 def test_the_role_of_a_consumer_can_keep_snapshots(connection, store):
     """With no more than it is granted."""
-    from reservation.store.roles import grant
+    from reservation.store.schema.roles import grant
 
     role = f"keeper_{connection.info.dbname}"
     grant(connection, "consumer", role)
@@ -281,7 +281,7 @@ class Unfit:
     [
         ({"entity": None}, "the entity is None"),
         ({"entity": Plain}, "the entity is Plain; decorate it with @dataclass"),
-        ({"entity": Unfit}, "Unfit can not be kept as a snapshot"),
+        ({"entity": Unfit}, "Unfit cannot be kept as a snapshot"),
         ({"every": 0}, "snapshot_every is a whole number from 1, not 0"),
         ({"every": "100"}, "snapshot_every is a whole number from 1, not '100'"),
         ({"every": True}, "not True"),
@@ -297,6 +297,6 @@ def test_what_can_not_be_kept_is_refused_when_it_is_declared(options, problem):
 def test_without_the_declaration_there_are_none(connection, store):
     """Neither written nor read."""
     pay(store, *"abcdef")
-    (result,) = drain(connection, purse(None))
+    (result,) = batches(connection, purse(None))
     assert result.counts == Counter(handled=6)
     assert snapshots(connection) == {}

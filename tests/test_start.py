@@ -9,8 +9,8 @@ import psutil
 import pytest
 from psycopg import conninfo
 
-from consumers.host import MOST_DEATHS
-from reservation.store.connection import connect
+from consumers.supervisor.supervisor import MOST_DEATHS
+from reservation.postgres.connection import connect
 from tests.bank import RESERVED, broken, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import EXAMPLES, PATIENCE, Started, command_line, run_cli

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from consumers import cleaning, letter_states
-from consumers.consumer import Consumer
-from consumers.letter_states import Selection
-from consumers.portions import Portions
-from consumers.stopping import Stop
+from consumers.batch import effects
+from consumers.batch.batch_size import BatchSize
+from consumers.dead_letters import administration
+from consumers.dead_letters.administration import Selection
+from consumers.loop import cleaning
+from consumers.loop.consumer import Consumer
+from consumers.runtime.stopping import Stop
 from reservation import Component, MessageStore, Metadata, StateBased
 from reservation.errors import (
     DeclarationError,
@@ -29,18 +31,18 @@ from reservation.errors import (
     MessageError,
     MessageIdConflictError,
 )
-from reservation.idempotence.delta import apply, difference
-from reservation.idempotence.outputs import from_text, to_text
-from reservation.idempotence.pruning import Pruned, prune_states
-from reservation.idempotence.state_based import MOST_DELTAS
-from reservation.idempotence.state_clean_up import clean_up_states, count_removable
-from reservation.idempotence.states import States, Version
-from reservation.message import followed_id
+from reservation.idempotence.state_based.check import MOST_DELTAS
+from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
+from reservation.idempotence.state_based.delta import apply, difference
+from reservation.idempotence.state_based.outputs import from_text, to_text
+from reservation.idempotence.state_based.states import States, Version
+from reservation.maintenance.pruning import Pruned, prune_states
+from reservation.messages.message import followed_id
+from reservation.postgres.arrays import IntArray, TextArray
+from reservation.postgres.connection import connect
 from reservation.store import writing
-from reservation.store.arrays import IntArray, TextArray
-from reservation.store.connection import connect
 from reservation.testing import NotDeterministicError, check_deterministic
-from tests.bank import batch, drain, session
+from tests.bank import batch, batches, drain, session
 from tests.controls import deposit, withdraw
 from tests.crashing import Cut
 from tests.idempotence import drained, within
@@ -126,14 +128,15 @@ def redeliver(connection, position=0):
 
 def crash_between(connection, component):
     """Handle what there is up to where the states are stored and nothing is published."""
-    one = batch(connection, COMMANDS, component)
+    claimed = batch(connection, COMMANDS, component)
 
     def crash(*_, **__):
         raise Crash
 
-    one._batch._effects._handling.states.publish = crash
-    with pytest.raises(Crash):
-        one.run(100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(effects, "_publish", crash)
+        with pytest.raises(Crash):
+            claimed.run(100)
 
 
 def age(connection, days=30):
@@ -194,10 +197,10 @@ def test_forms_can_be_changed_for_one_stream(connection, store):
     """A version says itself what it holds."""
     for n, form in enumerate(["whole", "delta", "whole", "delta", "delta"], 1):
         store.write(Add("1"), SENT)
-        drain(connection, tally(StateBased(form)))
+        batches(connection, tally(StateBased(form)))
         assert whole(connection)["total"] == n
     redeliver(connection)
-    assert drain(connection, tally())[0].counts == {"redelivered": 5}
+    assert batches(connection, tally())[0].counts == {"redelivered": 5}
     assert totals(store) == [1, 2, 3, 4, 5]
 
 
@@ -226,10 +229,10 @@ def test_a_mapping_keeps_its_order(connection, store):
     store.write([Add("1"), Add("1")], SENT)
     component = tally(handler=handle)
     batch(connection, COMMANDS, component).run(1)
-    drain(connection, component)
+    batches(connection, component)
     redeliver(connection)
     with structlog.testing.capture_logs() as logs:
-        drain(connection, component)
+        batches(connection, component)
     assert not [entry for entry in logs if entry["event"] == "outputs_differ"]
     notes = [json.loads(message.data)["note"] for message in store.read_stream("tally-1")]
     assert notes == ["zebra=1.50 a=0.10"] * 2
@@ -250,10 +253,10 @@ def test_what_comes_again_is_handled_on_the_state_before_it(connection, store, f
 
     component = tally(StateBased(form), handle)
     store.write([Add("1", 1), Add("1", 10), Add("1", 100)], SENT)
-    drain(connection, component)
+    batches(connection, component)
     before = versions(connection), list(store.read_stream("tally-1"))
     redeliver(connection, 1)
-    assert drain(connection, component)[0].counts == {"redelivered": 2}
+    assert batches(connection, component)[0].counts == {"redelivered": 2}
     assert seen == [0, 1, 11, 1, 11]
     assert (versions(connection), list(store.read_stream("tally-1"))) == before
 
@@ -266,7 +269,7 @@ def test_what_was_stored_and_not_published_is_published(connection, store):
     assert [one["published"] for one in versions(connection)] == [False, False]
     assert totals(store) == []
     store.write(Add("1", 100), SENT)
-    assert drain(connection, component)[0].counts == {"redelivered": 2, "handled": 1}
+    assert batches(connection, component)[0].counts == {"redelivered": 2, "handled": 1}
     assert totals(store) == totals(store, "told-1") == [1, 11, 111]
     assert all(one["published"] for one in versions(connection))
 
@@ -277,9 +280,9 @@ def test_what_was_never_handled_meets_the_newest_state(connection, store):
     store.write([Add("1", 1), Add("1", 10)], SENT)
     batch(connection, COMMANDS, component)
     redeliver(connection, 1)
-    drain(connection, component)
+    batches(connection, component)
     redeliver(connection)
-    assert drain(connection, component)[0].counts == {"handled": 1, "redelivered": 1}
+    assert batches(connection, component)[0].counts == {"handled": 1, "redelivered": 1}
     assert totals(store) == [10, 11]
 
 
@@ -346,10 +349,10 @@ def test_a_handling_that_comes_out_otherwise_publishes_what_was_stored(
     if crashes:
         crash_between(connection, component)
     else:
-        drain(connection, component)
+        batches(connection, component)
         redeliver(connection)
     with structlog.testing.capture_logs() as logs:
-        assert drain(connection, component)[0].counts == {"differing": 1}
+        assert batches(connection, component)[0].counts == {"differing": 1}
     assert totals(store) == [1]
     assert whole(connection)["total"] == 1
     (alarm,) = [entry for entry in logs if entry["event"] == "outputs_differ"]
@@ -390,7 +393,10 @@ def test_a_test_finds_a_handler_that_is_not_deterministic():
 
     for handler, told in (
         (other_state, "left another state the second time: total differs"),
-        (other_event, "its message 1, Added, was otherwise the second time: note differs"),
+        (
+            other_event,
+            "message 1 that the handler .*, Added, was different the second time: note",
+        ),
         (other_count, "published 1 messages, and the second time 2"),
         (other_stream, "stream name differs"),
     ):
@@ -418,7 +424,7 @@ def test_nothing_that_can_fail_later_is_published(connection, store):
 
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError, match="with an expected version; with StateBased the state"):
-        drain(connection, tally(handler=handle))
+        batches(connection, tally(handler=handle))
     assert versions(connection) == []
 
 
@@ -426,7 +432,7 @@ def test_a_handler_has_no_connection(connection, store):
     """What it does elsewhere would be done at every handling."""
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError) as caught:
-        drain(connection, tally(handler=lambda command, state, context: context.connection))
+        batches(connection, tally(handler=lambda command, state, context: context.connection))
     assert "a handler with StateBased has none" in str(caught.value.__cause__ or caught.value)
 
 
@@ -438,9 +444,9 @@ def test_a_state_that_can_not_be_stored_is_refused(connection, store):
 
     store.write(Add("1"), SENT)
     with pytest.raises(
-        HandlerError, match=r"The state that the handler of Add .* can not be stored"
+        HandlerError, match=r"The state that the handler of Add .* cannot be stored"
     ):
-        drain(connection, tally(handler=handle))
+        batches(connection, tally(handler=handle))
     assert versions(connection) == []
 
 
@@ -448,7 +454,7 @@ def test_an_output_that_can_not_be_stored_is_refused_before_the_state_is(connect
     """Because it could never be published."""
     store.write(Add("1"), SENT)
     with pytest.raises(EncodeError, match="Cannot encode a Added"):
-        drain(connection, tally(handler=lambda *_: Added("1", "many")))
+        batches(connection, tally(handler=lambda *_: Added("1", "many")))
     assert versions(connection) == []
 
 
@@ -456,8 +462,8 @@ def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, sto
     """It names the message, and nothing of it is stored."""
     store.write(Add("1"), SENT)
     monkeypatch.setattr(writing, "MOST_BYTES", 100)
-    with pytest.raises(HandlerError, match=r"handler of Add .* can not publish: The 2 messages"):
-        drain(connection, tally())
+    with pytest.raises(HandlerError, match=r"handler of Add .* cannot publish: The 2 messages"):
+        batches(connection, tally())
     assert versions(connection) == []
 
 
@@ -500,7 +506,7 @@ class Wave:
     [
         (None, "the entity is None;"),
         (Counter, "the entity is Counter"),
-        (Wave, "Wave can not be kept as a state"),
+        (Wave, "Wave cannot be kept as a state"),
     ],
 )
 def test_a_state_is_a_dataclass_with_a_form_in_json(entity, told):
@@ -530,7 +536,7 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
 
         def handle(command, state, context):
             if not other.closed and not versions(other):
-                drain(other, tally())
+                batches(other, tally())
                 redeliver(other)
             state.total += command.n
             context.write(Added(command.tally_id, state.total, "told"), "told-1")
@@ -541,7 +547,7 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
             ExpectedVersionError, match="Another transaction stored the state first"
         ):
             one.run(100)
-    assert drain(connection, tally(handler=handle))[0].counts == {"redelivered": 1}
+    assert batches(connection, tally(handler=handle))[0].counts == {"redelivered": 1}
     assert totals(store) == totals(store, "told-1") == [5]
 
 
@@ -552,13 +558,16 @@ def is_stateful(message):
 
 def test_batches_end_where_the_two_steps_begin_and_end():
     """As much is read next as was of use, and then twice as much each time."""
-    read, taken = take(Portions(set(), is_stateful), "bbSSSbbbbbbbS")
+    read, taken = take(BatchSize(set(), is_stateful), "bbSSSbbbbbbbS")
     assert "".join(taken) == "bbSSSbbbbbbbS"
     assert all(len(set(part)) == 1 for part in taken)
     assert read[0] == 13
-    read, taken = take(Portions({"A"}, is_stateful), "SSAAbS")
+    read, taken = take(BatchSize({"A"}, is_stateful), "SSAAbS")
     assert taken == ["SS", "A", "A", "b", "S"]
-    assert [Portions(set(), is_stateful).cut([Letter("S")] * 5), Portions(set()).cut([])] == [5, 0]
+    assert [BatchSize(set(), is_stateful).cut([Letter("S")] * 5), BatchSize(set()).cut([])] == [
+        5,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
@@ -586,7 +595,7 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
         calls.append((command.n, context.connection is connection))
 
     store.write([Add("1"), Count("1", 1), Count("1", 2), Add("1"), Count("1", 3)], SENT)
-    results = drain(connection, component)
+    results = batches(connection, component)
     assert sum(result.counts["handled"] for result in results) == 5
     assert calls == [(1, True), (2, True), (3, True)]
 
@@ -611,7 +620,7 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     assert [one["published"] for one in versions(connection, "tally:state-2")] == [False]
     broken.clear()
     connection.execute("DELETE FROM message_store.messages WHERE id = %s", [taken])
-    letter_states.retry(connection, Selection(), [])
+    administration.retry(connection, Selection(), [])
     run(
         connection,
         database_url,
@@ -674,13 +683,13 @@ def test_what_is_within_the_window_can_be_handled_again(connection, store, form)
     """So the state before it stays, with what that builds on."""
     component = aged(connection, store, form, 5)
     store.write([Add("1")] * 2, SENT)
-    drain(connection, component)
+    batches(connection, component)
     expected = 4 if form == "whole" else 0
     assert count_removable(connection, DAY) == expected
     assert clean_up_states(connection, DAY).removed == expected
     redeliver(connection, 5)
     with structlog.testing.capture_logs() as logs:
-        assert drain(connection, component)[0].counts == {"redelivered": 2}
+        assert batches(connection, component)[0].counts == {"redelivered": 2}
     assert not [entry for entry in logs if entry["event"] == "outputs_differ"]
 
 
@@ -688,13 +697,13 @@ def test_what_is_not_known_to_be_published_stays(connection, store):
     """However old it is, and all that comes after it."""
     component = tally(StateBased(window=DAY))
     store.write([Add("1")] * 2, SENT)
-    drain(connection, component)
+    batches(connection, component)
     store.write(Add("1"), SENT)
     crash_between(connection, component)
     age(connection)
     assert clean_up_states(connection, DAY).removed == 1
     assert [one["position"] for one in versions(connection)] == [1, 2]
-    assert drain(connection, component)[0].counts == {"redelivered": 1}
+    assert batches(connection, component)[0].counts == {"redelivered": 1}
     assert totals(store) == [1, 2, 3]
 
 
@@ -704,7 +713,7 @@ def test_what_was_removed_is_refused_as_expired(connection, store):
     clean_up_states(connection, DAY)
     for position in (0, 3):
         redeliver(connection, position)
-        with pytest.raises(ExpiredError, match="can not be known: versions of tally:state-1 up to"):
+        with pytest.raises(ExpiredError, match="cannot be known: versions of tally:state-1 up to"):
             batch(connection, COMMANDS, component).run(1)
     # The newest is there, and the state before it is not.
     redeliver(connection, 4)
@@ -719,7 +728,7 @@ def test_a_backlog_that_is_older_than_the_window_is_new_all_the_same(connection,
     store.write([Add("1")] * 2, SENT)
     connection.execute("UPDATE message_store.messages SET time = time - interval '1 year'")
     clean_up_states(connection, DAY)
-    assert drain(connection, component)[0].counts == {"handled": 2}
+    assert batches(connection, component)[0].counts == {"handled": 2}
 
 
 def test_what_was_removed_counts_for_its_stream_and_category(connection, store):
@@ -729,7 +738,7 @@ def test_what_was_removed_counts_for_its_stream_and_category(connection, store):
     store.write([Add("1")] * 3, SENT)
     batch(connection, COMMANDS, component)
     redeliver(connection, 1)
-    drain(connection, component)
+    batches(connection, component)
     age(connection)
     assert clean_up_states(connection, DAY).removed == 2
     redeliver(connection)
@@ -884,11 +893,11 @@ def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
     whole_, delta = tally(StateBased(window=DAY)), tally(StateBased("delta", DAY))
     for stream, component in (("1", delta), ("2", whole_), ("3", delta), ("4", whole_)):
         store.write([Add(stream)] * 4, f"tally:command-{stream}")
-        drain(connection, component)
+        batches(connection, component)
     age(connection)
     for stream, component in (("1", delta), ("2", whole_), ("5", whole_)):
         store.write(Add(stream), f"tally:command-{stream}")
-        drain(connection, component)
+        batches(connection, component)
     assert clean_up_states(connection, DAY).removed == 6
     left = [versions(connection, f"tally:state-{n}") for n in (1, 2, 3, 4, 5)]
     assert [[one["position"] for one in stream] for stream in left] == [
@@ -1036,7 +1045,7 @@ def test_a_connection_that_is_lost_at_any_point_loses_nothing(connection, store,
             one.run(100)
         except Crash:
             lost.close()
-    drain(connection, tally())
+    batches(connection, tally())
     assert (totals(store), totals(store, "tally-2")) == ([1, 101], [10])
     assert sorted(totals(store, "told-1")) == [1, 10, 101]
     assert cut.exchanges >= at - 1

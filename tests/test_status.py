@@ -14,12 +14,13 @@ import pytest
 from psycopg import conninfo
 
 from bank import account
-from consumers import status as module
-from consumers.status import read_status
-from consumers.stored_positions import Holder
-from reservation.store.connection import connect
-from reservation.store.roles import grant
-from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+from consumers.group import status as module
+from consumers.group.status import read_status
+from consumers.group.stored_positions import Holder
+from reservation.postgres.connection import connect
+from reservation.store.schema.roles import grant
+from tests.commands import invoke_cli
+from tests.processes import EXAMPLES, PATIENCE, command_line
 
 COMMANDS = "account:command"
 
@@ -166,7 +167,7 @@ def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
         "VALUES (1234567, E'a\\x1b[31m-1', 0, 'Deposit', '{}')"
     )
     group(connection, [0], category="a\x1b[31m", consumer="[bold]x")
-    done = run_cli("status", "--database-url", database_url, env={"COLUMNS": "200"})
+    done = invoke_cli("status", "--database-url", database_url, env={"COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "a\\x1b[31m" in done.stdout
@@ -179,7 +180,7 @@ def test_the_json_is_as_documented(connection, database_url):
     """One object, with times that can be read."""
     messages(connection, 1, 3, age=10)
     group(connection, [1])
-    done = run_cli("status", "bank:account", "--json", "--database-url", database_url)
+    done = invoke_cli("status", "bank:account", "--json", "--database-url", database_url)
     seen = json.loads(done.stdout)
     assert datetime.fromisoformat(seen["time"]) <= datetime.now(UTC)
     first = seen["partitions"][0]
@@ -276,7 +277,7 @@ def test_watching_outlives_the_database(server_url, database_url):
 )
 def test_watching_is_for_people(database_url, arguments, problem):
     """Where nobody can look at it, it is refused."""
-    done = run_cli("status", *arguments, "--database-url", database_url, env={"COLUMNS": "200"})
+    done = invoke_cli("status", *arguments, "--database-url", database_url, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert problem in done.stderr
 

@@ -7,11 +7,12 @@ import time
 import psutil
 import pytest
 
-from consumers.stopping import STOP_SIGNALS, Stop
+from consumers.runtime.stopping import STOP_SIGNALS, Stop
 from tests.bank import RESERVED, broken, event_types
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
-from tests.processes import PATIENCE, Started, run_cli
+from tests.processes import PATIENCE, Started
 from tests.test_start import wait_until_gone
 
 ONLY = [[], ["--only", "reserved"]]
@@ -165,7 +166,7 @@ def test_a_statement_that_takes_long_ends_with_its_consumer(admin, connection, d
 
 def test_a_grace_is_a_time(database_url):
     """A negative one is refused with status 2."""
-    done = run_cli("start", "bank:account", "--grace", "-1", "--database-url", database_url)
+    done = invoke_cli("start", "bank:account", "--grace", "-1", "--database-url", database_url)
     assert done.returncode == 2
     assert "--grace" in done.stderr
 

@@ -20,9 +20,9 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
+from reservation.messages.ids import uuid7
+from reservation.postgres.connection import connect
 from reservation.store import writing
-from reservation.store.connection import connect
-from reservation.uuid7 import uuid7
 from tests.controls import COMMANDS, deposit, open_, withdraw
 
 

@@ -19,8 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from reservation import NO_STREAM, MessageStore, Metadata, Write, stream_name
+from reservation import NO_STREAM, MessageStore, Metadata, Write
 from reservation.errors import ExpectedVersionError, MessageIdConflictError
+from reservation.messages import stream_name
 from tests.controls import close, deposit, open_, withdraw
 
 _prefixes = itertools.count(1)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reservation.stored_text import as_jsonb
-from reservation.twin import reads_the_same
+from reservation.serialization.stored_text import as_jsonb
+from reservation.serialization.struct_types import reads_the_same
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4)

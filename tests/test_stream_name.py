@@ -2,8 +2,8 @@
 
 import pytest
 
-from reservation import stream_name
 from reservation.errors import StreamNameError
+from reservation.messages import stream_name
 
 
 @pytest.mark.parametrize(

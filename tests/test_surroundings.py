@@ -13,9 +13,9 @@ from bank import account
 from bank.invariants import progress
 from reservation import MessageStore
 from reservation.errors import LogSequenceError, MissingRightError, StoreError
-from reservation.store.connection import connect
-from reservation.store.preconditions import check_preconditions
-from reservation.store.roles import grant
+from reservation.postgres.connection import connect
+from reservation.store.schema.preconditions import check_preconditions
+from reservation.store.schema.roles import grant
 from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
 from tests.poison import Poison

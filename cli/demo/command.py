@@ -1,134 +1,36 @@
-"""The demo's command, and what it prints."""
-
-import json
-import tempfile
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+"""``reservation demo``: its options, and its help."""
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from cli.demo.consumers import ConsumerProcesses
-from cli.demo.course import Course
-from cli.demo.examples import examples_folder
-from cli.embedded import start_embedded
-from cli.errors import NOT_IN_ORDER, debug_option
-from cli.extras import require_extras
-from cli.termination import clear_away_on_sigterm
-from reservation.app_path import load_component
-from reservation.store.client import MessageStore
-from reservation.store.connection import connect
-from reservation.store.install import install
-from spark_jobs.java import require_java
-from spark_jobs.result import Report
-from spark_jobs.run import Run, reconcile
-from spark_jobs.thresholds import Reached, in_order, reached
-
-if TYPE_CHECKING:
-    from bank.invariants import Invariant
-
-APP = "bank:account"
-SENDS = 20_000
-ACCOUNTS = 200
-BROKEN_SHOWN = 5
+from cli.common.errors import debug_option
+from cli.common.lazy import runs
 
 
 @click.command()
-@click.option("--seed", type=int, default=1, show_default=True, help="Repeats a run.")
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="The start of the random choices. The same seed repeats a run.",
+)
 @click.option("--json", "as_json_", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 @debug_option
-def demo(context: click.Context, seed: int, as_json_: bool) -> None:
-    """See every command take effect once, on an embedded PostgreSQL of its own.
+@runs("cli.demo.demonstration:demo", "spark", "embedded")
+def demo() -> None:
+    """See every command take effect once, on a temporary embedded PostgreSQL.
 
-    Sends 20,000 bank commands for 200 accounts, one in ten of them a reissue; runs both consumers
-    as processes, kills one of them on the way with SIGKILL and starts it again; waits until all is
-    handled; checks the invariants I1 to I8 on the data, and lets Spark reconcile it. The data goes
-    away afterwards. No other database is touched, whatever the environment names.
+    The demo sends 20,000 bank commands for 200 accounts; one in ten is a reissue. It runs both
+    consumers as processes, kills one of them with SIGKILL and starts it again. When all is handled,
+    it checks the invariants I1 to I8 on the data, and reconciles the data with Spark. Then it
+    deletes the data. It touches no other database, whatever the environment names.
 
-    Exit status: 0 if every invariant held and Spark found everything in order; 1 if not; 2 if the
-    demo could not run. Needs Java 17 and the extras `spark` and `embedded`.
+    Exit status: 0 every invariant held and Spark found everything in order; 1 not so; 2 the demo
+    could not run. Needs Java 17 and the extras `spark` and `embedded`.
+
+    \b
+    Examples:
+      reservation demo
+      reservation demo --seed 7 --json
     """
-    started = time.monotonic()
-    require_extras("spark", "embedded")
-    require_java()
-    clear_away_on_sigterm()
-    console = Console(stderr=as_json_)
-    app_dir = examples_folder()
-    component = load_component(APP, app_dir)
-    from bank.invariants import check_invariants
-    from bank.traffic import make_traffic
-
-    with tempfile.TemporaryDirectory(prefix="reservation-", ignore_cleanup_errors=True) as folder:
-        database_url = start_embedded(Path(folder) / "postgres", delete=True)
-        with (
-            connect(database_url, autocommit=True) as connection,
-            MessageStore.open(database_url) as store,
-            ConsumerProcesses(APP, app_dir, database_url, Path(folder)) as consumers,
-        ):
-            install(connection)
-            console.print("An embedded PostgreSQL runs, with the message store installed.")
-            traffic = make_traffic(accounts=ACCOUNTS, sends=SENDS, seed=seed)
-            acknowledged = Course(console, connection, store, consumers, seed).run(traffic)
-            statuses = consumers.stop()
-            ended = ", ".join(f"{which} with status {code}" for which, code in statuses.items())
-            console.print(f"Both consumers stopped on SIGTERM: {ended}.")
-            console.print(
-                f"{SENDS:,} sends are {len(acknowledged):,} stored commands: a retry with the same "
-                f"message id is stored once."
-            )
-            invariants = check_invariants(connection, acknowledged)
-            if not as_json_:
-                _print_invariants(console, invariants)
-        with console.status("Reconciling with Spark…"):
-            report = reconcile(Run(component, APP, app_dir, database_url))
-
-    seconds = time.monotonic() - started
-    found = reached(report)
-    well = in_order(found) and not any(statuses.values()) and all(one.holds for one in invariants)
-    if as_json_:
-        click.echo(json.dumps(_as_json(well, invariants, report, found, seconds)))
-    else:
-        from spark_jobs.report.terminal import print_report
-
-        print_report(report, found, console)
-        verdict = "every command took effect once" if well else "see what is marked above"
-        console.print(f"{len(traffic):,} commands sent in {seconds:.0f} s in all: {verdict}.")
-    if not well:
-        context.exit(NOT_IN_ORDER)
-
-
-def _as_json(
-    well: bool,
-    invariants: "list[Invariant]",
-    report: Report,
-    found: Sequence[Reached],
-    seconds: float,
-) -> dict[str, Any]:
-    from spark_jobs.report.as_json import as_json
-
-    return {
-        "inOrder": well,
-        "seconds": round(seconds, 1),
-        "invariants": [
-            {
-                "name": one.name,
-                "statement": one.statement,
-                "holds": one.holds,
-                "brokenBy": one.broken_by[:BROKEN_SHOWN],
-            }
-            for one in invariants
-        ],
-        "reconciliation": as_json(report, found),
-    }
-
-
-def _print_invariants(console: Console, invariants: "list[Invariant]") -> None:
-    for one in invariants:
-        mark = ("holds ", "green") if one.holds else ("BROKEN", "bold red")
-        console.print(Text.assemble(mark, f"  {one.name}  {one.statement}"))
-        for what in one.broken_by[:BROKEN_SHOWN]:
-            console.print(Text(f"            {what}"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cli.errors import NotInOrder
+from cli.common.errors import NotInOrder
 
 
 class ConsumerProcesses:

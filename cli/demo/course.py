@@ -12,8 +12,8 @@ from psycopg import Connection
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cli.common.errors import NotInOrder
 from cli.demo.consumers import ConsumerProcesses
-from cli.errors import NotInOrder
 from reservation.store.client import MessageStore
 from reservation.store.writing import Write
 

@@ -1,22 +1,40 @@
 """What must hold of a bank's store once its consumers have caught up, checked on the data.
 
-The checks know nothing of the framework's code: they are queries over the stored messages. Each
-gives the messages that break the rule, so an empty answer is the proof.
+The checks are queries over the stored messages and know nothing of the framework's code. Each query
+returns the messages that break the rule, so an empty result is the proof.
 """
 
+import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from psycopg import Connection
 
-from bank.component import account
+from bank import component, messages
+from bank.entity import Account
 from reservation import MessageStore
-from reservation.entity.cache import EntityCache
-from reservation.queries import load_queries
 
-_QUERIES = load_queries("bank", "invariants.sql")
+# By their names, as bytes: psycopg takes a `str` for a query only where it is a literal.
+_QUERIES = {
+    name: query.encode()
+    for name, query in re.findall(
+        r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)",
+        (files("bank") / "invariants.sql").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+}
+
+# What the account's events do to it. Any: each function takes the events of its own type.
+_PROJECTORS: dict[str, tuple[type, Any]] = {
+    "Opened": (messages.Opened, component.opened),
+    "Deposited": (messages.Deposited, component.deposited),
+    "Withdrawn": (messages.Withdrawn, component.withdrawn),
+    "WithdrawalRejected": (messages.WithdrawalRejected, component.withdrawal_rejected),
+    "Closed": (messages.Closed, component.closed),
+}
 
 STATEMENTS = {
     "I1": "every acknowledged command is in the log exactly once",
@@ -89,12 +107,13 @@ def progress(connection: Connection[Any]) -> dict[str, tuple[int, int]]:
 def _wrong_balances(connection: Connection[Any]) -> list[str]:
     """Name the accounts whose projected balance is not the sum of their events."""
     sums = dict(connection.execute(_QUERIES["accounts"]).fetchall())
-    cache = EntityCache(account.entity or object, account.projection, capacity=len(sums) or 1)
-    accounts: dict[str, Any] = {  # Any: the entities are the component's own
-        name: loaded.entity for name, loaded in cache.load(MessageStore(connection), sums).items()
-    }
+    accounts = {name: Account() for name in sums}
+    for message in MessageStore(connection).read_streams(dict.fromkeys(sums, 0)):
+        if message.type in _PROJECTORS:
+            event, project = _PROJECTORS[message.type]
+            project(accounts[message.stream_name], message.decode(event))
     return [
-        f"{name}: {one.balance} projected, {sums[name]} in events"
-        for name, one in accounts.items()
-        if one.balance != sums[name] or one.balance < 0
+        f"{name}: {entity.balance} projected, {sums[name]} in events"
+        for name, entity in accounts.items()
+        if entity.balance != sums[name] or entity.balance < 0
     ]

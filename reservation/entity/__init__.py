@@ -1,1 +1,1 @@
-"""Entities: what a stream of events says about one thing."""
+"""Entities: their state from the events of a stream, and keeping it in memory and in snapshots."""

@@ -1,11 +1,11 @@
 """Entities kept between batches, so that only what is new in their streams is read again."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
-from reservation.idempotence.pseudo_event import PSEUDO_EVENT
+from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.client import MessageStore
 
 
@@ -23,8 +23,8 @@ class EntityCache:
         """Begin with none.
 
         Args:
-            make: what makes an entity before its first event.
-            projection: what its events do to it.
+            make: makes an entity before its first event.
+            projection: applies its events to it.
             capacity: how many to keep.
             snapshots: where an entity is looked for that is not kept here, if anywhere.
         """
@@ -51,14 +51,6 @@ class EntityCache:
         while len(self._loaded) > self._capacity:
             self._loaded.popitem(last=False)
         return wanted
-
-    def written(self, loaded: Mapping[str, Loaded]) -> list[str]:
-        """Take snapshots of entities whose events are written now, where they are due.
-
-        Returns:
-            The streams of those of which none can be taken; see `Snapshots.write`.
-        """
-        return [] if self._snapshots is None else self._snapshots.write(loaded)
 
     def clear(self) -> None:
         """Forget everything: after a rollback the entities hold what was never written."""

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reservation import codec
 from reservation.errors import HandlerError, told
-from reservation.message import StoredMessage
-from reservation.registry import MessageTypes
+from reservation.messages.message import StoredMessage
+from reservation.messages.registry import MessageTypes
+from reservation.serialization import codec
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Row
 

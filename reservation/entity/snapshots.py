@@ -1,30 +1,28 @@
-"""Entities kept in the database too, so that a long stream is not read again from its beginning.
+"""Entities stored as snapshots, so that a long stream is not read again from its beginning.
 
-A snapshot is never needed and never believed without reason: one that other code made, that cannot
-be read, or whose last event is not in its stream (by id, so that a store that was replaced is
-recognized), is passed over, and the entity is projected from its events. It is written in the
-transaction that writes those events. (Source: the entity snapshots of Eventide's entity store.)
+A snapshot is ignored if other code made it, if it cannot be read, or if its last event is not in
+its stream; that is compared by id, so that a replaced store is recognized. The entity is then
+projected from its events. A snapshot is written in the transaction that writes those events.
+(Source: the entity snapshots of Eventide's entity store.)
 """
 
 import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from psycopg import Connection, Cursor
-from psycopg.rows import tuple_row
+from psycopg import Connection
 
-from reservation import codec
 from reservation.entity.projection import Loaded, Projection
 from reservation.errors import DeclarationError
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, JsonArray, TextArray, register_arrays
-from reservation.store.errors import translated
-from reservation.twin import names_of, twin
+from reservation.postgres.arrays import IntArray, JsonArray, TextArray, fetch_all
+from reservation.postgres.queries import load_queries
+from reservation.serialization import codec
+from reservation.serialization.struct_types import names_of, twin
 
 _QUERIES = load_queries("reservation.entity")
 
@@ -37,7 +35,7 @@ class Snapshots:
         connection: in the transaction that reads the entities and writes their events.
         entity: the entity's dataclass.
         every: how many events there are between two snapshots of an entity, at least.
-        revision: that of the code; what another one made is passed over.
+        revision: that of the code; snapshots of another revision are ignored.
     """
 
     connection: Connection[Any]
@@ -49,7 +47,9 @@ class Snapshots:
         """Return the entities of those of these streams that have a snapshot, in one statement."""
         if not stream_names:
             return {}
-        rows = self._execute("read", [TextArray(list(stream_names)), self.revision])
+        rows = fetch_all(
+            self.connection, _QUERIES["read"], [TextArray(list(stream_names)), self.revision]
+        )
         found = {}
         for name, position, data in rows:
             try:
@@ -66,24 +66,19 @@ class Snapshots:
             loaded: entities by their streams; the events that are in them are written.
 
         Returns:
-            The streams of those that can not be kept: as JSON they would not be the same.
+            The streams of those that cannot be kept: as JSON they would not be the same.
         """
-        due = {name: one for name, one in loaded.items() if self._is_due(one)}
-        texts = {name: self._encode(one.entity) for name, one in due.items()}
+        due = {name: entity for name, entity in loaded.items() if self._is_due(entity)}
+        texts = {name: self._encode(entity.entity) for name, entity in due.items()}
         kept = {name: text for name, text in texts.items() if text is not None}
         if kept:
             positions = IntArray([due[name].version for name in kept])
             data = JsonArray(list(kept.values()))
-            self._execute("write", [TextArray(list(kept)), positions, self.revision, data])
-        for one in due.values():
-            one.snapshot = one.version
+            parameters = [TextArray(list(kept)), positions, self.revision, data]
+            fetch_all(self.connection, _QUERIES["write"], parameters)
+        for entity in due.values():
+            entity.snapshot = entity.version
         return [name for name in due if name not in kept]
-
-    def _execute(self, query: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        cursor = Cursor(self.connection, row_factory=tuple_row)
-        register_arrays(cursor)
-        with translated():
-            return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
 
     def _is_due(self, loaded: Loaded) -> bool:
         return loaded.started and loaded.version - loaded.snapshot >= self.every
@@ -119,14 +114,15 @@ def check_snapshots(component: str, entity: type | None, every: object, revision
         _schema(entity)
     except (TypeError, NameError) as error:
         raise DeclarationError(
-            f"{component}: {entity.__name__} can not be kept as a snapshot: {error}"
+            f"{component}: {entity.__name__} cannot be kept as a snapshot: {error}"
         ) from error
 
 
 def code_revision(entity: type, projection: Projection, revision: int) -> str:
-    """Return what tells the code that made a snapshot: fields, types of events, and a number.
+    """Return the revision of the code that makes a snapshot: fields, types of events, and a number.
 
-    What the projectors do is not in it, so their author raises the number when that changes.
+    The code of the projectors is not part of it, so their author raises the number when that
+    changes.
     """
     parts = [_schema(entity), sorted(projection.types)]
     text = json.dumps(parts, sort_keys=True, default=str)
@@ -138,30 +134,30 @@ def _schema(entity: Any) -> dict[str, Any]:
     return msgspec.json.schema(twin(entity))
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same to the last part, and of the same types.
+def _same(left: Any, right: Any) -> bool:
+    """Return whether two values are the same in every part, and of the same types.
 
     A Decimal that comes back as a float may be equal to it, and is not the same.
     """
-    if type(one) is not type(other):
+    if type(left) is not type(right):
         return False
-    if dataclasses.is_dataclass(one):
-        return _same(_state(one), _state(other))
-    if isinstance(one, dict):
-        keys = {key: key for key in other}
-        return len(one) == len(other) and all(
-            key in keys and _same(key, keys[key]) and _same(value, other[key])
-            for key, value in one.items()
+    if dataclasses.is_dataclass(left):
+        return _same(_state(left), _state(right))
+    if isinstance(left, dict):
+        keys = {key: key for key in right}
+        return len(left) == len(right) and all(
+            key in keys and _same(key, keys[key]) and _same(value, right[key])
+            for key, value in left.items()
         )
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, set | frozenset) and Counter(map(type, one)) != Counter(map(type, other)):
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, set | frozenset) and Counter(map(type, left)) != Counter(map(type, right)):
         return False
-    return bool(one == other)
+    return bool(left == right)
 
 
 def _state(entity: Any) -> dict[str, Any]:
-    """Return what an entity holds: its fields, and whatever else was set on it."""
+    """Return the fields of an entity, and whatever else was set on it."""
     type_: Any = type(entity)
     fields = {name: getattr(entity, name) for name in names_of(type_)}
     return getattr(entity, "__dict__", {}) | fields

@@ -1,1 +1,4 @@
-"""Ways to make the handling of a command idempotent."""
+"""Strategies that make a handler idempotent, a module or a package each, and idempotence keys.
+
+The consumers ask a strategy through `strategy.Strategy`; nothing here handles a message.
+"""

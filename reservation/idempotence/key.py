@@ -1,7 +1,7 @@
 """The idempotence key: what two sends of the same intent have in common.
 
 A key is taken from one or more named fields of a command, or computed by a function of it. It
-becomes the id of the reservation stream, alone or behind the id of the command's entity.
+becomes the id of the reservation stream, by itself or after the id of the command's entity.
 """
 
 import dataclasses
@@ -14,24 +14,25 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from reservation import stream_name
 from reservation.errors import DeclarationError, IdempotenceKeyError, StreamNameError
-from reservation.stream_name import MAX_BYTES
-from reservation.twin import hints_of, shown
+from reservation.messages import stream_name
+from reservation.messages.stream_name import MAX_BYTES
+from reservation.serialization.struct_types import hints_of, shown
 
 # Any: each component has its own command classes, and a key function takes the ones it is for.
 KeyPart = str | int | UUID | date | Decimal | Enum
-KeyFunction = Callable[[Any], KeyPart | Sequence[KeyPart]]
+Key = KeyPart | Sequence[KeyPart]
+KeyFunction = Callable[[Any], Key]
 
 _KEY_TYPES = (str, int, UUID, date, Decimal)
 _KINDS = "a text, a whole number, a UUID, a date, a Decimal or a member of an enum"
 
 
 def check_fields(command: type, names: Sequence[str]) -> None:
-    """Make sure that a command has the fields that are to tell something about it.
+    """Make sure that a command has certain fields.
 
     Raises:
-        DeclarationError: it lacks one, or is no dataclass.
+        DeclarationError: it lacks a field, or is no dataclass.
     """
     if not dataclasses.is_dataclass(command):
         raise DeclarationError(
@@ -49,7 +50,7 @@ def fields_of(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
     """Return field names as a tuple, having made sure that the command has them.
 
     Raises:
-        DeclarationError: it lacks one, or is no dataclass.
+        DeclarationError: it lacks a field, or is no dataclass.
     """
     wanted = (names,) if isinstance(names, str) else tuple(names)
     check_fields(command, wanted)
@@ -60,11 +61,34 @@ def key_fields(command: type, names: str | Iterable[str]) -> tuple[str, ...]:
     """Return field names, having made sure that their values can be parts of a stream's name.
 
     Raises:
-        DeclarationError: the command lacks one, or its type can be no key.
+        DeclarationError: the command lacks a field, or a field's type cannot be a key.
     """
     wanted = fields_of(command, names)
     _check_key_types(command, wanted)
     return wanted
+
+
+def former_key(
+    command: type, formerly: str | Iterable[str] | KeyFunction | None
+) -> tuple[str, ...] | KeyFunction | None:
+    """Return what the id of a command's reservation streams was made of before.
+
+    Args:
+        command: the command.
+        formerly: the names of the fields, or a function of the command; None for nothing else.
+
+    Raises:
+        DeclarationError: the command lacks a field, or none is named.
+    """
+    if formerly is None or callable(formerly):
+        return formerly
+    fields = fields_of(command, formerly)
+    if not fields:
+        raise DeclarationError(
+            f"{command.__name__}: formerly= names no field; leave it out where reservations "
+            f"were always named as they are now"
+        )
+    return fields
 
 
 def key_parts(command: object, key: tuple[str, ...] | KeyFunction) -> list[str]:
@@ -117,7 +141,7 @@ def key_part(value: object, name: str) -> str:
 def _digits(value: Decimal) -> str:
     if not value:
         return "0"
-    if abs(value.adjusted()) > MAX_BYTES:  # the zeros alone would be too long for a name
+    if abs(value.adjusted()) > MAX_BYTES:  # even its zeros would be too long for a name
         return "0" * (MAX_BYTES + 1)
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -126,7 +150,7 @@ def _digits(value: Decimal) -> str:
 def _check_key_types(command: type, names: Sequence[str]) -> None:
     try:
         hints = hints_of(command)
-    except (NameError, TypeError):  # which the registry of types tells better
+    except (NameError, TypeError):  # the registry of types has the better error
         return
     for name in names:
         if not can_be_key(hints[name]):
@@ -137,16 +161,19 @@ def _check_key_types(command: type, names: Sequence[str]) -> None:
 
 
 def can_be_key(hint: Any) -> bool:
-    """Tell whether a value of this type hint can be part of a key; in doubt it can."""
+    """Return whether a value of this type hint can be part of a key; in doubt it can."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, typing.NewType):
         return can_be_key(hint.__supertype__)
     if origin is typing.Annotated:
         return can_be_key(arguments[0])
     if origin is types.UnionType or origin is typing.Union:
-        return any(can_be_key(one) for one in arguments)
+        return any(can_be_key(argument) for argument in arguments)
     if origin is typing.Literal:
-        return any(isinstance(one, str | int) and not isinstance(one, bool) for one in arguments)
+        return any(
+            isinstance(argument, str | int) and not isinstance(argument, bool)
+            for argument in arguments
+        )
     class_ = origin or hint
     if class_ in (Any, object) or not isinstance(class_, type):
         return class_ is not None
@@ -159,7 +186,7 @@ def key_stream_name(category: str, parts: Sequence[str]) -> str:
     """Return the name of the stream that reserves a key.
 
     Raises:
-        IdempotenceKeyError: the parts can not be told apart in a stream name, or make none.
+        IdempotenceKeyError: the parts contain a separator, or make no name.
     """
     try:
         return stream_name.of(category, *parts)

@@ -1,21 +1,21 @@
-"""Processed messages in a table: a message whose key is there already is a duplicate.
+"""Processed messages in a table: a message whose key is in it is a duplicate.
 
 The key of each message is inserted into ``reservation.processed_messages`` in the transaction that
-writes what its handler brings about, so both are there or neither. A batch takes two statements.
+writes its effects, so both are stored or neither. A batch takes two statements.
 (Source: "Handling duplicate messages" in Richardson's *Microservices Patterns*, 3.3.6, and the
 duplicate detection of Eventuate Tram.)
 
-By the message's id it covers redelivery. By a business key it covers also a reissue under a new id.
-The content is not compared: of two messages of one key the first counts, whatever the second says.
+With the message's id as the key, redelivery is recognized; with a business key also a reissue under
+a new id. The content is not compared: of two messages with the same key, the first takes effect.
 
-Rows are kept for ever, unless a handler says how long. They are partitioned by the day on which the
-*message* was stored, because a redelivery of a message finds its row there, and whole days are
-dropped. Which days are gone is written down in the transaction that drops them. A message of such a
-day can not be told from one that was processed, and is refused. A business key is remembered from
-the message that had it first, and a reissue that comes when that day is gone takes effect again.
+Rows are kept for ever, unless a handler limits that. They are partitioned by the day on which the
+*message* was stored, because a redelivery of the message looks there, and whole days are dropped.
+The transaction that drops a day records that. Whether a message of such a day was processed is no
+longer known, so it is refused. A business key belongs to the day of the message that had it first.
+After that day is dropped, a reissue takes effect again.
 
-No unique index can hold a business key that has come on two days, so a batch that records its keys
-has the lock of its handlers until it commits, looks again, and fails where another one was first.
+A unique index cannot span the partitions of several days. So a batch that records business keys
+holds the lock of its handlers until it commits, looks again, and fails if another batch was first.
 It is then run again and finds duplicates. Handlers run before that lock is taken.
 """
 
@@ -26,7 +26,6 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation import stream_name
 from reservation.errors import (
     DeclarationError,
     ExpiredError,
@@ -36,20 +35,19 @@ from reservation.errors import (
     told,
 )
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
-from reservation.idempotence.strategy import Incoming
-from reservation.metadata import Metadata
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, array_cursor
-from reservation.store.errors import translated
+from reservation.idempotence.strategy import Check, Incoming, Strategy
+from reservation.messages import stream_name
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
+from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
 
 
-class Processed:
+class Processed(Strategy):
     """Discard messages whose id, or business key, was processed by this handler before.
 
-    ``@account.handle(Deposit, once=Processed(key="deposit_id"))``. What was handled before that was
-    declared is not known.
+    ``@account.handle(Deposit, once=Processed(key="deposit_id"))``. Messages that were handled
+    before this was declared are not recognized.
     """
 
     def __init__(
@@ -58,13 +56,13 @@ class Processed:
         *,
         keep: timedelta | None = None,
     ) -> None:
-        """Say what tells two messages apart, and how long that is remembered.
+        """Choose the key of a message, and how long it is remembered.
 
         Args:
             key: the field, or fields, that hold the business key; or a function of the command
                 that returns it; None for the message's id.
-            keep: how long after a message was stored it is known at least; None for ever.
-                `reservation prune` drops what is older, and older messages are refused then.
+            keep: how long after it was stored a message is remembered at least; None for ever.
+                `reservation prune` drops older rows, and older messages are then refused.
 
         Raises:
             DeclarationError: the key names no field, or nothing would be kept.
@@ -84,12 +82,13 @@ class Processed:
     def __hash__(self) -> int:
         return hash((self.key, self.keep))
 
-    def declare(self, command: type) -> None:
+    def declare(self, component: str, command: type, entity: type | None) -> None:
         """Make sure that a command has the key's fields.
 
         Raises:
-            DeclarationError: it lacks one.
+            DeclarationError: it lacks a field.
         """
+        del component, entity
         if isinstance(self.key, tuple):
             check_fields(command, self.key)
 
@@ -109,7 +108,7 @@ class Processed:
         return ProcessedCheck(connection, consumer, self, batch)
 
     def key_of(self, incoming: Incoming) -> str:
-        """Return what tells a message apart from the others of its type."""
+        """Return the key of a message, which is unique among those of its type."""
         message = incoming.message
         if self.key is None:
             return message.id
@@ -139,8 +138,8 @@ class _Rows:
         self.positions.append(message.global_position)
 
 
-class ProcessedCheck:
-    """What is known of the messages of one batch."""
+class ProcessedCheck(Check):
+    """Which messages of one batch were processed."""
 
     def __init__(
         self,
@@ -152,13 +151,15 @@ class ProcessedCheck:
         self._connection = connection
         self._consumer = consumer
         self._strategy = strategy
-        self._keys = {one.message.global_position: strategy.key_of(one) for one in batch}
+        self._keys = {
+            incoming.message.global_position: strategy.key_of(incoming) for incoming in batch
+        }
         self._known: set[tuple[str, str]] = set()
         self._dropped: dict[int, datetime] = {}
         self._new = _Rows()
         rows = _Rows()
-        for one in batch:
-            rows.add(one, self._keys[one.message.global_position])
+        for incoming in batch:
+            rows.add(incoming, self._keys[incoming.message.global_position])
         found = self._execute(
             "find",
             consumer,
@@ -175,10 +176,10 @@ class ProcessedCheck:
                 self._dropped[message.global_position] = dropped_until
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Tell whether a message was processed, in an earlier batch or earlier in this one.
+        """Return whether a message was processed, in an earlier batch or earlier in this one.
 
         Raises:
-            ExpiredError: that is not known any more.
+            ExpiredError: that is no longer known.
         """
         message = incoming.message
         key = self._keys[message.global_position]
@@ -188,28 +189,19 @@ class ProcessedCheck:
         if dropped_until is not None:
             raise ExpiredError(
                 f"Cannot handle {message}: it was stored at {_as_stored(message.time)}, and what "
-                f"{self._consumer} processed before {dropped_until} is not known any more, so it "
+                f"{self._consumer} processed before {dropped_until} is no longer known, so it "
                 f"may have been handled; if it was not, let its sender send it again"
             )
         self._known.add((message.type, key))
         self._new.add(incoming, key)
         return False
 
-    def effects(
-        self,
-        incoming: Incoming,  # noqa: ARG002  none is changed
-        events: Sequence[object],
-        metadata: Metadata,
-    ) -> tuple[Sequence[object], Metadata]:
-        """Return the events as they are."""
-        return events, metadata
-
     def record(self) -> None:
         """Insert the keys of the messages that were handled, in one statement.
 
         Raises:
-            SerializationError: another transaction has processed one of them, or what was known of
-                its day was dropped; run the batch again.
+            SerializationError: another transaction has processed one of them, or its day was
+                dropped; run the batch again.
         """
         new = self._new
         if not new.keys:
@@ -231,9 +223,7 @@ class ProcessedCheck:
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = array_cursor(self._connection)
-        with translated():
-            return cursor.execute(_QUERIES[query], parameters, prepare=False).fetchall()
+        return fetch_all(self._connection, _QUERIES[query], parameters)
 
 
 def _as_stored(time: datetime) -> datetime:

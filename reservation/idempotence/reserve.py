@@ -19,20 +19,20 @@ from typing import Any
 
 from psycopg import Connection
 
-from reservation import stream_name
 from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
-from reservation.message import StoredMessage
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, array_cursor
-from reservation.store.errors import translated
+from reservation.messages import stream_name
+from reservation.messages.message import StoredMessage
+from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
 
 # By this local property the reader finds what may be a copy in the command category.
 RESERVED = "reserved"
 
 
 class Outcome(StrEnum):
-    """What became of a command that was to be reserved."""
+    """The outcome of a command that was to be reserved."""
 
     RESERVED = "reserved"
     DUPLICATE = "duplicate"  # the same intent, sent again
@@ -71,7 +71,7 @@ class Reservation:
                 the same category.
 
         Raises:
-            IdempotenceKeyError: the command has no key, or one that can not name a stream.
+            IdempotenceKeyError: the command has no key, or one that cannot name a stream.
         """
         parts = key_parts(command, self.key)
         if self.into is None:
@@ -95,15 +95,15 @@ class Reservation:
             return None
 
     def is_copy(self, message: StoredMessage, command: object) -> bool:
-        """Tell whether a message of the command category is a copy, to be handled there.
+        """Return whether a message of the command category is a copy, to be handled there.
 
-        That a message says so is not enough, for every sender can. A copy is the first message of
-        the stream that its own key names beneath the stream of the command that it follows. Only
+        The mark alone is not enough, because every sender can set it. A copy is the first message
+        of the stream that its own key names beneath the stream of the command that it follows. Only
         one message can be that, so a key has one effect, whoever wrote it.
 
         Args:
             message: the message.
-            command: what it says, decoded.
+            command: the command in it, decoded.
 
         Raises:
             IdempotenceKeyError: it has the place of a copy, but under another key.
@@ -145,7 +145,7 @@ def reserve(
             declaration was changed; None where there is none, or none for all of them.
 
     Returns:
-        What became of each command, in the order given.
+        The outcome of each command, in the order given.
     """
     if not commands:
         return []
@@ -161,7 +161,7 @@ def compare_initiations(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
 ) -> list[Outcome]:
-    """Tell for commands that found their entity's stream started whether they say the same.
+    """Compare commands that found their entity's stream started with what started it.
 
     Args:
         connection: in the transaction that also moves the consumer's position.
@@ -181,7 +181,7 @@ def _beneath(sent_to: str, parts: Sequence[str]) -> str:
     """Return the name of a command's stream with the key added to its ids.
 
     Raises:
-        IdempotenceKeyError: the parts can not be told from the ids, or make no name.
+        IdempotenceKeyError: the parts contain a separator, or make no name.
     """
     for part in parts:
         if stream_name.COMPOUND_SEPARATOR in part:

@@ -1,16 +1,17 @@
 """Revision numbers: what is not newer than the last message of its entity is a duplicate.
 
 A sender numbers its messages, higher each time. The consumer keeps the last revision for each
-entity and *source*, which is who counts, and discards a message whose revision is not greater. It
-is one row for each entity and source, however many messages there are, and it need not be
-forgotten. A batch takes two statements. (Source: Uhrig, *How to make event consumers idempotent*,
-2019.)
+entity and *source* (the counter that the number is from) and discards a message whose revision is
+not greater. That is one row for each entity and source, however many messages there are, so it is
+kept for ever. A batch takes two statements. (Source: Uhrig, *How to make event consumers
+idempotent*, 2019.)
 
-It covers redelivery, and a reissue under a new id that carries its first revision. It discards
-**all that is old**: a message that comes after a newer one of its entity and source is not handled,
-also if it never was. So it is for messages that come in order, or that say how things are now.
+Redelivery is recognized, and so is a reissue under a new id with the same revision. **All old
+messages** are discarded: a message that is read after a newer one of its entity and source is not
+handled, even if it never was. So revisions are for messages that arrive in order, or that describe
+a current state.
 
-`reservation.idempotence.counters` has what numbers messages.
+`reservation.idempotence.revision_counters` numbers messages for their sender.
 """
 
 from collections.abc import Sequence
@@ -21,11 +22,9 @@ from psycopg import Connection
 
 from reservation.errors import IdempotenceKeyError, SerializationError
 from reservation.idempotence.key import check_fields, key_part
-from reservation.idempotence.strategy import Incoming
-from reservation.metadata import Metadata
-from reservation.queries import load_queries
-from reservation.store.arrays import IntArray, TextArray, array_cursor
-from reservation.store.errors import translated
+from reservation.idempotence.strategy import Check, Incoming, Strategy
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
+from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.idempotence", "revision.sql")
 
@@ -33,26 +32,27 @@ MAX_REVISION = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Revisions:
+class Revisions(Strategy):
     """Discard messages whose revision is not greater than the last of their entity and source.
 
     ``@account.handle(Deposit, once=Revisions())``
 
     Attributes:
         revision: the field of the command that holds its revision, a whole number from 0.
-        source: the field that says who counts, a text or a whole number; None if all commands of
-            an entity are counted by one.
+        source: the field that names the counter, a text or a whole number; None if each entity has
+            one counter.
     """
 
     revision: str = "revision"
     source: str | None = "source"
 
-    def declare(self, command: type) -> None:
+    def declare(self, component: str, command: type, entity: type | None) -> None:
         """Make sure that a command has the fields.
 
         Raises:
-            DeclarationError: it lacks one.
+            DeclarationError: it lacks a field.
         """
+        del component, entity
         fields = [self.revision] if self.source is None else [self.revision, self.source]
         check_fields(command, fields)
 
@@ -62,7 +62,7 @@ class Revisions:
         """Read the last revisions of the entities of a batch, in one statement.
 
         Raises:
-            IdempotenceKeyError: a message has no revision, or does not say who counts.
+            IdempotenceKeyError: a message has no revision or no source.
         """
         return RevisionCheck(connection, consumer, category, self, batch)
 
@@ -70,7 +70,7 @@ class Revisions:
         """Return what a message's revision is compared within: its entity's stream and its source.
 
         Raises:
-            IdempotenceKeyError: the message does not say who counts.
+            IdempotenceKeyError: the message has no source.
         """
         if self.source is None:
             return incoming.entity_stream, ""
@@ -84,7 +84,7 @@ class Revisions:
         """Return a message's revision.
 
         Raises:
-            IdempotenceKeyError: it is none.
+            IdempotenceKeyError: it is not a revision.
         """
         value = getattr(incoming.command, self.revision)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_REVISION:
@@ -95,7 +95,7 @@ class Revisions:
         )
 
 
-class RevisionCheck:
+class RevisionCheck(Check):
     """The last revisions of the entities of one batch."""
 
     def __init__(
@@ -109,30 +109,21 @@ class RevisionCheck:
         self._connection = connection
         self._of = (consumer, category)
         self._strategy = strategy
-        for one in batch:
-            strategy.revision_of(one)
-        lines = dict.fromkeys(strategy.line_of(one) for one in batch)
+        for incoming in batch:
+            strategy.revision_of(incoming)
+        lines = dict.fromkeys(strategy.line_of(incoming) for incoming in batch)
         found = self._execute("read", *_columns(lines))
         self._before = {(stream, source): revision for stream, source, revision in found}
         self._last = dict(self._before)
 
     def is_duplicate(self, incoming: Incoming) -> bool:
-        """Tell whether a message's revision is not greater than the last, and else take note."""
+        """Return whether a message's revision is not greater than the last; else note it."""
         line, revision = self._strategy.line_of(incoming), self._strategy.revision_of(incoming)
         last = self._last.get(line)
         if last is not None and revision <= last:
             return True
         self._last[line] = revision
         return False
-
-    def effects(
-        self,
-        incoming: Incoming,  # noqa: ARG002  none is changed
-        events: Sequence[object],
-        metadata: Metadata,
-    ) -> tuple[Sequence[object], Metadata]:
-        """Return the events as they are."""
-        return events, metadata
 
     def record(self) -> None:
         """Raise the last revisions to what was handled, in one statement.
@@ -157,11 +148,7 @@ class RevisionCheck:
             )
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        cursor = array_cursor(self._connection)
-        with translated():
-            return cursor.execute(
-                _QUERIES[query], [*self._of, *parameters], prepare=False
-            ).fetchall()
+        return fetch_all(self._connection, _QUERIES[query], [*self._of, *parameters])
 
 
 def _columns(lines: dict[tuple[str, str], Any]) -> tuple[TextArray, TextArray]:

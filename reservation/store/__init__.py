@@ -1,1 +1,4 @@
-"""The message store: PostgreSQL, as Message DB lays it out."""
+"""The message store: PostgreSQL with the schema of Message DB. Clients, statements, notifications.
+
+The store knows nothing of components, strategies or consumers.
+"""

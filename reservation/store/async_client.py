@@ -10,22 +10,22 @@ from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
 
-from reservation.codec import DEFAULT_MAX_BYTES
 from reservation.errors import StoreError
-from reservation.message import StoredMessage
-from reservation.metadata import Metadata
-from reservation.store import statements
-from reservation.store.client import DEFAULT_BATCH_SIZE
-from reservation.store.connection import (
+from reservation.messages.message import StoredMessage
+from reservation.messages.metadata import Metadata
+from reservation.postgres.connection import (
     check_address,
     check_alive_async,
     check_encoding,
     connect_async,
     connection_settings,
 )
-from reservation.store.errors import commits_at_once, translated
+from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.serialization.codec import DEFAULT_MAX_BYTES
+from reservation.store import statements
+from reservation.store.client import DEFAULT_BATCH_SIZE
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Batch, Write, to_one_stream
+from reservation.store.writing import Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class AsyncMessageStore:
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            DatabaseUnavailableError: the database can not be reached.
+            DatabaseUnavailableError: the database cannot be reached.
         """
         check_address(database_url)
         await (await connect_async(database_url)).close()
@@ -123,7 +123,7 @@ class AsyncMessageStore:
 
     async def write_batch(self, writes: Iterable[Write]) -> list[int]:
         """Write messages to one or many streams; see `MessageStore.write_batch`."""
-        batch = Batch(writes, self._max_bytes)
+        batch = WriteBatch(writes, self._max_bytes)
         if not batch.ids:
             return []
         return await self._run(batch.statement())
@@ -165,11 +165,11 @@ class AsyncMessageStore:
         stream_name: str,
         type: str | None = None,  # noqa: A002
     ) -> StoredMessage | None:
-        """Return the last message of a stream, or its last of one type, if there is one."""
+        """Return the last message of a stream, or of a type; see `MessageStore.last_message`."""
         return await self._run(statements.last_message(stream_name, type))
 
     async def stream_version(self, stream_name: str) -> int:
-        """Return the position of a stream's last message, -1 if there is no such stream."""
+        """Return the position of a stream's last message; see `MessageStore.stream_version`."""
         return await self._run(statements.stream_version(stream_name))
 
     def _read(self, reading: Reading) -> AsyncIterator[StoredMessage]:

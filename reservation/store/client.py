@@ -1,4 +1,4 @@
-"""The client of the message store: what a sender writes with and a reader reads with."""
+"""The client of the message store, with which senders write and readers read."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,22 +10,22 @@ from psycopg import Connection, Cursor
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
-from reservation.codec import DEFAULT_MAX_BYTES
 from reservation.errors import StoreError
-from reservation.message import StoredMessage
-from reservation.metadata import Metadata
-from reservation.store import statements
-from reservation.store.connection import (
+from reservation.messages.message import StoredMessage
+from reservation.messages.metadata import Metadata
+from reservation.postgres.connection import (
     check_address,
     check_alive,
     check_encoding,
     connect,
     connection_settings,
 )
-from reservation.store.errors import commits_at_once, translated
-from reservation.store.part import Part
+from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.serialization.codec import DEFAULT_MAX_BYTES
+from reservation.store import statements
+from reservation.store.partition import Partition
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Batch, Row, Write, to_one_stream
+from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
@@ -75,11 +75,11 @@ class MessageStore:
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            DatabaseUnavailableError: the database can not be reached.
+            DatabaseUnavailableError: the database cannot be reached.
         """
         check_address(database_url)
         connect(database_url).close()  # a pool keeps trying; a wrong address should not
-        pool = ConnectionPool(
+        pool: ConnectionPool[Connection[Any]] = ConnectionPool(
             database_url,
             min_size=1,
             max_size=max_connections,
@@ -131,9 +131,9 @@ class MessageStore:
             MessageIdConflictError: the id is in use for other content.
             CommitUnknownError: the connection was lost before the answer came; write again with
                 the ids that the error carries.
-            EncodeError: a message does not hold what its class declares, or holds what the store
-                can not, or is too long.
-            StreamNameError: the name is that of a category, or no name at all.
+            EncodeError: a message does not hold what its class declares, holds what the store
+                cannot hold, or is too long.
+            StreamNameError: the name is not valid, or is that of a category.
         """
         writes = to_one_stream(message, stream_name, id, metadata, expected_version)
         return self.write_batch(writes)[-1]
@@ -148,8 +148,18 @@ class MessageStore:
     ) -> int:
         """Write the first message of a stream that must not exist yet.
 
+        Args:
+            message: a dataclass instance.
+            stream_name: the stream to write to.
+            id: the id of the message; see `Write`.
+            metadata: its metadata.
+
+        Returns:
+            Its position in the stream, 0.
+
         Raises:
             ExpectedVersionError: the stream exists.
+            StoreError: as for `write`.
         """
         return self.write(
             message, stream_name, id=id, metadata=metadata, expected_version=NO_STREAM
@@ -158,8 +168,11 @@ class MessageStore:
     def write_batch(self, writes: Iterable[Write]) -> list[int]:
         """Write messages to one or many streams, all or none, in one statement.
 
-        A message whose id is stored already with the same stream, type and content is not written
+        A message whose id is already stored with the same stream, type and content is not written
         again; the position of the first is returned for it.
+
+        Args:
+            writes: the messages.
 
         Returns:
             The position of each in its stream, in the order given.
@@ -169,18 +182,18 @@ class MessageStore:
             MessageIdConflictError: an id is in use for other content.
             CommitUnknownError: the connection was lost before the answer came; write again with
                 the ids that the error carries.
-            EncodeError: a message does not hold what its class declares, or holds what the store
-                can not, or is too long.
-            StreamNameError: a name is that of a category, or no name at all.
+            EncodeError: a message does not hold what its class declares, holds what the store
+                cannot hold, or is too long.
+            StreamNameError: a name is not valid, or is that of a category.
         """
-        batch = Batch(writes, self._max_bytes)
+        batch = WriteBatch(writes, self._max_bytes)
         if not batch.ids:
             return []
         return self._run(batch.statement())
 
     def write_encoded(self, rows: Sequence[Row]) -> list[int]:
-        """Write messages that are encoded already, each once; see `write_batch`."""
-        return self._run(Batch.encoded(rows).statement()) if rows else []
+        """Write messages that are already encoded, each once; see `write_batch`."""
+        return self._run(WriteBatch.encoded(rows).statement()) if rows else []
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
@@ -191,6 +204,10 @@ class MessageStore:
             stream_name: the stream to read.
             position: the first position to read, from 0.
             batch_size: how many messages to fetch at once.
+
+        Raises:
+            StreamNameError: the name is not valid.
+            StoreError: an argument is out of range, or the database refuses or is away.
         """
         return self._read(statements.read_stream(stream_name, position, batch_size))
 
@@ -211,9 +228,13 @@ class MessageStore:
             position: the first global position to read, from 1.
             batch_size: how many messages to fetch at once.
             correlation: only messages whose correlation stream is of this category.
-            consumer_group_member: only the streams of this member, from 0, of a group that shares
-                the category out by the hash of the cardinal id.
+            consumer_group_member: only the streams of this member, from 0, of a group that divides
+                the category by the hash of the cardinal id.
             consumer_group_size: how many members the group has.
+
+        Raises:
+            StreamNameError: a category is not valid.
+            StoreError: an argument is out of range, or the database refuses or is away.
         """
         return self._read(
             statements.read_category(
@@ -226,7 +247,7 @@ class MessageStore:
             )
         )
 
-    def category_batch(self, category: str, part: Part, limit: int) -> list[StoredMessage]:
+    def category_batch(self, category: str, part: Partition, limit: int) -> list[StoredMessage]:
         """Return up to ``limit`` messages of a part of a category, in order."""
         return self._run(statements.read_part(category, part, limit))
 
@@ -237,20 +258,48 @@ class MessageStore:
             positions: the first position to read of each stream, by its name.
 
         Returns:
-            The messages, those of one stream in order.
+            The messages, those of each stream in order.
+
+        Raises:
+            StreamNameError: a name is not valid.
+            StoreError: a position is out of range, or the database refuses or is away.
         """
         return self._run(statements.read_streams(positions)) if positions else []
 
     def last_message(self, stream_name: str, type: str | None = None) -> StoredMessage | None:  # noqa: A002
-        """Return the last message of a stream, or its last of one type, if there is one."""
+        """Return the last message of a stream, or the last of a type; None if there is none.
+
+        Args:
+            stream_name: the stream.
+            type: the name of the type; None for any.
+
+        Raises:
+            StreamNameError: the name is not valid.
+            StoreError: the database refuses or is away.
+        """
         return self._run(statements.last_message(stream_name, type))
 
     def stream_version(self, stream_name: str) -> int:
-        """Return the position of a stream's last message, -1 if there is no such stream."""
+        """Return the position of a stream's last message, -1 if there is no such stream.
+
+        Args:
+            stream_name: the stream.
+
+        Raises:
+            StreamNameError: the name is not valid.
+            StoreError: the database refuses or is away.
+        """
         return self._run(statements.stream_version(stream_name))
 
     def stored_ids(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, str]:
-        """Return those of these message ids that are stored, each with its stream."""
+        """Return which of these message ids are stored, each with its stream.
+
+        Args:
+            ids: the ids.
+
+        Raises:
+            StoreError: one is not a UUID, or the database refuses or is away.
+        """
         return self._run(statements.stored_ids(ids))
 
     def lock_categories(self, stream_names: Sequence[str]) -> None:
@@ -281,7 +330,7 @@ class MessageStore:
         ):
             exchange.commits = commits_at_once(connection)
             check_encoding(connection)
-            # Not the connection's own kind of cursor and row, which may be any.
+            # The connection may have any kind of cursor and row.
             cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
             cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
             rows = cursor.fetchall()

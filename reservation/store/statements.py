@@ -1,8 +1,8 @@
-"""What the store asks of the server: the one source of the sync and the async client.
+"""The statements of the store, shared by the sync and the async client.
 
-A `Statement` is a query, its parameters and what its rows mean. A read that goes on batch after
-batch is a generator of statements that is sent the batch each of them gave. The clients only send
-statements and wait. (The idea is that of sans-I/O; psycopg's own generators are the model.)
+A `Statement` is a query, its parameters, and a function that reads its rows. A read of several
+batches is a generator of statements, to which each batch is sent. The clients only send statements
+and wait. (The idea is that of sans-I/O; psycopg's own generators are the model.)
 """
 
 import uuid
@@ -13,16 +13,10 @@ from typing import Any, Generic, TypeVar
 from psycopg.abc import AdaptContext
 
 from reservation.errors import StoreError
-from reservation.message import StoredMessage
-from reservation.queries import load_queries
-from reservation.store.arrays import (
-    Array,
-    IntArray,
-    TextArray,
-    UuidArray,
-    register_arrays,
-)
-from reservation.store.checks import (
+from reservation.messages.message import StoredMessage
+from reservation.postgres.arrays import Array, IntArray, TextArray, UuidArray, register_arrays
+from reservation.postgres.queries import load_queries
+from reservation.store.argument_checks import (
     check_batch_size,
     check_category,
     check_id,
@@ -31,7 +25,7 @@ from reservation.store.checks import (
     check_positions,
     check_starts,
 )
-from reservation.store.part import Part
+from reservation.store.partition import Partition
 
 T = TypeVar("T")
 
@@ -49,8 +43,8 @@ class Statement(Generic[T]):
     Attributes:
         query: SQL with placeholders.
         parameters: their values.
-        read: makes the result of the rows.
-        ids: of the messages that it writes, if it does.
+        read: makes the result from the rows.
+        ids: the ids of the messages that it writes; none if it reads.
         expects: the streams that it expects to be at a version.
     """
 
@@ -61,21 +55,21 @@ class Statement(Generic[T]):
     expects: Collection[str] = ()
 
 
-# A read of batch after batch: what to ask next, given the batch that the last question brought.
+# A read of several batches: the next statement, given the batch that the last one returned.
 Reading = Generator[Statement[list[StoredMessage]], list[StoredMessage], None]
 
 C = TypeVar("C", bound=AdaptContext)
 
 
 def prepare(cursor: C, statement: Statement[Any]) -> C:
-    """Return the cursor, able to take the statement's parameters."""
+    """Return the cursor, prepared for the statement's parameters."""
     if any(isinstance(parameter, Array) for parameter in statement.parameters):
         register_arrays(cursor)
     return cursor
 
 
 def after(reading: Reading, batch: list[StoredMessage]) -> Statement[list[StoredMessage]] | None:
-    """Return what to ask after a batch has been read, None at the end."""
+    """Return the statement that follows a batch; None at the end."""
     try:
         return reading.send(batch)
     except StopIteration:
@@ -104,7 +98,7 @@ def read_category(
     consumer_group_member: int | None = None,
     consumer_group_size: int | None = None,
 ) -> Reading:
-    """Read a category, or the part of it that is asked for, to its end, batch by batch."""
+    """Read a category, or a part of it, to its end, batch by batch."""
     check_category(category)
     check_positions([position])
     check_batch_size(batch_size)
@@ -122,8 +116,8 @@ def read_category(
         position = batch[-1].global_position + 1
 
 
-def read_part(category: str, part: Part, limit: int) -> Statement[list[StoredMessage]]:
-    """Return the statement that reads so many messages of a part of a category at most."""
+def read_part(category: str, part: Partition, limit: int) -> Statement[list[StoredMessage]]:
+    """Return the statement that reads at most ``limit`` messages of a part of a category."""
     check_category(category)
     return Statement(QUERIES["read_part"], part.parameters(category, limit), _messages)
 
@@ -157,7 +151,7 @@ def stored_ids(ids: Iterable[uuid.UUID]) -> Statement[dict[uuid.UUID, str]]:
     """Return the statement that asks which of these ids are stored, and in which stream."""
     return Statement(
         QUERIES["stored_ids"],
-        [UuidArray([check_id(one) for one in ids])],
+        [UuidArray([check_id(message_id) for message_id in ids])],
         dict,
     )
 

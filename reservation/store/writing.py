@@ -1,15 +1,16 @@
-"""Writing: messages encoded, checked, and made into what the server is asked to do with them."""
+"""Writing: messages are encoded, checked, and made into a statement."""
 
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reservation import codec
 from reservation.errors import EncodeError, MessageIdConflictError, RefusedError, StoreError
-from reservation.metadata import Metadata
-from reservation.store.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
-from reservation.store.checks import (
+from reservation.messages.ids import uuid7s
+from reservation.messages.metadata import Metadata
+from reservation.postgres.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
+from reservation.serialization import codec
+from reservation.store.argument_checks import (
     check_expected,
     check_id,
     check_indexed,
@@ -18,10 +19,9 @@ from reservation.store.checks import (
     check_stream,
 )
 from reservation.store.statements import QUERIES, Statement
-from reservation.uuid7 import uuid7s
 
-# What PostgreSQL takes in one message of its protocol is a little more. It ends the connection of
-# whoever sends a longer one, which looks as if the write may have been committed.
+# A little less than PostgreSQL takes in one message of its protocol. It ends the connection of a
+# client that sends more, and then it seems that the write may have been committed.
 MOST_BYTES = 1_000_000_000
 _ROW_BYTES = 64  # of the id, the expected version and the lengths, at most
 
@@ -45,7 +45,7 @@ class Write:
         message: an instance of a dataclass, whose name becomes the message type.
         stream_name: where to.
         id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
-        metadata: what caused it, what it belongs to.
+        metadata: what caused it and what it belongs to; None for none.
         expected_version: the position of the stream's last message, -1 if the stream must not
             exist, None if it does not matter.
     """
@@ -57,7 +57,7 @@ class Write:
     expected_version: int | None = None
 
 
-class Batch:
+class WriteBatch:
     """Messages to be written together, all or none.
 
     Attributes:
@@ -70,11 +70,11 @@ class Batch:
         """Encode messages.
 
         Args:
-            writes: the messages; the same one may stand in it twice, as a retry of itself.
+            writes: the messages; one may be in it twice, as a retry of itself.
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
 
         Raises:
-            StoreError: something in it can not be written.
+            StoreError: one of them cannot be written.
         """
         if not isinstance(writes, Iterable):
             raise StoreError(f"A batch is a list of Writes, not a {type(writes).__name__}")
@@ -87,7 +87,7 @@ class Batch:
             known = by_id.setdefault(row[0], row)
             if known is not row and known[1:-1] != row[1:-1]:
                 raise MessageIdConflictError(
-                    f"Message id {row[0]} stands twice in the batch, for different messages; "
+                    f"Message id {row[0]} is in the batch twice, for different messages; "
                     f"give each an id of its own"
                 )
         self.rows = list(by_id.values())
@@ -95,8 +95,8 @@ class Batch:
         check_size(self.rows)
 
     @classmethod
-    def encoded(cls, rows: Sequence[Row]) -> "Batch":
-        """Return the batch of messages that are encoded already, each once."""
+    def encoded(cls, rows: Sequence[Row]) -> "WriteBatch":
+        """Return the batch of messages that are already encoded, each once."""
         batch = cls((), 0)
         batch.ids = [row[0] for row in rows]
         batch.rows = list(rows)
@@ -139,14 +139,17 @@ class Batch:
         if len(self.rows) == len(self.ids):
             return positions
         by_id = {row[0]: position for row, position in zip(self.rows, positions, strict=True)}
-        return [by_id[one] for one in self.ids]
+        return [by_id[message_id] for message_id in self.ids]
 
 
 def check_size(rows: Sequence[Row]) -> None:
     """Refuse rows that are too long together for the server to take them at once.
 
+    Args:
+        rows: the messages, encoded.
+
     Raises:
-        RefusedError: they are.
+        RefusedError: they are too long.
     """
     characters = sum(
         len(name) + len(type_) + len(data) + len(metadata or "")
@@ -173,12 +176,12 @@ def to_one_stream(
     """Return the writes of one message, or of several, to the end of a stream.
 
     Raises:
-        StoreError: there is none, or one id is to serve several.
+        StoreError: there is no message, or one id for several.
     """
     if not isinstance(messages, list | tuple):
         return [Write(messages, stream_name, message_id, metadata, expected_version)]
     if message_id is not None:
-        raise StoreError("One id can not serve several messages; give each its own in a Write")
+        raise StoreError("One id cannot serve several messages; give each its own in a Write")
     if not messages:
         raise StoreError(f"There is no message to write to {check_name(stream_name)}")
     check_expected(expected_version, check_name(stream_name))
@@ -205,7 +208,7 @@ def row_of(
         max_bytes: how long the JSON text of its data, and of its metadata, may be.
 
     Raises:
-        StoreError: it can not be written.
+        StoreError: the message cannot be written.
     """
     if not isinstance(write, Write):
         raise StoreError(f"A batch holds Writes, not a {type(write).__name__}")
@@ -230,8 +233,9 @@ def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAUL
         max_bytes: how long the text may be.
 
     Raises:
-        EncodeError: it does not hold what its class declares, or holds what the store cannot.
-        RefusedError: it is a `Write`.
+        EncodeError: the message does not hold what its class declares, or holds what the store
+            cannot hold.
+        RefusedError: the message is a `Write`.
     """
     if isinstance(message, Write):
         raise RefusedError(f"A Write is no message for {stream_name}; hand it to write_batch")

@@ -1,1 +1,1 @@
-"""What a run found, shown to people and to programs."""
+"""A report for people and for programs, and the thresholds that decide the exit status."""

@@ -1,38 +1,37 @@
-"""A run as a JSON object; `schema.json` beside this module describes it."""
+"""A report as a JSON object; `schema.json` beside this module describes it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from reservation.codec import camel_case
-from spark_jobs.result import Latency, Reconciled, Reissues, Report
-from spark_jobs.thresholds import Reached, in_order
+from reservation.serialization.codec import camel_case
+from spark_jobs.common.result import CommandCounts, Latency, Reissues, Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
-def as_json(report: Report, reached: Sequence[Reached]) -> dict[str, Any]:
-    """Return a report, and the thresholds that it reached, as one JSON object.
+def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, Any]:
+    """Return a report, and the thresholds that it exceeds, as one JSON object.
 
-    Texts of the store are as they are stored: whoever writes the object escapes them, as
-    `json.dumps` does.
+    Texts of the store are not escaped; `json.dumps` escapes them.
     """
     return {
         "component": report.component,
         "time": report.time.isoformat(),
         "inOrder": in_order(reached),
-        "thresholds": [_threshold(one) for one in reached],
-        "categories": [_category(one) for one in report.categories if not one.initiates],
-        "initiations": [_category(one) for one in report.categories if one.initiates],
-        "effects": [as_object(one) for one in report.effects],
+        "thresholds": [_threshold(exceeded) for exceeded in reached],
+        "categories": [_category(counts) for counts in report.categories if not counts.initiates],
+        "initiations": [_category(counts) for counts in report.categories if counts.initiates],
+        "effects": [as_object(effects) for effects in report.effects],
         "events": as_object(report.events),
-        "samples": [as_object(one) for one in report.findings],
-        "latency": [_latency(one) for one in report.latency],
-        "volume": [as_object(one) for one in report.volume],
+        "samples": [as_object(finding) for finding in report.findings],
+        "latency": [_latency(measured) for measured in report.latency],
+        "volume": [as_object(hourly) for hourly in report.volume],
         "reissues": None if report.reissues is None else _reissues(report.reissues),
     }
 
 
-def _threshold(reached: Reached) -> dict[str, Any]:
+def _threshold(reached: ExceededThreshold) -> dict[str, Any]:
     threshold = reached.threshold
     whole = threshold.limit == threshold.limit.to_integral_value()
     return {
@@ -45,7 +44,7 @@ def _threshold(reached: Reached) -> dict[str, Any]:
     }
 
 
-def _category(one: Reconciled) -> dict[str, Any]:
+def _category(one: CommandCounts) -> dict[str, Any]:
     values = as_object(one)
     del values["initiates"]  # the list that it is in says so
     return values
@@ -68,7 +67,9 @@ def _reissues(one: Reissues) -> dict[str, Any]:
     }
 
 
-def as_object(one: Any) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.result`
+def as_object(
+    one: Any,
+) -> dict[str, Any]:  # Any: one of the dataclasses of `spark_jobs.common.result`
     """Return a dataclass as an object: camelCase, time spans in seconds, times as ISO 8601."""
     return {
         camel_case(name) + ("Seconds" if name == "longest_gap" else ""): _value(value)

@@ -1,23 +1,27 @@
-"""A run as JUnit XML, which systems for continuous integration show as tests."""
+"""A report as JUnit XML, which systems for continuous integration show as tests."""
 
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element, SubElement, tostring
 
+from spark_jobs.common.result import Report
+from spark_jobs.report.thresholds import NAMES, ExceededThreshold
 from spark_jobs.report.words import at, shown
-from spark_jobs.result import Report
-from spark_jobs.thresholds import NAMES, Reached
 
 
-def render_junit(report: Report, reached: Sequence[Reached]) -> str:
-    """Return one suite for the component, with one case for each name that a threshold may have.
+def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
+    """Return a suite for the component, with a case for each name that a threshold may have.
 
-    A case fails where a threshold that fails the run was reached. What was counted otherwise, and
-    the warnings, are the output of the case. Nothing in it is a character that XML can not hold:
-    those are none that is printed, and so are written as escapes.
+    A case fails if a threshold that fails the run is exceeded. Other counts, and the warnings, are
+    the output of the case. Characters that XML cannot contain are not printable, so they are
+    written as escapes.
     """
     suites = Element("testsuites", name="reservation reconcile")
-    failing = {one.threshold.name: one for one in reached if one.threshold.failing}
-    warning = {one.threshold.name: one for one in reached if not one.threshold.failing}
+    failing = {
+        exceeded.threshold.name: exceeded for exceeded in reached if exceeded.threshold.failing
+    }
+    warning = {
+        exceeded.threshold.name: exceeded for exceeded in reached if not exceeded.threshold.failing
+    }
     suite = SubElement(
         suites,
         "testsuite",
@@ -49,8 +53,9 @@ def render_junit(report: Report, reached: Sequence[Reached]) -> str:
 def _rows(report: Report, name: str) -> str:
     """Return the sample rows of a finding, a line each."""
     return "\n".join(
-        f"{shown(one.type)} at {shown(one.stream_name)}, position {one.position}, global position "
-        f"{one.global_position}, id {shown(one.message_id)}, {at(one.time)} UTC"
-        for one in report.findings
-        if one.finding == name
+        f"{shown(finding.type)} at {shown(finding.stream_name)}, position {finding.position}, "
+        f"global position {finding.global_position}, id {shown(finding.message_id)}, "
+        f"{at(finding.time)} UTC"
+        for finding in report.findings
+        if finding.finding == name
     )

@@ -1,16 +1,16 @@
-"""What happens while a store is followed, as lines: for people, or each a JSON object."""
+"""The events of a follower as lines: for people, or each a JSON object."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from rich.text import Text
 
-from spark_jobs.lasting import Event
+from spark_jobs.follow.persistence import ViolationEvent
 from spark_jobs.report.as_json import as_object
 from spark_jobs.report.words import at, shown
 
 
-def as_line(event: Event) -> Text:
+def as_line(event: ViolationEvent) -> Text:
     """Return an event as a line: when, what, stream, type, global position and id."""
     found = event.violation
     what = f"mended: {found.finding}" if event.is_mended else found.finding
@@ -23,7 +23,7 @@ def as_line(event: Event) -> Text:
     )
 
 
-def as_json_line(event: Event) -> dict[str, Any]:
+def as_json_line(event: ViolationEvent) -> dict[str, Any]:
     """Return an event as an object."""
     return {
         "event": "mended" if event.is_mended else "reported",
@@ -33,7 +33,7 @@ def as_json_line(event: Event) -> dict[str, Any]:
     }
 
 
-def ended(told: int, mended: int, standing: Mapping[str, int]) -> str:
-    """Return what it comes to, in a sentence."""
+def ended(reported: int, mended: int, standing: Mapping[str, int]) -> str:
+    """Return the sums, in a sentence."""
     stand = ", ".join(f"{count:,} {name}" for name, count in standing.items())
-    return f"{told:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."
+    return f"{reported:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."

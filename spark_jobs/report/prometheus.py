@@ -1,13 +1,13 @@
-"""A run as a file for the textfile collector of Prometheus' node-exporter."""
+"""A report as a file for the textfile collector of Prometheus' node-exporter."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from spark_jobs.common.result import Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 from spark_jobs.report.words import shown
-from spark_jobs.result import Report
-from spark_jobs.thresholds import Reached, in_order
 
 _CATEGORIES = {
     "commands": "Commands that are stored",
@@ -59,17 +59,20 @@ class _Gauges:
         self._gauges[name].labels(component=self._component, **printed).set(value)
 
 
-def render_prometheus(report: Report, reached: Sequence[Reached]) -> str:
+def render_prometheus(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a gauge for each count, for the latencies, the thresholds reached and the verdict."""
     gauges = _Gauges(report.component)
     gauges.set("in_order", "Whether no threshold that fails was reached", in_order(reached))
     gauges.set(
         "time_seconds", "When the snapshot was taken, in seconds of Unix", report.time.timestamp()
     )
-    for one in report.categories:
-        labels = {"command_category": one.command_category, "category": one.reservation_category}
+    for counts in report.categories:
+        labels = {
+            "command_category": counts.command_category,
+            "category": counts.reservation_category,
+        }
         for name, help_ in _CATEGORIES.items():
-            gauges.set(name, help_, asdict(one)[name], **labels)
+            gauges.set(name, help_, asdict(counts)[name], **labels)
     for effects in report.effects:
         for name, help_ in _EFFECTS.items():
             gauges.set(f"effects_{name}", help_, asdict(effects)[name], category=effects.category)
@@ -90,21 +93,21 @@ def render_prometheus(report: Report, reached: Sequence[Reached]) -> str:
 
 
 def _set_latency(gauges: _Gauges, report: Report) -> None:
-    for one in report.latency:
-        if one.hour is not None:
+    for measured in report.latency:
+        if measured.hour is not None:
             continue
-        labels = {"stage": one.stage, "type": one.type or ""}
+        labels = {"stage": measured.stage, "type": measured.type or ""}
         gauges.set(
             "latency_commands",
             "Commands that came to a stage, of a type or all",
-            one.count,
+            measured.count,
             **labels,
         )
         for name, quantile in _QUANTILES.items():
             gauges.set(
                 "latency_seconds",
                 "Time to a stage, by command type or of all; quantile 1 is the longest",
-                asdict(one)[name],
+                asdict(measured)[name],
                 **labels,
                 quantile=quantile,
             )
@@ -124,9 +127,12 @@ def _set_reissues(gauges: _Gauges, report: Report) -> None:
         "Longest time from the first to the last send of one key; 0 if none was sent again",
         span.total_seconds() if span else 0,
     )
-    for one in report.reissues.senders:
-        labels = {"sender": one.sender or "", "type": one.type}
-        gauges.set("sender_commands", "Commands by sender and type", one.commands, **labels)
+    for sender in report.reissues.senders:
+        labels = {"sender": sender.sender or "", "type": sender.type}
+        gauges.set("sender_commands", "Commands by sender and type", sender.commands, **labels)
         gauges.set(
-            "sender_duplicates", "Commands after the first of their key", one.duplicates, **labels
+            "sender_duplicates",
+            "Commands after the first of their key",
+            sender.duplicates,
+            **labels,
         )

@@ -1,4 +1,4 @@
-"""A run as people read it on a terminal."""
+"""A report for a terminal."""
 
 from collections.abc import Sequence
 
@@ -6,41 +6,46 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spark_jobs.common.result import CommandCounts, EffectCounts, Events, Latency, Reissues, Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 from spark_jobs.report.words import ALARMING, COUNTS, EFFECTS, EVENTS, STAGES, duration, shown
-from spark_jobs.result import Effects, Events, Latency, Reconciled, Reissues, Report
-from spark_jobs.thresholds import Reached, in_order
 
 
-def render(report: Report, reached: Sequence[Reached]) -> RenderableType:
+def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableType:
     """Return the counts, what else was measured, samples, the thresholds and the verdict."""
     parts: list[RenderableType] = []
     if report.categories:
         headings = [
-            f"{one.command_category}\n→ {one.reservation_category}" for one in report.categories
+            f"{counts.command_category}\n→ {counts.reservation_category}"
+            for counts in report.categories
         ]
         parts.append(_counts(headings, report.categories, COUNTS))
     if report.effects:
-        parts.append(_counts([one.category for one in report.effects], report.effects, EFFECTS))
+        parts.append(
+            _counts([effects.category for effects in report.effects], report.effects, EFFECTS)
+        )
     if report.events.events:
         parts.append(_counts([report.events.category], [report.events], EVENTS))
-    latency = [one for one in report.latency if one.type is None and one.hour is None]
+    latency = [
+        measured for measured in report.latency if measured.type is None and measured.hour is None
+    ]
     if latency:
         parts.append(_latency(latency))
     if report.reissues is not None:
         parts.append(_reissues(report.reissues))
     if report.findings:
         parts.append(_samples(report))
-    parts.extend(_threshold(one) for one in reached)
+    parts.extend(_threshold(exceeded) for exceeded in reached)
     parts.append(_verdict(reached))
     return Group(*parts)
 
 
-def print_report(report: Report, reached: Sequence[Reached], console: Console) -> None:
-    """Print a report, and the thresholds that it reached, to a console."""
+def print_report(report: Report, reached: Sequence[ExceededThreshold], console: Console) -> None:
+    """Print a report, and the thresholds that it exceeds, to a console."""
     console.print(render(report, reached))
 
 
-def _verdict(reached: Sequence[Reached]) -> Text:
+def _verdict(reached: Sequence[ExceededThreshold]) -> Text:
     if in_order(reached):
         return Text.assemble(
             ("In order: ", "bold green"),
@@ -48,18 +53,18 @@ def _verdict(reached: Sequence[Reached]) -> Text:
         )
     return Text.assemble(
         ("Not in order: ", "bold red"),
-        "the counts in red need attention; --output DIR writes every row of them as Parquet.",
+        "the counts in red need attention; --output DIR writes all their rows as Parquet.",
     )
 
 
-def _threshold(reached: Reached) -> Text:
-    kind = ("Too much: ", "bold red") if reached.threshold.failing else ("Warning: ", "bold yellow")
-    return Text.assemble(kind, f"{reached}")
+def _threshold(reached: ExceededThreshold) -> Text:
+    style = "bold red" if reached.threshold.failing else "bold yellow"
+    return Text.assemble((f"{reached.heading}: ", style), f"{reached}")
 
 
 def _counts(
     headings: Sequence[str],
-    columns: Sequence[Reconciled | Effects | Events],
+    columns: Sequence[CommandCounts | EffectCounts | Events],
     rows: Sequence[tuple[str, str]],
 ) -> Table:
     """Return a table with a column for each category and a row for each count."""
@@ -69,7 +74,7 @@ def _counts(
         lines = "\n".join(shown(line) for line in heading.split("\n"))
         table.add_column(Text(lines), justify="right", overflow="fold")
     for name, label in rows:
-        table.add_row(Text(label), *(_count(name, getattr(one, name)) for one in columns))
+        table.add_row(Text(label), *(_count(name, getattr(column, name)) for column in columns))
     return table
 
 
@@ -82,10 +87,13 @@ def _latency(latency: Sequence[Latency]) -> Table:
     for column in ("latency", "commands", "p50", "p95", "p99", "longest"):
         table.add_column(column, justify="left" if column == "latency" else "right")
     for stage, label in STAGES:
-        for one in latency:
-            if one.stage == stage:
-                spans = (duration(span) for span in (one.p50, one.p95, one.p99, one.max))
-                table.add_row(label, f"{one.count:,}", *spans)
+        for measured in latency:
+            if measured.stage == stage:
+                spans = (
+                    duration(span)
+                    for span in (measured.p50, measured.p95, measured.p99, measured.max)
+                )
+                table.add_row(label, f"{measured.count:,}", *spans)
     return table
 
 
@@ -94,8 +102,7 @@ def _reissues(reissues: Reissues) -> Text:
         return Text("No key was sent again.")
     return Text(
         f"The longest time between two sends of one key is {duration(reissues.longest_gap)} "
-        f"({shown(reissues.longest_gap_key)}); whatever is kept to know a reissue has to be kept "
-        f"for longer."
+        f"({shown(reissues.longest_gap_key)}); keep what recognizes a reissue for longer than that."
     )
 
 
@@ -103,7 +110,13 @@ def _samples(report: Report) -> Table:
     table = Table(title=f"{len(report.findings)} of the rows that need attention")
     for column in ("finding", "stream", "type", "global position", "message id"):
         table.add_column(column, overflow="fold")
-    for one in report.findings:
-        cells = (one.finding, one.stream_name, one.type, one.global_position, one.message_id)
+    for finding in report.findings:
+        cells = (
+            finding.finding,
+            finding.stream_name,
+            finding.type,
+            finding.global_position,
+            finding.message_id,
+        )
         table.add_row(*(Text(shown(cell)) for cell in cells))
     return table

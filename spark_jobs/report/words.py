@@ -1,24 +1,24 @@
-"""What the reports call things, and how they write numbers, times and texts of the store."""
+"""The names and texts of the reports, and how they write numbers, times and stored texts."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from reservation.message import printable
-from spark_jobs.result import VIOLATIONS, Report
-from spark_jobs.thresholds import Reached, in_order
+from reservation.messages.message import printable
+from spark_jobs.common.result import VIOLATIONS, Report
+from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is found, in words.
+    """A kind of finding, in words.
 
     Attributes:
-        name: as options call it.
-        title: as a heading.
-        meaning: what it is.
-        look_at: what to do about it.
+        name: its name in options.
+        title: its heading.
+        meaning: what it means.
+        look_at: what to check.
     """
 
     name: str
@@ -33,21 +33,21 @@ KINDS = (
         "Missing",
         "The consumer has read the command, and there is no reservation for its key. "
         "The command is lost.",
-        "See whether somebody deleted the reservation or moved the position, and whether the "
+        "Check whether the reservation was deleted or the position changed, and whether the "
         "key's declaration changed since.",
     ),
     Kind(
         "orphan",
         "Orphans",
-        "There is a reservation, and no command that it could be the copy of.",
-        "See whether somebody wrote to the reservation category or deleted commands, and whether "
-        "the declaration changed.",
+        "There is a reservation, but no command that it is a copy of.",
+        "Check whether the reservation category was written to or commands were deleted, and "
+        "whether the declaration changed.",
     ),
     Kind(
         "multiple",
         "More than one message",
         "A reservation stream holds more than one message, so its command may take effect again.",
-        "See who wrote to the reservation stream. The consumer writes its first message only.",
+        "Find out who wrote to the reservation stream. The consumer writes only its first message.",
     ),
     Kind(
         "conflict",
@@ -59,37 +59,37 @@ KINDS = (
     Kind(
         "conflict-mismatch",
         "Conflict mismatches",
-        "The consumer recorded a conflict where there is none, or none where there is one.",
-        "Compare the command, its reservation and its dead letter. See whether somebody changed "
-        "one of them, moved the position, or declared other volatile fields since.",
+        "The consumer recorded a conflict that is not one, or did not record one.",
+        "Compare the command, its reservation and its dead letter. Check whether one of them was "
+        "changed, the position was changed, or other volatile fields were declared since.",
     ),
     Kind(
         "wrong-type",
         "Wrong type",
         "The message is in a reservation category, and the component reserves no message of its "
         "type there.",
-        "See who wrote it, and whether the declaration changed.",
+        "Find out who wrote it, and check whether the declaration changed.",
     ),
     Kind(
         "effect-twice",
         "Effect twice",
         "One command is followed by two or more events of one type in one stream. "
         "It took effect more than once.",
-        "See who wrote the events. Those of the framework have ids that the store admits once.",
+        "Find out who wrote the events. The store accepts the ids of the framework's events once.",
     ),
     Kind(
         "unhandled",
         "Unhandled",
-        "The consumer has passed the reserved command, which is no dead letter, and no event "
+        "The consumer has read the reserved command, which is not a dead letter, but no event "
         "follows it.",
-        "See whether somebody deleted events or moved the position, and whether its handler may "
-        "write nothing.",
+        "Check whether events were deleted or the position was changed, and whether its handler "
+        "may write nothing.",
     ),
     Kind(
         "without-cause",
         "Without a cause",
         "The event follows no message of the component's command and reservation categories.",
-        "See who wrote the event, and whether commands were deleted.",
+        "Find out who wrote the event, and check whether commands were deleted.",
     ),
 )
 
@@ -151,8 +151,8 @@ class Verdict:
 
     Attributes:
         in_order: whether the exit status is 0.
-        headline: what a reader should take away.
-        explanation: what it rests on.
+        headline: the result.
+        explanation: the reason for it.
     """
 
     in_order: bool
@@ -160,42 +160,40 @@ class Verdict:
     explanation: str
 
 
-def verdict(report: Report, reached: Sequence[Reached]) -> Verdict:
-    """Say in words what a report comes to."""
+def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
+    """Return the verdict on a report, in words."""
     found = {name: report.count(name) for name in VIOLATIONS}
     listed = [f"{count:,} {name}" for name, count in found.items() if count]
     if not in_order(reached):
-        failing = [one for one in reached if one.threshold.failing]
-        amount = sum(one.count for one in failing)
+        failing = [exceeded for exceeded in reached if exceeded.threshold.failing]
+        amount = sum(exceeded.count for exceeded in failing)
         several = "needs" if amount == 1 else "need"
         return Verdict(
             False,
             f"{_many(amount, 'finding')} {several} attention.",
-            "Too much was found of: " + "; ".join(str(one) for one in failing) + ".",
+            "Thresholds exceeded: " + "; ".join(map(str, failing)) + ".",
         )
     if listed:
         return Verdict(
             True,
             "Within the limits that were set.",
-            f"What was found is no more than was allowed: {', '.join(listed)}.",
+            f"The findings are within the limits: {', '.join(listed)}.",
         )
-    commands = sum(one.commands for one in report.categories)
+    commands = sum(counts.commands for counts in report.categories)
     if not commands:
-        return Verdict(
-            True, "Nothing was sent yet.", "There are no commands to hold against anything."
-        )
+        return Verdict(True, "Nothing was sent yet.", "There are no commands to compare.")
     left = {
         "still to be read": report.count("pending"),
         "dead letters": report.count("dead"),
-        "handled in a way that leaves no trace": sum(one.silent for one in report.effects),
+        "handled in a way that leaves no trace": sum(effects.silent for effects in report.effects),
     }
     rest = [f"{count:,} {what}" for what, count in left.items() if count]
-    if rest or not (report.effects or any(one.initiates for one in report.categories)):
+    if rest or not (report.effects or any(counts.initiates for counts in report.categories)):
         return Verdict(
             True,
             "Nothing was lost, nothing was done twice.",
-            f"Of {_many(commands, 'command')}, those that the consumers read and dealt with took "
-            f"effect once" + (f"; {_listed(rest)}." if rest else "."),
+            f"Of {_many(commands, 'command')}, those that the consumers have handled took effect "
+            f"once" + (f"; {_listed(rest)}." if rest else "."),
         )
     return Verdict(
         True,
@@ -207,7 +205,7 @@ def verdict(report: Report, reached: Sequence[Reached]) -> Verdict:
 
 def report_keys(report: Report) -> int:
     """Return how many distinct idempotence keys the commands have."""
-    return sum(one.keys for one in report.categories)
+    return sum(counts.keys for counts in report.categories)
 
 
 def _many(count: int, what: str) -> str:

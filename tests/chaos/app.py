@@ -11,7 +11,7 @@ _APP = """
 import sys
 
 sys.path.append({root!r})
-from consumers.backoff import Backoff
+from consumers.runtime.backoff import Backoff
 from tests.reference.messages import *
 from tests.reference.plans import *
 from tests.reference.programs import *

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import conninfo, sql
 
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.chaos.alone import Alone
 from tests.reference.drawing import FAULTS, Seeded, history
 from tests.reference.histories import Action, Run, Send

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reservation.errors import StoreError
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.chaos.alone import Alone
 from tests.chaos.skipping import Skipped
 from tests.pgbouncer import PROGRAM, pgbouncer

@@ -17,7 +17,7 @@ import psutil
 from psycopg import Connection
 
 from reservation.errors import StoreError
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.chaos.app import write_app
 from tests.chaos.skipping import Skipped
 from tests.processes import command_line

@@ -14,7 +14,7 @@ from psycopg import Connection, conninfo, sql
 from structlog.testing import capture_logs
 
 from reservation import install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.chaos.kinds import KINDS
 from tests.servers import OwnServer, server, server_folder
 

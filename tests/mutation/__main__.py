@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
 
-    groups = targets.all_mutants(ROOT)
+    groups = {Path(module).name: found for module, found in targets.all_mutants(ROOT).items()}
     chosen = [(name, one) for name in groups if given.only in (None, name) for one in groups[name]]
     if not chosen:
         parser.error(f"there is no module {given.only}; there are {', '.join(groups)}")

@@ -16,19 +16,22 @@ from typing import Any
 
 import pytest
 
+from tests.mutation.targets import TARGETS
+
 _reached: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
 _durations: dict[str, float] = {}
 _failed: set[str] = set()
-_folder = str(Path("reservation/idempotence").resolve())
+_modules = {str(Path(f"{module}.py").resolve()): f"{module}.py" for module in TARGETS}
 _test = ""
 
 
 # Any: what a trace function takes and returns.
 def _trace(frame: FrameType, event: str, _: Any) -> Any:
-    if not frame.f_code.co_filename.startswith(_folder):
+    module = _modules.get(frame.f_code.co_filename)
+    if module is None:
         return None
     if event in {"call", "line"}:
-        _reached[_test][Path(frame.f_code.co_filename).name].add(frame.f_lineno)
+        _reached[_test][module].add(frame.f_lineno)
     return _trace
 
 

@@ -9,26 +9,31 @@ from typing import NamedTuple
 from tests.mutation import python, sql
 from tests.mutation.mutant import Mutant
 
-_MODULES = Path("reservation/idempotence")
-_FUNCTIONS = Path("reservation/store/sql/reservation")
+_IDEMPOTENCE = Path("reservation/idempotence")
+_MAINTENANCE = Path("reservation/maintenance")
+_FUNCTIONS = Path("reservation/store/schema/sql/reservation")
 
-# The modules that are mutated, with the SQL that belongs to each.
+# The modules that are mutated, by their paths without the ending, with the SQL of each.
 TARGETS: dict[str, tuple[str, ...]] = {
-    "processed": (f"{_MODULES}/processed.sql", f"{_FUNCTIONS}/processed.sql"),
-    "message_id": (),
-    "in_events": (f"{_MODULES}/in_events.sql",),
-    "pseudo_event": (),
-    "sequence": (),
-    "revision": (f"{_FUNCTIONS}/revisions.sql",),
-    "counters": (),
-    "state_based": (),
-    "states": (f"{_MODULES}/states.sql", f"{_FUNCTIONS}/states.sql"),
-    "delta": (),
-    "outputs": (),
-    "state_clean_up": (),
-    "reserve": (f"{_FUNCTIONS}/reserving.sql",),
-    "key": (),
-    "pruning": (f"{_MODULES}/pruning.sql",),
+    f"{_IDEMPOTENCE}/processed": (f"{_IDEMPOTENCE}/processed.sql", f"{_FUNCTIONS}/processed.sql"),
+    f"{_IDEMPOTENCE}/in_events/message_id": (),
+    f"{_IDEMPOTENCE}/in_events/event_causes": (f"{_IDEMPOTENCE}/in_events/queries.sql",),
+    f"{_IDEMPOTENCE}/in_events/position": (),
+    "reservation/messages/pseudo_event": (),
+    f"{_IDEMPOTENCE}/revision": (f"{_FUNCTIONS}/revisions.sql",),
+    f"{_IDEMPOTENCE}/revision_counters": (),
+    f"{_IDEMPOTENCE}/state_based/strategy": (),
+    f"{_IDEMPOTENCE}/state_based/check": (),
+    f"{_IDEMPOTENCE}/state_based/states": (
+        f"{_IDEMPOTENCE}/state_based/queries.sql",
+        f"{_FUNCTIONS}/states.sql",
+    ),
+    f"{_IDEMPOTENCE}/state_based/delta": (),
+    f"{_IDEMPOTENCE}/state_based/outputs": (),
+    f"{_IDEMPOTENCE}/state_based/clean_up": (),
+    f"{_IDEMPOTENCE}/reserve": (f"{_FUNCTIONS}/reserving.sql",),
+    f"{_IDEMPOTENCE}/key": (),
+    f"{_MAINTENANCE}/pruning": (f"{_MAINTENANCE}/pruning.sql",),
 }
 
 # Where the reading of commands is tested is told by other tests; see test_portions and test_plans.
@@ -51,7 +56,7 @@ TESTS = [
 
 
 class Note(NamedTuple):
-    """What a test takes, in seconds, and which lines it reaches, by the modules' file names."""
+    """What a test takes, in seconds, and which lines it reaches, by the modules' paths."""
 
     seconds: float
     lines: dict[str, list[int]]
@@ -61,7 +66,7 @@ def all_mutants(root: Path) -> dict[str, list[Mutant]]:
     """Return all mutants, by the module that they belong to."""
     found = {}
     for name, queries in TARGETS.items():
-        module = f"{_MODULES}/{name}.py"
+        module = f"{name}.py"
         found[name] = python.mutants(module, (root / module).read_bytes())
         for path in queries:
             found[name] += [
@@ -77,7 +82,7 @@ def tests_of(mutant: Mutant, notes: dict[str, Note], root: Path, seconds: float)
     if mutant.query:
         places = _callers(root, mutant.query)
     else:
-        places = {(Path(mutant.path).name, line) for line in mutant.lines}
+        places = {(mutant.path, line) for line in mutant.lines}
     reached = [
         (note.seconds, test)
         for test, note in notes.items()
@@ -85,8 +90,9 @@ def tests_of(mutant: Mutant, notes: dict[str, Note], root: Path, seconds: float)
     ]
     if not reached and not mutant.query:
         # It is run when the module is imported, so whatever uses the module may notice.
-        module = Path(mutant.path).name
-        reached = [(note.seconds, test) for test, note in notes.items() if module in note.lines]
+        reached = [
+            (note.seconds, test) for test, note in notes.items() if mutant.path in note.lines
+        ]
     chosen, total = [], 0.0
     for needed, test in sorted(reached):
         total += needed
@@ -100,15 +106,17 @@ def tests_of(mutant: Mutant, notes: dict[str, Note], root: Path, seconds: float)
 def _callers(root: Path, query: str) -> set[tuple[str, int]]:
     """Return the places in the modules that name a query, or one that calls a function."""
     names = {query}
-    for path in (root / _MODULES).glob("*.sql"):
+    folders = [root / _IDEMPOTENCE, root / _MAINTENANCE]
+    for path in (path for folder in folders for path in folder.rglob("*.sql")):
         for name, body in re.findall(
             r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", path.read_text(), re.MULTILINE | re.DOTALL
         ):
             if f"reservation.{query}(" in body:
                 names.add(name)
     return {
-        (path.name, node.lineno)
-        for path in (root / _MODULES).glob("*.py")
+        (str(path.relative_to(root)), node.lineno)
+        for folder in folders
+        for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in names
     }

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from reservation import MessageIdInEvents, Processed, Revisions, Sequence, StateBased, codec
-from reservation.idempotence.pseudo_event import PseudoEvent
-from reservation.message import StoredMessage, followed_id, further_id
-from reservation.stream_name import cardinal_id
+from reservation import MessageIdInEvents, PositionInEvents, Processed, Revisions, StateBased
+from reservation.messages.message import StoredMessage, followed_id, further_id
+from reservation.messages.pseudo_event import PseudoEvent
+from reservation.messages.stream_name import cardinal_id
+from reservation.serialization import codec
 
 
 class Given:
@@ -41,7 +42,7 @@ class Given:
         m, local, ids = self.message, {}, list[Any]()
         if isinstance(once, MessageIdInEvents):
             local, events = {"messageId": m.id}, events or [PseudoEvent()]
-        if isinstance(once, Sequence):
+        if isinstance(once, PositionInEvents):
             local = {"sequence": m.global_position}
             events = events or [PseudoEvent()] * once.pseudo_events
         metadata = m.follow_metadata()
@@ -73,7 +74,7 @@ def known_by(
         return ("processed", message.type, command.key if once.key else message.id), 0
     if isinstance(once, Revisions):
         return ("revision", category, stream, command.source), command.revision
-    if isinstance(once, Sequence):
+    if isinstance(once, PositionInEvents):
         return ("sequence", category, stream), message.global_position
     if isinstance(once, MessageIdInEvents | StateBased):
         return (type(once).__name__, stream, message.id), 0

@@ -5,7 +5,8 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from reservation import Metadata, Write, codec
+from reservation import Metadata, Write
+from reservation.serialization import codec
 from tests.reference.messages import COMMANDS, Part
 from tests.reference.plans import Plan
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from reservation import Sequence, StateBased, codec
-from reservation.message import StoredMessage, followed_id
-from reservation.stream_name import category
+from reservation import PositionInEvents, StateBased, stream_name
+from reservation.messages.message import StoredMessage, followed_id
+from reservation.serialization import codec
 from tests.reference.given import Given, compare, entity_by_stream, known_by, server_key
 
 DONE = ("reserved", "handled", "duplicate", "redelivered", "ignored")
@@ -43,14 +43,14 @@ class Interpreter:
     def drain(self, of: str) -> bool:
         moved = False
         for m in self.log:  # which grows meanwhile
-            if m.global_position > self.positions[of] and category(m.stream_name) == of:
+            if m.global_position > self.positions[of] and stream_name.category(m.stream_name) == of:
                 self.positions[of], moved = m.global_position, True
                 self.counts[self.take(of, m)] += 1
         return moved
 
     def back(self, messages: int) -> None:
         for of, position in self.positions.items():
-            read = [m for m in self.log[:position] if category(m.stream_name) == of]
+            read = [m for m in self.log[:position] if stream_name.category(m.stream_name) == of]
             left = [0, *(m.global_position for m in read)]
             self.positions[of] = left[max(len(read) - messages, 0)]
 
@@ -114,7 +114,7 @@ class Interpreter:
         if initiation and started:
             cause = started[0].metadata.causation_message_global_position or 0
             return compare(m, self.log[cause - 1], initiation)
-        once = component.strategies.get(m.type) or component.state_based.get(m.type)
+        once = component.strategies.get(m.type)
         line, value = known_by(once, of, m, command, stream)
         if value < 0:
             raise Failed("key")
@@ -144,6 +144,6 @@ class Interpreter:
         self.rows += given.rows
         if isinstance(once, StateBased):
             self.states[stream] = codec.encode(entity)
-        if line and (not isinstance(once, Sequence) or stream in [name for _, name, *_ in writes]):
+        if line and (not isinstance(once, PositionInEvents) or stream in {w[1] for w in writes}):
             self.memory[line] = value
         return "handled"

@@ -6,9 +6,9 @@ from typing import Any
 from reservation import (
     Component,
     MessageIdInEvents,
+    PositionInEvents,
     Processed,
     Revisions,
-    Sequence,
     StateBased,
 )
 from tests.reference.messages import COMMANDS, EVENTS, Thing
@@ -20,8 +20,8 @@ ONCE: dict[str, Any] = {
     "processed key": Processed(key="key"),
     "message id": MessageIdInEvents(),
     "revisions": Revisions(),
-    "sequence": Sequence(),
-    "sequence, pseudo": Sequence(pseudo_events=True),
+    "sequence": PositionInEvents(),
+    "sequence, pseudo": PositionInEvents(pseudo_events=True),
     "whole": StateBased("whole"),
     "delta": StateBased("delta"),
 }

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from reservation.store.preconditions import repair_sequence
-from reservation.store.roles import grant
+from reservation.store.schema.preconditions import repair_sequence
+from reservation.store.schema.roles import grant
 
 ROLE = "chaos_consumer"
 LATE = "thing:command-late%"  # the streams of rows that become visible late, as a pattern

@@ -12,17 +12,17 @@ from typing import Any
 import psycopg
 from psycopg import Connection, conninfo
 
-from consumers.consumer import Consumer
-from consumers.group import Share
-from consumers.logs import Log
-from consumers.resting import find_resting, make, plan_move
-from consumers.session import Session
-from consumers.stopping import Stop
-from consumers.vitals import Vitals
+from consumers.group.administration import apply_changes, find_idle, plan_move
+from consumers.group.membership import GroupShare
+from consumers.loop.consumer import Consumer
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
+from consumers.runtime.stopping import Stop
+from consumers.runtime.telemetry import Telemetry
 from reservation import MessageStore
 from reservation.errors import StoreError
-from reservation.idempotence.states import States
-from reservation.store.connection import connect
+from reservation.idempotence.state_based.states import States
+from reservation.postgres.connection import connect
 from tests.idempotence import empty
 from tests.reference.histories import Action, Back, History, Run, Send, Sent
 from tests.reference.interpreter import Interpreter
@@ -63,7 +63,7 @@ class Draining(Consumer):
         return False
 
 
-class Counting(Vitals):
+class Counting(Telemetry):
     """Counts what became of the messages."""
 
     counts: Counter[str]
@@ -224,15 +224,15 @@ class World:
             session = Faulty(self.address, "reservation chaos", log, until=stop)
             session.faults, session.exchanges = faults, exchanges
             session.surroundings, session.outage = self.surroundings, self.outage
-            vitals = Counting()
-            vitals.counts = self.counts
+            telemetry = Counting()
+            telemetry.counts = self.counts
             consumer = Draining(
                 session,
                 self.component,
                 category,
                 batch_size=size,
-                share=Share(to_begin_with=partitions),
-                vitals=vitals,
+                share=GroupShare(to_begin_with=partitions),
+                telemetry=telemetry,
                 log=log,
             )
             try:
@@ -257,7 +257,7 @@ class World:
         if self.control.execute(waiting).fetchall():
             return
         for category in self.plan.categories:
-            group = find_resting(self.control, "thing", category)
+            group = find_idle(self.control, "thing", category)
             read = self.control.execute(
                 "SELECT global_position FROM message_store.messages m"
                 " WHERE message_store.category(m.stream_name) = %s AND global_position <= %s"
@@ -265,7 +265,7 @@ class World:
                 [category, group.positions[0], LATE],
             ).fetchall()
             to = [0, *(position for (position,) in read)][max(len(read) - messages, 0)]
-            make(self.control, [plan_move(self.control, group, [to])])
+            apply_changes(self.control, [plan_move(self.control, group, [to])])
 
     def differences(self, history: History) -> list[str]:
         """Return in what the store differs from what the interpreter says."""

@@ -10,10 +10,10 @@ from psycopg import Connection
 from pyspark.sql import SparkSession
 
 from reservation import MessageStore, install
-from reservation.store.connection import connect
-from spark_jobs.session import spark_session
-from spark_jobs.size import Size
-from spark_jobs.source import MessageStoreSource
+from reservation.postgres.connection import connect
+from spark_jobs.session.session import spark_session
+from spark_jobs.session.size import Size
+from spark_jobs.source.source import MessageStoreSource
 
 # Where Debian's package libpostgresql-jdbc-java puts it.
 JDBC_JAR = Path(os.environ.get("RESERVATION_TEST_JDBC_JAR", "/usr/share/java/postgresql.jar"))

@@ -7,11 +7,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
-from spark_jobs import signs
-from spark_jobs.judging import Read, Rows
-from spark_jobs.progress import Progress
-from spark_jobs.sifting import Sifted
-from spark_jobs.whole import Whole
+from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.judging import Read, Rows
+from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.snapshot.progress import Progress
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def whole(
     messages: Sequence[dict[str, Any]],
     component: Component,
     progress: Progress,
-) -> Whole:
+) -> FullRun:
     """Return a run over these messages that looks closely only at what is not in order."""
     rows = [tuple(one[name] for name in COLUMNS) for one in messages]
     frame = spark.createDataFrame(rows, SCHEMA)
@@ -58,5 +58,7 @@ def whole(
     def at(positions: DataFrame) -> Read:
         return Rows(frame.join(positions, "global_position", "left_semi"))
 
-    sifted = Sifted(signs.of_messages(Rows(frame), component, progress, "", None), at)
-    return Whole(Rows(frame), progress, sifted)
+    prefiltered = PrefilterInput(
+        fingerprints.of_messages(Rows(frame), component, progress, "", None), at
+    )
+    return FullRun(Rows(frame), progress, prefiltered)

@@ -1,4 +1,4 @@
--- What `docs/reconcile.md` says is counted and found, as one query of PostgreSQL over the component of
+-- What `docs/reference/reconciliation.md` says is counted and found, as one query of PostgreSQL over the component of
 -- `tests/spark/planting.py`. Nothing here is shared with the jobs: contents are compared by jsonb.
 
 -- name: answer

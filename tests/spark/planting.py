@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import Connection
 
 from reservation import Component
-from reservation.message import followed_id, further_id
+from reservation.messages.message import followed_id, further_id
 
 
 @dataclass

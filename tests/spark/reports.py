@@ -3,14 +3,14 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from spark_jobs.result import (
+from spark_jobs.common.result import (
     VIOLATIONS,
     Burst,
-    Effects,
+    CommandCounts,
+    EffectCounts,
     Events,
     Finding,
     Latency,
-    Reconciled,
     Reissues,
     Report,
     Sender,
@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 NASTY = "<script>alert('x')</script>\u202egnp\x1b[31m&\"\\\n]]>\x00\ufffe{{ 7*7 }}[bold]x[/bold]"
 
 
-def category(**counts: int) -> Reconciled:
+def category(**counts: int) -> CommandCounts:
     """Return the counts of the bank's deposits, all of them 0 where nothing else is said."""
     zeros = dict.fromkeys(
         (
@@ -43,7 +43,7 @@ def category(**counts: int) -> Reconciled:
         ),
         0,
     )
-    return Reconciled("account:command", "accountTransaction", False, **{**zeros, **counts})
+    return CommandCounts("account:command", "accountTransaction", False, **{**zeros, **counts})
 
 
 def finding(name: str, number: int = 0, text: str = "Deposit") -> Finding:
@@ -65,7 +65,7 @@ def finding(name: str, number: int = 0, text: str = "Deposit") -> Finding:
 def empty() -> Report:
     """Return the report of a store without a message."""
     events = Events("account", 0, 0, 0, 0)
-    effects = [Effects("accountTransaction", 0, 0, 0, 0, 0, 0)]
+    effects = [EffectCounts("accountTransaction", 0, 0, 0, 0, 0, 0)]
     return Report("account", TIME, [category()], effects, events, [])
 
 
@@ -75,7 +75,7 @@ def in_order(**more: object) -> Report:
         "account",
         TIME,
         [category(commands=1040, keys=1000, duplicates=40, reserved=1000)],
-        [Effects("accountTransaction", 1000, 1000, 0, 0, 0, 0)],
+        [EffectCounts("accountTransaction", 1000, 1000, 0, 0, 0, 0)],
         Events("account", 1000, 1000, 0, 0),
         [],
         **more,  # type: ignore[arg-type]
@@ -99,14 +99,14 @@ def everything(text: str = "Deposit") -> Report:
         wrong_type=4,
         conflict_mismatches=2,
     )
-    openings = Reconciled(
+    openings = CommandCounts(
         "account:command", "account", True, 5_310, 5_200, 0, 110, 5_200, 0, 0, 0, 0, 0, 0, 0
     )
     return Report(
         component="account",
         time=TIME,
         categories=[deposits, openings],
-        effects=[Effects("accountTransaction", 175_813, 175_640, 31, 118, 6, 18)],
+        effects=[EffectCounts("accountTransaction", 175_813, 175_640, 31, 118, 6, 18)],
         events=Events("account", 181_002, 180_840, 5, 7),
         findings=[
             finding(name, 100 * n + m, text) for n, name in enumerate(VIOLATIONS) for m in range(3)

@@ -16,19 +16,20 @@ import pytest
 
 from bank import account
 from reservation import Component, Write
-from reservation.idempotence.pruning import prune_archived
-from reservation.store.connection import connect
-from spark_jobs import archive as archiving
-from spark_jobs import archived, size
-from spark_jobs.categories import Categories
-from spark_jobs.columns import MESSAGE, TYPES, Query
-from spark_jobs.declaration import Declaration
-from spark_jobs.errors import ArchiveError
-from spark_jobs.run import Run, in_session
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.sums import COLUMNS
-from spark_jobs.together import Together
-from tests.bank import RESERVED, batch, drain
+from reservation.maintenance.pruning import prune_archived
+from reservation.postgres.connection import connect
+from spark_jobs.archive import archive_folder
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.errors import ArchiveError
+from spark_jobs.jobs import archive as archiving
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.union import Union
+from spark_jobs.session import size
+from spark_jobs.snapshot.checksums import COLUMNS
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.source.columns import MESSAGE, TYPES, CategoryQuery
+from tests.bank import RESERVED, batch, batches, drain
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
 
@@ -93,7 +94,7 @@ def reconcile(spark, spark_database_url, folder):
 
 
 def there(folder, component=account):
-    return archived.there(folder, component.name, Declaration.of(component).to_json())
+    return archive_folder.there(folder, component.name, Declaration.of(component).to_json())
 
 
 def added(result):
@@ -162,7 +163,7 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
         store = Categories(spark, snapshot, declaration)
         wanted = store(categories, list(TYPES)).orderBy("global_position").collect()
         behind = Categories(spark, snapshot, declaration, there(folder, component).after)
-        together = Together(spark, there(folder, component), declaration, behind, store)
+        together = Union(spark, there(folder, component), declaration, behind, store)
         assert together(categories, list(TYPES)).orderBy("global_position").collect() == wanted
         firsts = together(categories, ["position"], firsts_of=[component.name]).collect()
         assert len(firsts) == 2 * len(ODD) + 1
@@ -188,7 +189,7 @@ def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     before = contents(folder)
     assert added(archive()) == [0, 0, 0]
     assert contents(folder) == before
-    drain(spark_connection)
+    batches(spark_connection)
     age(spark_connection, OLD)
     age(spark_connection, YOUNG, first=10)
     spark_connection.execute(
@@ -233,8 +234,8 @@ def test_whatever_differs_from_the_store_is_found(
     category = account.command_category
     with exported_snapshot(spark_database_url) as snapshot:
         archiving.write(spark, snapshot, declaration, folder, after={}, until={category: 4})
-        query = Query(category, ["category", *COLUMNS], declaration)
-        expected = {category: snapshot.sums(query, 1, 4)}
+        query = CategoryQuery(category, ["category", *COLUMNS], declaration)
+        expected = {category: snapshot.checksums(query, 1, 4)}
     assert archiving.verified(spark, folder, expected) == []
 
     def told(harm):
@@ -316,12 +317,12 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
     with pytest.raises(ArchiveError, match="of the component 'account', not 'savings'"):
         archive(other)
     with (
-        archived.opened(folder, "account", Declaration.of(account).to_json()),
+        archive_folder.opened(folder, "account", Declaration.of(account).to_json()),
         pytest.raises(ArchiveError, match="in use by another run"),
     ):
         archive()
-    with pytest.raises(ArchiveError, match="declared its keys otherwise; use it with the code of"):
-        archived.there(folder, "account", "{}")
+    with pytest.raises(ArchiveError, match="declared other keys; use it with the code of"):
+        archive_folder.there(folder, "account", "{}")
     spark_connection.execute("UPDATE message_store.messages SET id = gen_random_uuid()")
     spark_connection.execute("UPDATE reservation.positions SET message_id = NULL")
     for run in (archive, reconcile):
@@ -332,11 +333,11 @@ def test_an_archive_is_gone_on_with_only_where_it_fits(
         archive()
     (folder / "run=000002").rename(folder / "run=000001")
     (folder / "run=000001" / "_manifest.json").write_text("{")
-    with pytest.raises(ArchiveError, match="can not be read"):
+    with pytest.raises(ArchiveError, match="cannot be read"):
         archive()
     (folder.parent / "file").touch()
-    with pytest.raises(ArchiveError, match="can not be made"):
-        archived.opened(folder.parent / "file" / "x", "account", "").__enter__()
+    with pytest.raises(ArchiveError, match="cannot be made"):
+        archive_folder.opened(folder.parent / "file" / "x", "account", "").__enter__()
 
 
 @pytest.fixture
@@ -530,7 +531,7 @@ def former(folder):
         manifest = msgspec.json.decode((run / "_manifest.json").read_bytes())
         files = {
             name: {"size": one.size, "digest": one.digest}
-            for name, one in archived.files_in(run).items()
+            for name, one in archive_folder.files_in(run).items()
             if name != "_manifest.json"
         }
         declaration = json.loads(manifest["declaration"])

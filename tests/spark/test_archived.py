@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs import archived
-from spark_jobs.archive_manifest import Kept, Manifest, Part
-from spark_jobs.errors import ArchiveError
+from spark_jobs.archive import archive_folder
+from spark_jobs.archive.manifest import ArchiveManifest, ArchivePart, DayChecksums
+from spark_jobs.common.errors import ArchiveError
 
 pytestmark = pytest.mark.spark
 
@@ -30,15 +30,15 @@ ROW = {
 
 def add(folder, store="one"):
     """Let a run add a file to the archive; return the file."""
-    with archived.opened(folder, "a", '{"keys":{}}') as (archive, lock):
+    with archive_folder.opened(folder, "a", '{"keys":{}}') as (archive, lock):
         made = archive.begin(lock)
         (made / DATA).parent.mkdir(parents=True)
         pq.write_table(pa.Table.from_pylist([ROW] * 3), made / DATA)
-        kept = Kept(3, "0.0")
-        part = Part(1, 1, "id", kept, {"2026-01-01": kept})
+        kept = DayChecksums(3, "0.0")
+        part = ArchivePart(1, 1, "id", kept, {"2026-01-01": kept})
         archive.put(
             made,
-            archived.files_in(made),
+            archive_folder.files_in(made),
             time=TIME,
             before=TIME,
             categories={"a:command": part},
@@ -54,7 +54,7 @@ def folder(tmp_path):
 
 
 def there(folder, **options):
-    return archived.there(folder, "a", '{"keys":{}}', **options)
+    return archive_folder.there(folder, "a", '{"keys":{}}', **options)
 
 
 def refusal(folder):
@@ -94,7 +94,7 @@ def test_a_file_that_is_not_as_it_was_is_named(folder):
 
 def change(path, **values):
     """Replace values of a manifest, as a run would have written it."""
-    manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode(path.read_bytes(), type=ArchiveManifest)
     changed = msgspec.structs.replace(manifest, **values)
     path.write_bytes(msgspec.json.encode(changed.digested()))
 
@@ -176,6 +176,6 @@ def test_only_what_a_run_that_died_has_left_is_removed(folder):
         ("run=000001", [".new", ".new-11111111"]),
     ):
         (folder / "_LOCK").write_text(f"{noted}\n")
-        with archived.opened(folder, "a", '{"keys":{}}') as (archive, _):
+        with archive_folder.opened(folder, "a", '{"keys":{}}') as (archive, _):
             assert len(archive.runs) == 1
         assert sorted(path.name for path in folder.glob(".*")) == left

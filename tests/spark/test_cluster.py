@@ -117,7 +117,7 @@ def test_an_address_with_a_password_is_not_told_to_workers(database_url, standal
         PYSPARK_PYTHON=str(python_of_workers(tmp_path)),
     )
     assert "Spark's workers: Cannot reach the database" in told
-    assert "holds a password, so they were not told it" in told
+    assert "holds a password, so it was not passed on to them" in told
     assert SECRET not in told
     written = everything_in(tmp_path / "logs")
     assert "spark.master" in written
@@ -146,7 +146,7 @@ def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalon
         status=2,
         PYSPARK_PYTHON=str(bare),
     )
-    assert "Spark's workers can not run the job" in told
+    assert "Spark's workers cannot run the job" in told
     assert "No module named" in told
 
 

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from reservation import Component
-from spark_jobs.categories import Categories
-from spark_jobs.columns import Query
-from spark_jobs.content import digest
-from spark_jobs.declaration import Declaration
-from spark_jobs.progress import Progress
-from spark_jobs.reconcile import Reconcile
-from spark_jobs.sifting import Sifted
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.whole import Whole
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.archive.content import digest
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.source.columns import CategoryQuery
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +53,7 @@ def write(connection, contents):
 def digests(connection):
     """Return what the server makes of the commands, in their order, as Spark does of their data."""
     columns = ["global_position", "content", "data"]
-    query = Query("thing:command", columns, Declaration.of(component()))
+    query = CategoryQuery("thing:command", columns, Declaration.of(component()))
     text = sql.SQL(query.text(0, 2**62, connection))
     rows = sorted(connection.execute(text))
     assert [digest(data, ["at"]) for _, _, data in rows] == [made for _, made, _ in rows]
@@ -150,9 +150,12 @@ def test_values_at_any_distance_are_told_apart(spark, spark_connection, spark_da
     write(spark_connection, contents)
     found = digests(spark_connection)
     assert len(set(found)) == len(contents)
-    job = Reconcile(component(), "", None)
+    job = CommandsJob(component(), "", None)
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
-        for sifted in (None, Sifted(read.signs(component(), Progress()), read.at)):
-            (result,) = job.results(Whole(read, Progress(), sifted).take(job))
+        for prefiltered in (
+            None,
+            PrefilterInput(read.fingerprints(component(), Progress()), read.at),
+        ):
+            (result,) = job.results(FullRun(read, Progress(), prefiltered).take(job))
             assert (result.keys, result.conflicts, result.duplicates) == (keys, keys, 0)

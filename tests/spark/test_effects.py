@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from reservation import Component, MessageIdInEvents, Processed
-from reservation.message import followed_id, further_id
-from spark_jobs.effects import Effects
-from spark_jobs.progress import Consumed, Progress
-from spark_jobs.whole import Whole
+from reservation.messages.message import followed_id, further_id
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.spark.messages import message, reading
 
 pytestmark = pytest.mark.spark
@@ -179,8 +179,8 @@ def judged(spark, messages, once=None):
     progress = Progress(
         {"a:command": Consumed(POSITION), "t": Consumed(POSITION, letters=[50, 150])}
     )
-    job = Effects(component(once))
-    whole = Whole(reading(spark, messages), progress)
+    job = EffectsJob(component(once))
+    whole = FullRun(reading(spark, messages), progress)
     (of_category,), events = job.results(whole.take(job))
     return of_category, events, whole.findings().collect()
 
@@ -217,9 +217,9 @@ def test_the_name_of_a_component_is_compared_as_it_is(spark):
         event(2, 1, id=ids[0], stream="fundsTransfer-9"),
         event(3, 1, id=ids[1], stream="fundsTransfer-9"),
     ]
-    job = Effects(made)
+    job = EffectsJob(made)
     progress = Progress({"fundsTransfer:command": Consumed(POSITION), "t": Consumed(POSITION)})
-    whole = Whole(reading(spark, messages), progress)
+    whole = FullRun(reading(spark, messages), progress)
     _, events = job.results(whole.take(job))
     assert counts_of(events) == {"events": 2, "causes": 1}
 

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from rich.console import Console
 
-from cli.progress import progress
-from spark_jobs.activity import Activity, Tasks
-from spark_jobs.failure import reason
+from cli.spark.execution.progress import progress
+from spark_jobs.session.activity import Activity, Tasks
+from spark_jobs.session.failure import reason
 
 pytestmark = pytest.mark.spark
 

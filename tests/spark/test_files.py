@@ -5,8 +5,8 @@ import stat
 
 import pytest
 
-from spark_jobs import files
-from spark_jobs.files import File
+from spark_jobs.common import files
+from spark_jobs.common.files import File
 
 
 @pytest.fixture

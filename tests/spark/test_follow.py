@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from bank import account
-from spark_jobs import lasting, stored_state
-from spark_jobs.progress import Consumed, Progress
-from spark_jobs.result import Finding
-from spark_jobs.rounds import Follower
-from spark_jobs.run import Run, in_session, judged_by
-from spark_jobs.snapshot import exported_snapshot
+from spark_jobs.common.result import Finding
+from spark_jobs.follow import persistence
+from spark_jobs.follow.rounds import Follower
+from spark_jobs.reconciliation import stored_state
+from spark_jobs.reconciliation.run import Run, in_session, judged_by
+from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES
@@ -137,7 +138,7 @@ def test_what_lasts_is_told_once_and_once_more_when_it_is_mended(
         drain(spark_connection)
         assert following.round(510) == [(True, "missing")]
         assert follower.standing == {}
-        assert (follower.told, follower.mended) == (1, 1)
+        assert (follower.reported, follower.mended) == (1, 1)
         assert same_counts(follower.report, following.everything())
 
 
@@ -168,7 +169,7 @@ class Dies(Heard):
 def test_a_round_that_dies_is_done_again_as_a_whole(
     following, spark, spark_store, spark_database_url
 ):
-    """Its query has ended, and yet its messages are read again; each is counted once."""
+    """It has read its messages, and they are read again; each is counted once."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     spark_store.write(deposit("orphan"), "accountTransaction-123+orphan")
     with following.started():
@@ -178,7 +179,7 @@ def test_a_round_that_dies_is_done_again_as_a_whole(
     with following.started(Dies()), pytest.raises(KeyboardInterrupt):
         following.round(60)
     assert (state / "CURRENT").read_text().split()[0] == "run-000001"
-    assert (state / "run-000002" / "checkpoint" / "commits" / "0").exists()
+    assert (state / "run-000002" / "effects" / "rows" / "_SUCCESS").exists()
     with following.started():
         assert following.round(60) == [(False, "orphan")]
     everything = following.everything()
@@ -203,8 +204,8 @@ def test_where_age_says_what_was_read_the_grace_is_over_with_the_verdict(spark):
         (Progress({"c": Consumed(None, START + GRACE), "r": Consumed(7)}), {"missing"}),
         (Progress({"c": Consumed(7), "r": Consumed(None, START + GRACE)}), {"unhandled"}),
     ):
-        noted = lasting.noted(findings, None, progress, now, GRACE)
-        found = list(lasting.events(noted, None, now))
+        noted = persistence.noted(findings, None, progress, now, GRACE)
+        found = list(persistence.events(noted, None, now))
         assert {event.violation.finding for event in found} == due
         assert {event.since for event in found} == {START}
         assert {event.violation.time for event in found} == {START}

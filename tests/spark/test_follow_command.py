@@ -12,9 +12,10 @@ from contextlib import closing
 import pytest
 
 from reservation import MessageStore, install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
-from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
+from tests.processes import EXAMPLES, PATIENCE, command_line
 from tests.servers import OwnServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -105,7 +106,7 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
         }
         assert stream(following.line()) == ("reported", "o1")
         server.crash()
-        assert following.line().startswith("Waiting to go on: Cannot reach the database")
+        assert following.line().startswith("Waiting to continue: Cannot reach the database")
         server.start()
         with closing(connect(server.address, autocommit=True)) as connection:
             orphan(MessageStore(connection), "o2")
@@ -125,7 +126,7 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
 
 @pytest.mark.faults
 def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp_path):
-    """Between the end of a round's query and that of the round; told is what is new."""
+    """After a round has read, and before it ends; what is new is reported."""
     orphan(store, "o1\u202e")
     state = tmp_path / "state"
     with Following(database_url, "--state", str(state)) as following:
@@ -136,7 +137,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
         assert "  orphan         accountTransaction-123+o1\\u202e  Deposit  1  " in line
         store.write(deposit("d1"), COMMANDS)
         orphan(store, "o2")
-        read = state / "run-000002" / "checkpoint" / "commits" / "0"
+        read = state / "run-000002" / "effects" / "rows" / "_SUCCESS"
         deadline = time.monotonic() + LONG
         while not read.exists():
             assert time.monotonic() < deadline
@@ -151,7 +152,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
         status, said = following.stop(signal.SIGINT)
     assert status == 0, said
     assert said == [
-        "Warning: orphan: 2, more than 0",
+        "Warning: 2 orphans (allowed: 0)",
         "1 reported, 0 mended; what stands: 2 orphan.",
     ]
 
@@ -171,8 +172,8 @@ def test_a_round_is_broken_off_when_it_is_to_stop(database_url, store, tmp_path)
 
 def test_what_makes_no_sense_together_is_refused(tmp_path):
     """Before anything is looked for, in one sentence."""
-    done = run_cli(
+    done = invoke_cli(
         "reconcile", "bank:account", "--follow", "--details", "--html", str(tmp_path / "page.html")
     )
     assert done.returncode == 2
-    assert "it does not go together with --details, --html" in " ".join(done.stderr.split())
+    assert "leave out --details, --html" in " ".join(done.stderr.split())

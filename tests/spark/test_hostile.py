@@ -21,7 +21,7 @@ def reconcile(address, *arguments):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_reconciliation_finds_the_same(connection, store, database_url, whole, tmp_path):
-    """By signs first, or with every column of every row, as an archive and a report take them."""
+    """By fingerprints, or with every column of every row, as an archive and a report need them."""
     store.write(
         [open_(), deposit("d1"), deposit("d1"), withdraw("w1"), deposit("d1", "9")], COMMANDS
     )

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from reservation import Component, Processed
-from spark_jobs import incremental, stored_state
-from spark_jobs.effects import Effects
-from spark_jobs.errors import StateError
-from spark_jobs.incremental import Step
-from spark_jobs.progress import Consumed, Progress
-from spark_jobs.reconcile import Reconcile
-from spark_jobs.run import Run, judged_by
-from spark_jobs.stored_state import Head
-from spark_jobs.whole import Whole
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.common.errors import StateError
+from spark_jobs.reconciliation import incremental, stored_state
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.run import Run, judged_by
+from spark_jobs.reconciliation.stored_state import Head
+from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.chance import FIRST, seeds
 from tests.spark.messages import message, reading, whole
 
@@ -102,7 +102,7 @@ def progress(chance, position, letters):
 
 def jobs():
     """Return the jobs."""
-    return [Reconcile(component(), "", Path()), Effects(component())]
+    return [CommandsJob(component(), "", Path()), EffectsJob(component())]
 
 
 def found(taking):
@@ -133,7 +133,9 @@ def step(spark, folder, messages, reached, *, commit=True):
     with stored_state.opened(folder, "a", "keys") as state:
         after = state.after
         new = [one for one in messages if one["global_position"] > after.get(one["category"], 0)]
-        taking = Step(spark, state, reading(spark, new).messages, heads(messages), reached)
+        taking = IncrementalRun(
+            spark, state, reading(spark, new).messages, heads(messages), reached
+        )
         result = found(taking)
         if commit:
             taking.commit()
@@ -149,7 +151,7 @@ def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_pat
     cuts = [chance.randrange(12, 36), 48, 48]
     for cut in cuts:
         reached = progress(chance, cut, letters)
-        everything = found(Whole(reading(spark, messages[:cut]), reached))
+        everything = found(FullRun(reading(spark, messages[:cut]), reached))
         assert step(spark, tmp_path / "state", messages[:cut], reached) == everything, (seed, cut)
 
 
@@ -159,7 +161,7 @@ def test_what_is_in_order_needs_no_close_look(spark, seed):
     chance = random.Random(seed)
     messages = history(chance, 60)
     reached = progress(chance, 60, chance.sample(range(1, 61), 4))
-    closely = found(Whole(reading(spark, messages), reached))
+    closely = found(FullRun(reading(spark, messages), reached))
     assert found(whole(spark, messages, component(), reached)) == closely
 
 
@@ -174,7 +176,7 @@ def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch
     step(spark, folder, messages, reached, commit=False)
     assert (folder / "run-000002").exists()
     assert (folder / "CURRENT").read_text().split()[0] == "run-000001"
-    everything = found(Whole(reading(spark, messages), reached))
+    everything = found(FullRun(reading(spark, messages), reached))
     # Rows are brought together once they lie in too many folders.
     monkeypatch.setattr(incremental, "_FOLDERS", 1)
     assert step(spark, folder, messages, reached) == everything
@@ -196,16 +198,18 @@ def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
 def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
     """A consumer was moved back, and is where it was again."""
     messages = [message(1, "t-1+k", "Deposit")]
-    job = Effects(component(once=Processed()))
+    job = EffectsJob(component(once=Processed()))
     counts = []
     for letters in ([], [1]):
         reached = Progress({"t": Consumed(1, letters=letters)})
         new = messages if not letters else []
         with stored_state.opened(tmp_path, "a", "keys") as state:
-            taking = Step(spark, state, reading(spark, new).messages, heads(messages), reached)
+            taking = IncrementalRun(
+                spark, state, reading(spark, new).messages, heads(messages), reached
+            )
             counts.append(taking.take(job))
             taking.commit()
-        assert counts[-1] == Whole(reading(spark, messages), reached).take(job)
+        assert counts[-1] == FullRun(reading(spark, messages), reached).take(job)
     assert [(one["0 silent"], one["0 dead"]) for one in counts] == [(1, 0), (0, 1)]
 
 
@@ -215,11 +219,11 @@ def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
     reached = progress(random.Random(FIRST), 12, [])
     (job, _) = jobs()
     with stored_state.opened(tmp_path, "a", "keys") as state:
-        taking = Step(spark, state, reading(spark, []).messages, heads(messages), reached)
+        taking = IncrementalRun(spark, state, reading(spark, []).messages, heads(messages), reached)
         for part, some in ((0, messages[:5]), (0, messages[:5]), (1, messages[5:])):
             taking.add(job, reading(spark, some).messages, f"batch-{part}")
         counts = taking.take(job)
-    assert counts == Whole(reading(spark, messages), reached).take(job)
+    assert counts == FullRun(reading(spark, messages), reached).take(job)
 
 
 def test_verdicts_hang_on_more_than_keys():
@@ -239,7 +243,7 @@ def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
     step(spark, folder, messages, progress(random.Random(FIRST), 4, []))
     for name, declaration, said in (
         ("b", "keys", "of the component 'a', not 'b'"),
-        ("a", "others", "declared its keys or handlers otherwise"),
+        ("a", "others", "declared other keys or handlers"),
     ):
         with pytest.raises(StateError, match=said), stored_state.opened(folder, name, declaration):
             pass
@@ -250,13 +254,13 @@ def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
             state.check({"t": True, "a": False}, None)
     (folder / "run-000001" / "manifest.json").write_text("{")
     with (
-        pytest.raises(StateError, match="can not be read"),
+        pytest.raises(StateError, match="cannot be read"),
         stored_state.opened(folder, "a", "keys"),
     ):
         pass
     (tmp_path / "file").touch()
     with (
-        pytest.raises(StateError, match="can not be made"),
+        pytest.raises(StateError, match="cannot be made"),
         stored_state.opened(tmp_path / "file" / "x", "a", "keys"),
     ):
         pass

@@ -5,13 +5,13 @@ from psycopg import conninfo
 
 from bank import account
 from reservation import MessageStore
-from reservation.store.connection import connect
-from spark_jobs.categories import Categories
-from spark_jobs.columns import TYPES
-from spark_jobs.declaration import Declaration
-from spark_jobs.errors import SparkSettingError
-from spark_jobs.jdbc import Jdbc, jdbc_url
-from spark_jobs.snapshot import exported_snapshot
+from reservation.postgres.connection import connect
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.errors import SparkSettingError
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.source.columns import TYPES
 from tests.bank import drain
 from tests.controls import COMMANDS, LATER, deposit, open_
 from tests.spark.conftest import JDBC_JAR

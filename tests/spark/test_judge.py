@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from reservation import Component, MessageIdInEvents
-from spark_jobs.progress import Consumed, Progress
-from spark_jobs.reconcile import Reconcile
-from spark_jobs.whole import Whole
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.spark.messages import message, reading
-from tests.spark.messages import whole as sifted
+from tests.spark.messages import whole as prefiltered
 
 pytestmark = pytest.mark.spark
 
@@ -130,8 +130,8 @@ CASES = {
 def judged(spark, messages, letters=(), once=None, **consumed):
     """Return what was counted of messages in the store, and found."""
     progress = Progress({"a:command": Consumed(POSITION, letters=letters, **consumed)})
-    job = Reconcile(component(once), "", Path())
-    whole = Whole(reading(spark, messages), progress)
+    job = CommandsJob(component(once), "", Path())
+    whole = FullRun(reading(spark, messages), progress)
     return job.results(whole.take(job)), whole.findings().collect()
 
 
@@ -278,8 +278,8 @@ def test_a_key_that_a_conflict_was_recorded_of_is_looked_at_closely(spark):
     """Also where all of its commands say the same."""
     messages = [command(1), reservation(2), command(3)]
     progress = Progress({"a:command": Consumed(POSITION, conflicts=[3], first_position=0)})
-    job = Reconcile(component(), "", Path())
-    taking = sifted(spark, messages, component(), progress)
+    job = CommandsJob(component(), "", Path())
+    taking = prefiltered(spark, messages, component(), progress)
     (counted, _) = job.results(taking.take(job))
     assert (counted.duplicates, counted.conflict_mismatches) == (1, 1)
     assert [row.global_position for row in taking.findings().collect()] == [3]

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from consumers.batch import Batch
-from consumers.parking import Policy
+from consumers.handling.blocking import FailurePolicy
 from reservation import Component
-from spark_jobs.declaration import Declaration
-from spark_jobs.run import Run, in_session
-from spark_jobs.snapshot import exported_snapshot
-from tests.bank import claim
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from tests.bank import claim, new_batch
 from tests.processes import EXAMPLES
 
 pytestmark = pytest.mark.spark
@@ -59,7 +58,7 @@ def consume(connection):
     """Let the consumers read all that there is, and pass what they cannot deal with."""
     for category in ("thing:command", "named", "counted"):
         positions = claim(connection, "thing", category)
-        Batch(connection, component(), category).run(positions, 100, policy=Policy())
+        new_batch(connection, component(), category).run(positions, 100, policy=FailurePolicy())
 
 
 @pytest.fixture

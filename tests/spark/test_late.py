@@ -6,10 +6,10 @@ from contextlib import closing
 import pytest
 
 from bank import account
-from reservation.store.connection import connect
-from spark_jobs.errors import StateError
-from spark_jobs.run import Run, in_session
-from spark_jobs.snapshot import exported_snapshot
+from reservation.postgres.connection import connect
+from spark_jobs.common.errors import StateError
+from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import RESERVED, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, run_cli

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import latency
-from spark_jobs.latency import durations, latencies, volumes
-from spark_jobs.result import Latency, Volume
+from spark_jobs.analysis import latency
+from spark_jobs.analysis.latency import durations, latencies, volumes
+from spark_jobs.common.result import Latency, Volume
 
 pytestmark = pytest.mark.spark
 

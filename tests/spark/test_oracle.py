@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from reservation.queries import load_queries
-from spark_jobs import archive as archiving
-from spark_jobs import signs, size
-from spark_jobs.categories import Categories
-from spark_jobs.declaration import Declaration
-from spark_jobs.jdbc import Jdbc, jdbc_url
-from spark_jobs.run import Run, in_session, jobs
-from spark_jobs.sifting import Sifted
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.whole import Whole
+from reservation.postgres.queries import load_queries
+from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.jobs import archive as archiving
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.run import Run, in_session, jobs
+from spark_jobs.session import size
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.chance import seeds
 from tests.spark.conftest import JDBC_JAR
 from tests.spark.planting import Planting, component
@@ -76,8 +77,8 @@ class Paths:
         run = Run(component, "", APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
-            read, sifted = make(snapshot, progress)
-            whole, (reconciling, following) = Whole(read, progress, sifted), jobs(run)
+            read, prefiltered = make(snapshot, progress)
+            whole, (reconciling, following) = FullRun(read, progress, prefiltered), jobs(run)
             categories = reconciling.results(whole.take(reconciling))
             effects, events = following.results(whole.take(following))
             names = ("command_category", "reservation_category", "initiates", "category")
@@ -96,22 +97,22 @@ class Paths:
         """Give what goes on from a state, and compares it with the store."""
         yield "state", self._report(state=self._folder / "state", verify=True)
 
-    def by_signs(self, monkeypatch):
-        """Give what judges most messages by their signs, whoever makes them; and JDBC."""
+    def by_fingerprints(self, monkeypatch):
+        """Give what judges most messages by their fingerprints, whoever makes them; and JDBC."""
         spark, declaration = self._spark, Declaration.of(component)
 
         def made_by_spark(snapshot, progress):
             read = Categories(spark, snapshot, declaration)
-            made = signs.of_messages(read, component, progress, "", None)
-            return read, Sifted(made, read.at)
+            made = fingerprints.of_messages(read, component, progress, "", None)
+            return read, PrefilterInput(made, read.at)
 
         def through_jdbc(snapshot, _):
             return Jdbc(spark, jdbc_url(self._database_url), snapshot, declaration), None
 
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
-            yield "signs of the server", self._report()
-        yield "signs of Spark", self._judged(made_by_spark)
+            yield "fingerprints of the server", self._report()
+        yield "fingerprints of Spark", self._judged(made_by_spark)
         if JDBC_JAR.exists() and "host=/" not in self._database_url:
             yield "JDBC", self._judged(through_jdbc)
 
@@ -120,7 +121,7 @@ class Paths:
         yield "archive", self._report(archive=archive)
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
-            yield "archive, by signs", self._report(archive=archive)
+            yield "archive, by fingerprints", self._report(archive=archive)
 
     def follow(self, seconds):
         """Give what a follower has found after a round."""
@@ -137,7 +138,7 @@ def test_every_way_counts_and_finds_what_the_docs_say(
     planting = Planting(spark_connection, seed)
     paths = Paths(spark, spark_database_url, tmp_path)
     archive = tmp_path / "archive"
-    monkeypatch.setattr("spark_jobs.run.SAMPLES", 10**6)
+    monkeypatch.setattr("spark_jobs.reconciliation.run.SAMPLES", 10**6)
 
     def check(stage, *ways):
         (head,) = spark_connection.execute(
@@ -154,7 +155,7 @@ def test_every_way_counts_and_finds_what_the_docs_say(
     check(0, paths.small())
     planting.messages(15)
     planting.messages(10, behind=True)
-    check(1, paths.by_signs(monkeypatch))
+    check(1, paths.by_fingerprints(monkeypatch))
     with exported_snapshot(spark_database_url) as snapshot:
         before = datetime.now(UTC) + timedelta(days=1)
         assert not archiving.in_session(component, archive, before, snapshot, spark).differences

@@ -9,16 +9,17 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from bank import account
 from reservation import Component
 from reservation.errors import ForeignPositionError
-from reservation.store.connection import connect
-from reservation.store.install import attach
-from spark_jobs import partitions, signs
-from spark_jobs.categories import Categories
-from spark_jobs.declaration import Declaration
-from spark_jobs.progress import Consumed
-from spark_jobs.reconcile import Reconcile
-from spark_jobs.sifting import Sifted
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.whole import Whole
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import attach
+from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.snapshot import partitions
+from spark_jobs.snapshot.progress import Consumed
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import RESERVED, batch
 from tests.message_db import imitate
 
@@ -103,16 +104,18 @@ def test_each_command_is_judged_by_the_position_of_its_partition(
         )
     rows = spark_connection.execute(UNREAD, {"positions": positions, "carried": carried})
     read = set(range(1, 61)) - {row[0] for row in rows}
-    job = Reconcile(component(), "", None)
+    job = CommandsJob(component(), "", None)
     with exported_snapshot(spark_database_url) as snapshot:
         progress = snapshot.progress(component())
         categories = Categories(spark, snapshot, Declaration.of(component()))
-        for sifted in (
+        for prefiltered in (
             None,
-            Sifted(categories.signs(component(), progress), categories.at),
-            Sifted(signs.of_messages(categories, component(), progress, "", None), categories.at),
+            PrefilterInput(categories.fingerprints(component(), progress), categories.at),
+            PrefilterInput(
+                fingerprints.of_messages(categories, component(), progress, "", None), categories.at
+            ),
         ):
-            whole = Whole(categories, progress, sifted)
+            whole = FullRun(categories, progress, prefiltered)
             (result,) = job.results(whole.take(job))
             found = {row.global_position for row in whole.findings().collect()}
             assert found == read

@@ -8,7 +8,8 @@ import pytest
 
 from bank.messages import Deposit, Withdraw
 from reservation import Metadata, Write
-from tests.bank import batch, drain
+from tests.bank import batch, batches, drain
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.idempotence import PURSE, drained, purse
 from tests.processes import EXAMPLES, run_cli
@@ -21,7 +22,7 @@ def planted(connection, store):
     """Plant one or more of every finding in a store, beside what is in order."""
     store.write([open_(), deposit("d1"), deposit("d1", time=LATER), deposit("lost")], COMMANDS)
     store.write(withdraw("w1"), COMMANDS)
-    drain(connection)
+    batches(connection)
     # Lost: the reservation and its effects are gone although the consumer has read the command.
     connection.execute(
         "DELETE FROM message_store.messages WHERE stream_name = 'accountTransaction-123+lost'"
@@ -157,18 +158,18 @@ def test_a_store_in_order_exits_with_0(connection, store, database_url):
 
 def test_nothing_written_is_overwritten(database_url, tmp_path):
     """An output folder that exists is refused before Spark starts."""
-    done = run_cli(
+    done = invoke_cli(
         "reconcile", "bank:account", "--database-url", database_url, "--output", str(tmp_path)
     )
     assert done.returncode == 2
     assert "exists already" in done.stderr
     (tmp_path / "file").touch()
     for impossible in (tmp_path / "file" / "x", "/proc/x"):
-        done = run_cli(
+        done = invoke_cli(
             "reconcile", "bank:account", "--database-url", database_url, "--output", str(impossible)
         )
         assert done.returncode == 2
-        assert f"The output folder {impossible} can not be made" in done.stderr
+        assert f"The output folder {impossible} cannot be made" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_a_place_that_can_not_be_written_to_is_refused_before_the_job(tmp_path, 
         (place / "run-7" / "model").touch()
     command = ["archive", "--before", "1d"] if option == "--to" else ["reconcile"]
     address = "postgresql://127.0.0.1:1/none"
-    done = run_cli(*command, "bank:account", option, str(place), "--database-url", address)
+    done = invoke_cli(*command, "bank:account", option, str(place), "--database-url", address)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

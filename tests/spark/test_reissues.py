@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs import reissues as module
-from spark_jobs.reissues import BURSTS, reissues
-from spark_jobs.result import Burst, Reissues, Sender
+from spark_jobs.analysis import reissues as module
+from spark_jobs.analysis.reissues import BURSTS, reissues
+from spark_jobs.common.result import Burst, Reissues, Sender
 
 pytestmark = pytest.mark.spark
 

@@ -15,14 +15,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from spark_jobs import thresholds
-from spark_jobs.errors import ThresholdError
+from spark_jobs.common.errors import ThresholdError
+from spark_jobs.common.result import VIOLATIONS
+from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
-from spark_jobs.report.html import content_policy, inspecting, render_html
 from spark_jobs.report.junit import render_junit
+from spark_jobs.report.page.html import content_policy, inspecting, render_html
 from spark_jobs.report.prometheus import render_prometheus
 from spark_jobs.report.terminal import print_report
-from spark_jobs.result import VIOLATIONS
 from tests.spark import reports
 
 _EMPTY_TAGS = {"meta", "br", "hr", "link", "img", "input", "col"}
@@ -179,7 +179,7 @@ def test_junit_has_a_case_for_everything_that_is_counted(name):
     assert suite.get("failures") == str(len(failed))
     warned = thresholds.parse("duplicates:1%", failing=False)
     document = render_junit(report, thresholds.reached(report, warned))
-    assert ("Warning: duplicates" in document) == (name not in {"empty"})
+    assert ("Warning: " in document) == (name not in {"empty"})
 
 
 def test_metrics_are_what_was_counted():
@@ -227,15 +227,38 @@ def test_thresholds_are_reached_by_more_than_they_say():
 
 
 @pytest.mark.parametrize(
+    ("name", "count", "text"),
+    [
+        ("conflict", 1, "Threshold exceeded: 1 conflict (allowed: 0)"),
+        ("conflict", 1_700, "Threshold exceeded: 1,700 conflicts (allowed: 0)"),
+        ("missing", 2, "Threshold exceeded: 2 missing (allowed: 0)"),
+    ],
+)
+def test_an_exceeded_threshold_says_how_many_there_are_and_are_allowed(name, count, text):
+    """With the noun for one, or for several."""
+    exceeded = thresholds.ExceededThreshold(thresholds.Threshold(name), count, 10_000)
+    assert f"{exceeded.heading}: {exceeded}" == text
+
+
+def test_an_exceeded_percentage_says_both_percentages():
+    """And what they are taken of; a warning is called one."""
+    (warning,) = thresholds.reached(
+        REPORTS["in order"], thresholds.parse("duplicates:1.5%", failing=False)
+    )
+    text = "Warning: 40 duplicates = 3.85 % (allowed: 1.5 % of the commands)"
+    assert f"{warning.heading}: {warning}" == text
+
+
+@pytest.mark.parametrize(
     "text", ["", "lost", "missing:", "missing:-1", "missing:5 %", "missing:x", "missing,,orphan"]
 )
 def test_a_threshold_that_there_is_not_is_named(text):
     """With the names that there are."""
-    with pytest.raises(ThresholdError, match="is no threshold: write a name, name:N or name:N%"):
+    with pytest.raises(ThresholdError, match="is not a threshold: write name, name:N or name:N%"):
         thresholds.parse(text)
 
 
 def test_a_threshold_is_given_once():
-    """Which of two would count nobody could tell."""
+    """It would not be clear which of two counts."""
     with pytest.raises(ThresholdError, match="missing is given twice"):
         thresholds.parse("missing,missing:5")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from psycopg import conninfo
 
-from spark_jobs import settings
-from spark_jobs.address import address_for_workers
-from spark_jobs.errors import SparkJobError, SparkSettingError
-from spark_jobs.package import build
+from spark_jobs.common.address import address_for_workers
+from spark_jobs.common.errors import SparkJobError, SparkSettingError
+from spark_jobs.session import settings
+from spark_jobs.session.package import build
 from tests.clusters import HOME
 from tests.processes import run_cli
 
@@ -162,9 +162,11 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
     names = zipfile.ZipFile(one).namelist()
     assert names == sorted(names)
     assert done.stdout == f"{other}: {len(names)} files\n"
-    assert {"bank/component.py", "spark_jobs/queries.sql", "reservation/store/queries.sql"} <= {
-        *names
-    }
+    assert {
+        "bank/component.py",
+        "spark_jobs/source/queries.sql",
+        "reservation/store/queries.sql",
+    } <= {*names}
     assert {name.partition("/")[0] for name in names} <= {"bank", "reservation", "spark_jobs"}
     done = subprocess.run(
         [sys.executable, "-S", "-P", "-c", _IMPORTS],
@@ -179,9 +181,9 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
 
 
 _IMPORTS = """
-import spark_jobs.source, reservation
+import spark_jobs.source.source, reservation
 from reservation.app_path import load_component
-from reservation.store import install
+from reservation.store.schema import install
 print(spark_jobs.__file__, load_component("bank:account", None).name)
 """
 
@@ -286,5 +288,5 @@ component.handle(Deposit)(lambda command, entity, context: None)
 
 def test_a_zip_file_that_can_not_be_written_is_named(tmp_path):
     """In one line, with the reason."""
-    with pytest.raises(SparkJobError, match=r"can not be written: No such file"):
+    with pytest.raises(SparkJobError, match=r"cannot be written: No such file"):
         build(tmp_path / "none" / "x.zip")

@@ -10,13 +10,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from bank import account
 from reservation import Metadata
 from reservation.app_path import load_component
-from spark_jobs.categories import Categories
-from spark_jobs.declaration import Declaration
-from spark_jobs.errors import OptionError
-from spark_jobs.keys import with_function_keys
-from spark_jobs.ranges import divided
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.source import MessageStoreSource
+from spark_jobs.analysis.keys import with_function_keys
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.errors import OptionError
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.source.ranges import divided
+from spark_jobs.source.source import MessageStoreSource
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
 
@@ -124,7 +124,7 @@ account.handle(Deposit)(lambda command, entity, context: None)
 def test_keys_of_a_function_are_computed_with_the_components_own_code(
     spark, spark_store, spark_connection, spark_database_url, tmp_path
 ):
-    """A command whose key can not be computed has none."""
+    """A command whose key cannot be computed has none."""
     (tmp_path / "function_app.py").write_text(
         f"import sys; sys.path.append({str(EXAMPLES)!r})" + APP
     )

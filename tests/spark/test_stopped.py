@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from reservation import MessageStore, install
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.controls import COMMANDS, deposit
 from tests.processes import EXAMPLES, PATIENCE, command_line
 from tests.servers import OwnServer

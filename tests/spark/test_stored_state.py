@@ -6,10 +6,10 @@ import stat
 import msgspec
 import pytest
 
-from spark_jobs import stored_state
-from spark_jobs.errors import StateError
-from spark_jobs.progress import Progress
-from spark_jobs.stored_state import Head, Lasting
+from spark_jobs.common.errors import StateError
+from spark_jobs.reconciliation import stored_state
+from spark_jobs.reconciliation.stored_state import Head, LastingViolations
+from spark_jobs.snapshot.progress import Progress
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +37,7 @@ def run(folder, *, commit=True, lasts=False, older=()):
                 rows={job: [*older, f"{made.name}/{job}/rows"] for job in JOBS},
                 watched=[f"{made.name}/{job}/watched" for job in JOBS],
                 store=None,
-                lasting=Lasting(f"{made.name}/lasting", {}, None) if lasts else None,
+                lasting=LastingViolations(f"{made.name}/lasting", {}, None) if lasts else None,
             )
     return number
 
@@ -82,7 +82,7 @@ def test_the_manifest_of_a_state_is_as_it_was_written(written, tmp_path):
     path, current = written / "run-000001" / "manifest.json", written / "CURRENT"
     text = path.read_bytes()
     path.write_bytes(text.replace(b'"run":1', b'"run":2'))
-    assert "is not what was written" in refusal(written)
+    assert "was changed after it was written" in refusal(written)
     changed = text.replace(b"run-000001/", b"../run-000001/")
     path.write_bytes(changed)
     current.write_text(f"run-000001 {hashlib.sha256(changed).hexdigest()}\n")

@@ -10,9 +10,9 @@ from psycopg.types.json import Jsonb
 
 from bank import account
 from reservation import MessageStore, install
-from reservation.store.connection import connect
-from spark_jobs.run import Run, in_session
-from spark_jobs.snapshot import exported_snapshot
+from reservation.postgres.connection import connect
+from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, LATER, deposit, open_
 from tests.message_db import imitate
@@ -131,7 +131,7 @@ def test_a_job_that_runs_out_of_memory_says_so(database_url):
     hungry = (
         "from pyspark.sql import functions as F\n"
         "from reservation.errors import ReservationError\n"
-        "from spark_jobs.session import spark_session\n"
+        "from spark_jobs.session.session import spark_session\n"
         "try:\n"
         "    with spark_session('', conf=['spark.driver.memory=600m']) as spark:\n"
         "        all_of = F.collect_list(F.repeat(F.lit('x' * 1000), 10_000))\n"

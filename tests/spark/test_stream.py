@@ -5,7 +5,7 @@ import json
 import pytest
 
 from reservation import MessageStore, Write
-from reservation.store.connection import connect
+from reservation.postgres.connection import connect
 from tests.controls import COMMANDS, deposit
 
 pytestmark = pytest.mark.spark

@@ -10,11 +10,11 @@ import pytest
 
 import spark_jobs
 from bank import account
-from spark_jobs import java
-from spark_jobs.run import Run
-from spark_jobs.size import Size
-from spark_jobs.snapshot import exported_snapshot
-from spark_jobs.submit import PARTS, alone, part
+from spark_jobs.jobs.submit import PARTS, alone, part
+from spark_jobs.reconciliation.run import Run
+from spark_jobs.session import java
+from spark_jobs.session.size import Size
+from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.clusters import HOME
 from tests.controls import COMMANDS, LATER, deposit, open_
@@ -22,7 +22,7 @@ from tests.processes import EXAMPLES, run_cli
 
 pytestmark = pytest.mark.spark
 
-JOBS = Path(spark_jobs.__file__).parent
+SUBMIT = Path(spark_jobs.__file__).parent / "jobs" / "submit.py"
 
 
 def plant(connection, store):
@@ -69,7 +69,7 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
 
     def submitted(job, *arguments, status):
         done = submit(
-            *("--py-files", package, JOBS / f"{job}.py", "bank:account", *arguments),
+            *("--py-files", package, SUBMIT, job, "bank:account", *arguments),
             cwd=EXAMPLES,
             RESERVATION_DATABASE_URL=database_url,
         )
@@ -84,7 +84,7 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
     assert told["categories"][0]["messages"] == 3
     assert len(list(archive.glob("run=000001/category=*/day=*/*.parquet"))) == 3
     told = submitted("archive", archive, "soon", status=2)
-    assert told == "Error: 'soon' is no date; write 2026-01-31\n"
+    assert told == "Error: 'soon' is not a date; write 2026-01-31\n"
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_classes_that_are_kept_are_taken_up(cache, tmp_path):
     """A later session takes them from the file instead of from jars."""
     log = tmp_path / "classes.log"
     session = (
-        "from spark_jobs.session import spark_session\n"
+        "from spark_jobs.session.session import spark_session\n"
         "with spark_session('') as spark: print(spark.range(3).count())"
     )
     environment = {

@@ -1,0 +1,118 @@
+"""Time spans and points in time, as the options of all commands take them.
+
+A time span is a number, decimals allowed, and a unit: 500ms, 0.5s, 5m, 36h or 90d.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import click
+
+_MICROSECOND = timedelta(microseconds=1)
+_MICROSECONDS = {
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60 * 1_000_000,
+    "h": 3_600 * 1_000_000,
+    "d": 86_400 * 1_000_000,
+}
+_FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(ms|s|m|h|d)?")
+_GRAMMAR = "write a number and ms, s, m, h or d, such as 0.5s, 5m, 36h or 90d"
+
+
+class DurationType(click.ParamType[timedelta]):
+    """A time span, such as 500ms, 0.5s, 5m, 36h or 90d."""
+
+    name = "duration"
+
+    def __init__(
+        self,
+        *,
+        at_least: timedelta = timedelta(0),
+        at_most: timedelta = timedelta(days=100_000),
+        plain_seconds: bool = False,
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            at_least: the shortest time span that is accepted.
+            at_most: the longest.
+            plain_seconds: whether a number without a unit is accepted, in seconds.
+        """
+        self._at_least = at_least
+        self._at_most = at_most
+        self._plain_seconds = plain_seconds
+
+    def convert(
+        self,
+        value: str | timedelta,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> timedelta:
+        """Return the time span that a text stands for.
+
+        Raises:
+            BadParameter: the text does not follow the grammar, or is out of the limits.
+        """
+        if isinstance(value, timedelta):
+            return value
+        found = _FORM.fullmatch(value.strip())
+        if found is None or not (found[2] or self._plain_seconds):
+            self.fail(f"{value!r} is not a time span; {_GRAMMAR}", param, ctx)
+        microseconds = Decimal(found[1]) * _MICROSECONDS[found[2] or "s"]
+        shortest, longest = self._at_least // _MICROSECOND, self._at_most // _MICROSECOND
+        if not shortest <= microseconds <= longest:
+            self.fail(
+                f"{value!r} is out of range; write a time span from {written(self._at_least)} to "
+                f"{written(self._at_most)}",
+                param,
+                ctx,
+            )
+        return timedelta(microseconds=int(microseconds))
+
+
+_AGE = DurationType(at_least=timedelta(milliseconds=1))
+
+
+class TimestampType(click.ParamType[datetime]):
+    """A date or time in UTC, such as 2026-01-31, or how long ago, such as 90d or 36h."""
+
+    name = "timestamp"
+
+    def convert(
+        self,
+        value: str | datetime,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> datetime:
+        """Return the point in time, in UTC.
+
+        Raises:
+            BadParameter: the text is neither a date nor a time span, or names no possible date.
+        """
+        if isinstance(value, datetime):
+            return value
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            pass
+        else:
+            return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        if _FORM.fullmatch(value.strip()):
+            return datetime.now(UTC) - _AGE.convert(value, param, ctx)
+        return self.fail(
+            f"{value!r} is neither a date nor a time span; write 2026-01-31, or how long ago, such "
+            f"as 90d or 36h",
+            param,
+            ctx,
+        )
+
+
+def written(span: timedelta) -> str:
+    """Return a time span as an option takes it, in the largest unit that divides it."""
+    microseconds = span // _MICROSECOND
+    for unit, size in reversed(_MICROSECONDS.items()):
+        if microseconds and microseconds % size == 0:
+            return f"{microseconds // size}{unit}"
+    return f"{microseconds / _MICROSECONDS['s']:g}s"

@@ -1,0 +1,1 @@
+"""The commands that start consumers, and that show or change their state in the store."""

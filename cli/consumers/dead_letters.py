@@ -1,0 +1,291 @@
+"""``reservation dead-letters``: show, retry and discard messages that could not be handled."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.common.errors import CommandError, Group, debug_option
+from cli.common.options import database_option, json_option
+from consumers.dead_letters import administration
+from consumers.dead_letters.administration import Content, Selection, StateChange, StoredLetter
+from reservation.messages.message import printable
+from reservation.postgres.connection import connect
+from reservation.serialization.codec import camel_case
+from reservation.store.schema.install import check_installed
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NEXT = (
+    "The running consumer handles {what} within a second or two; if none runs, the next one to "
+    "start does."
+)
+
+
+@click.group("dead-letters", cls=Group)
+@debug_option
+def dead_letters() -> None:
+    """Show the messages that consumers could not handle, and retry or discard them.
+
+    \b
+    dead       the message failed, or cannot be handled
+    parked     it waits behind a dead message of the same entity
+    retry      it will be handled again
+    handled    it was handled later
+    discarded  it was given up
+
+    \b
+    Example:
+      reservation dead-letters list
+    """
+
+
+def _whose(command: F) -> F:
+    command = click.option("--category", help="Only dead letters of this category.")(command)
+    return click.option("--consumer", help="Only dead letters of this component.")(command)
+
+
+_positions = click.argument(
+    "positions", metavar="GLOBAL_POSITION...", nargs=-1, required=True, type=click.IntRange(1)
+)
+
+
+@dead_letters.command("list")
+@_whose
+@click.option(
+    "--entity", metavar="STREAM", help="Only dead letters of this entity, such as account-123."
+)
+@click.option("--all", "closed", is_flag=True, help="Also handled and discarded ones.")
+@database_option
+@json_option
+@debug_option
+def list_command(
+    consumer: str | None,
+    category: str | None,
+    entity: str | None,
+    closed: bool,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """List dead letters, and what is parked behind them.
+
+    \b
+    Examples:
+      reservation dead-letters list
+      reservation dead-letters list --entity account-123 --all
+      reservation dead-letters list --json | jq '.deadLetters[].reason'
+    """
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        letters = administration.find(
+            connection,
+            Selection(consumer, category, entity),
+            states=None if closed else administration.OPEN,
+        )
+    if as_json:
+        click.echo(json.dumps({"deadLetters": [_as_json(letter) for letter in letters]}))
+    elif not letters:
+        click.echo("There are no dead letters.")
+    else:
+        Console().print(_table(letters))
+
+
+@dead_letters.command("show")
+@click.argument("position", metavar="GLOBAL_POSITION", type=click.IntRange(1))
+@_whose
+@click.option("--data", "with_data", is_flag=True, help="Also show the message's data.")
+@database_option
+@json_option
+@debug_option
+def show_command(
+    position: int,
+    consumer: str | None,
+    category: str | None,
+    with_data: bool,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Show everything about one dead letter, and its message.
+
+    The message's data may be confidential, so it is shown only with --data.
+
+    \b
+    Examples:
+      reservation dead-letters show 4711
+      reservation dead-letters show 4711 --data --json | jq .message.data
+    """
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        (letter,) = administration.find_each(connection, Selection(consumer, category), [position])
+        content = administration.content(connection, letter)
+    if as_json:
+        message = None if content is None else _content_as_json(content, with_data)
+        click.echo(json.dumps({**_as_json(letter), "message": message}))
+    else:
+        Console().print(_fields(letter, content, with_data))
+
+
+@dead_letters.command("retry")
+@click.argument("positions", metavar="[GLOBAL_POSITION]...", nargs=-1, type=click.IntRange(1))
+@click.option("--entity", metavar="STREAM", help="Retry all that are dead of this entity.")
+@click.option("--all", "every", is_flag=True, help="Retry all that are dead.")
+@_whose
+@database_option
+@json_option
+@debug_option
+def retry_command(
+    positions: tuple[int, ...],
+    entity: str | None,
+    every: bool,
+    consumer: str | None,
+    category: str | None,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Mark dead letters to be handled again, and then the messages parked behind them.
+
+    Run this once the fault is fixed. The command does not wait: the consumer handles the messages
+    in the order of the log. One that fails again is dead again, and the messages behind it stay
+    parked. A conflict cannot be retried, because another command took its key.
+
+    \b
+    Examples:
+      reservation dead-letters retry 4711
+      reservation dead-letters retry --entity account-123
+      reservation dead-letters retry --all --consumer account
+    """
+    if sum([bool(positions), entity is not None, every]) != 1:
+        raise click.UsageError("Give global positions, --entity or --all")
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        changed = administration.retry(connection, Selection(consumer, category, entity), positions)
+    if entity is not None and not changed.letters:
+        raise CommandError(f"The entity {printable(entity)} has no dead letter")
+    _print_changed("retry", changed, as_json)
+
+
+@dead_letters.command("discard")
+@_positions
+@_whose
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@database_option
+@json_option
+@debug_option
+def discard_command(
+    positions: tuple[int, ...],
+    consumer: str | None,
+    category: str | None,
+    yes: bool,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Give up dead letters, and let the messages parked behind them be handled.
+
+    The message stays in the store, and so does the letter, as discarded. The command asks for
+    confirmation; without a terminal, give --yes.
+
+    \b
+    Examples:
+      reservation dead-letters discard 4711
+      reservation dead-letters discard 4711 4712 --yes
+    """
+    selection = Selection(consumer, category)
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        if not yes:
+            _confirm(administration.find_each(connection, selection, positions))
+        changed = administration.discard(connection, selection, positions)
+    _print_changed("discarded", changed, as_json)
+
+
+def _confirm(letters: Sequence[StoredLetter]) -> None:
+    for letter in letters:
+        click.echo(str(letter), err=True)
+    if not sys.stdin.isatty():
+        raise CommandError("There is no terminal to ask on; give --yes to confirm")
+    click.confirm("They will not be handled. Discard them?", abort=True, err=True)
+
+
+def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
+    if as_json:
+        letters = [_as_json(letter) | {"state": state} for letter in changed.letters]
+        click.echo(json.dumps({"changed": letters, "parked": changed.waiting}))
+        return
+    count = len(changed.letters)
+    what = f"{count} dead {'letter' if count == 1 else 'letters'}"
+    if not count:
+        click.echo("Nothing was changed: nothing is dead, or it will be retried already.")
+    elif state == "retry":
+        behind = f", and {changed.waiting} parked behind" if changed.waiting else ""
+        click.echo(f"To be retried: {what}{behind}. {_NEXT.format(what='them')}")
+    else:
+        behind = (
+            _NEXT.format(what=f"the {changed.waiting} parked behind") if changed.waiting else ""
+        )
+        click.echo(f"Discarded: {what}. {behind}".rstrip())
+
+
+def _table(letters: Sequence[StoredLetter]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
+        table.add_column(title, overflow="fold")
+    for letter in letters:
+        cells = [
+            str(letter.global_position),
+            letter.state,
+            letter.reason if letter.behind is None else f"behind {letter.behind}",
+            letter.type,
+            letter.stream_name,
+            letter.consumer,
+            str(letter.attempts),
+        ]
+        table.add_row(*[Text(printable(cell)) for cell in cells])
+    return table
+
+
+def _fields(letter: StoredLetter, content: Content | None, with_data: bool) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    shown = {key.replace("_", " "): value for key, value in dataclasses.asdict(letter).items()}
+    if content is None:
+        shown["message"] = "is no longer in the store"
+    else:
+        shown["written at"] = content.time
+        shown["position in stream"] = content.position
+        shown["metadata"] = content.metadata
+        if with_data:
+            shown["data"] = content.data
+    for key, value in shown.items():
+        if value is not None:
+            table.add_row(key, Text(_visible(str(value))))
+    return table
+
+
+def _visible(text: str) -> str:
+    """Return the whole text, with control characters made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _as_json(letter: StoredLetter) -> dict[str, Any]:
+    return {
+        camel_case(key): value.isoformat() if key.endswith("_at") else value
+        for key, value in dataclasses.asdict(letter).items()
+    }
+
+
+def _content_as_json(content: Content, with_data: bool) -> dict[str, Any]:
+    shown = {
+        "time": content.time.isoformat(),
+        "position": content.position,
+        "metadata": None if content.metadata is None else json.loads(content.metadata),
+    }
+    if with_data:
+        shown["data"] = None if content.data is None else json.loads(content.data)
+    return shown

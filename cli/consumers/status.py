@@ -1,0 +1,229 @@
+"""``reservation status``: the position and the lag of each consumer, and who holds what."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from datetime import datetime, timedelta
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cli.common.durations import DurationType
+from cli.common.errors import debug_option, exit_on_sigterm
+from cli.common.options import database_option, json_option, optional_app_options
+from cli.common.tables import console
+from consumers.group.status import Lag, PartitionStatus, Status, read_status
+from consumers.group.stored_positions import Holder
+from consumers.runtime.backoff import Backoff
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import DatabaseUnavailableError, ForeignPositionError
+from reservation.messages.message import printable
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import check_installed
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+@click.command()
+@optional_app_options
+@database_option
+@json_option
+@click.option(
+    "--watch",
+    type=DurationType(
+        at_least=timedelta(milliseconds=100), at_most=timedelta(days=1), plain_seconds=True
+    ),
+    is_flag=False,
+    flag_value="2s",
+    metavar="[DURATION]",
+    help="Update the table at this interval until Ctrl-C, such as 500ms or 1m; 2s without a value. "
+    "A plain number is in seconds.",
+)
+@debug_option
+def status(
+    app: str | None, app_dir: str, database_url: str, as_json: bool, watch: timedelta | None
+) -> None:
+    """Show the position and the lag of consumers, and which process holds what.
+
+    Shows every consumer in the store, or those of the component APP. For each partition it prints
+    the position, the last position of the category, how many messages are unread and how old the
+    oldest is, which process holds the partition, when it last committed, and its dead letters. All
+    of it is one snapshot. An auditor's rights are enough.
+
+    At most 100,000 messages are counted; 100,000+ means that there may be more. A position of
+    another log, from before the store was cleared, restored or replaced, is reported with the
+    command that repairs it.
+
+    \b
+    Examples:
+      reservation status
+      reservation status bank:account --watch 5
+      reservation status --json | jq '.partitions[] | select(.lagSeconds > 60)'
+    """
+    if watch is not None and as_json:
+        raise click.UsageError("--watch shows a table, and --json prints one object; leave out one")
+    if watch is not None and not sys.stdout.isatty():
+        raise click.UsageError("--watch needs a terminal; leave it out")
+    component = None if app is None else load_component(app, app_dir)
+    if watch is not None:
+        _watch(database_url, component, watch.total_seconds(), app)
+        return
+    seen = _look(database_url, component)
+    if as_json:
+        click.echo(json.dumps(_as_json(seen)))
+    else:
+        console().print(_render(seen, app=app))
+
+
+def _look(database_url: str, component: Component | None) -> Status:
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        return read_status(connection, component)
+
+
+def _watch(
+    database_url: str, component: Component | None, interval: float, app: str | None
+) -> None:
+    """Show a table and update it until Ctrl-C, which is not a failure.
+
+    A database that becomes unavailable is waited for.
+    """
+    exit_on_sigterm()
+    seen = _look(database_url, component)
+    backoff = Backoff()
+    try:
+        with Live(console=Console(), auto_refresh=False, screen=False) as live:
+            problem = None
+            while True:
+                live.update(_render(seen, problem, app), refresh=True)
+                time.sleep(interval if problem is None else max(interval, backoff.next()))
+                try:
+                    seen, problem = _look(database_url, component), None
+                    backoff.reset()
+                except DatabaseUnavailableError as error:
+                    problem = str(error)
+    except KeyboardInterrupt:
+        return
+
+
+def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
+    if not seen.partitions and problem is None:
+        return Text("No consumer was ever run on this store.")
+    notices = [str(error) for error in _foreign(seen, app)]
+    if problem is not None:
+        notices.append(f"As of {_when(seen.time)}. {printable(problem)}")
+    return Group(_table(seen), *(Text(notice, style="bold red") for notice in notices))
+
+
+def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
+    """Return an error for each consumer with a position of another log."""
+    reached: dict[tuple[str, str], int] = {}
+    for stored in (partition.stored for partition in seen.partitions if partition.stored.foreign):
+        reads = printable(stored.consumer), printable(stored.category)
+        reached[reads] = max(stored.position, reached.get(reads, 0))
+    return [ForeignPositionError(*reads, position, app) for reads, position in reached.items()]
+
+
+def _table(seen: Status) -> Table:
+    table = Table()
+    for heading, justify in (
+        ("consumer", "left"),
+        ("category", "left"),
+        ("partition", "right"),
+        ("position", "right"),
+        ("head", "right"),
+        ("lag", "right"),
+        ("oldest", "right"),
+        ("holder", "left"),
+        ("last commit", "left"),
+        ("dead letters", "left"),
+    ):
+        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for partition in seen.partitions:
+        table.add_row(
+            Text(printable(partition.stored.consumer)),
+            Text(printable(partition.stored.category)),
+            Text(f"{partition.stored.partition} of {partition.stored.partitions}"),
+            Text(f"{partition.stored.position:,}"),
+            Text(f"{partition.head:,}"),
+            Text("not of this store", style="bold red")
+            if partition.stored.foreign
+            else _lag(partition.lag),
+            Text("" if partition.lag.seconds is None else _age(partition.lag.seconds)),
+            _holder(partition.stored.holder),
+            Text(
+                "never"
+                if partition.stored.updated_at is None
+                else _when(partition.stored.updated_at)
+            ),
+            _letters(partition),
+        )
+    return table
+
+
+def _lag(lag: Lag) -> Text:
+    text = f"{lag.messages:,}{'+' if lag.at_least else ''}"
+    return Text(text, style="yellow" if lag.messages or lag.at_least else "green")
+
+
+def _holder(holder: Holder | None) -> Text:
+    if holder is None:
+        return Text("nobody", style="yellow")
+    process = printable(holder.process or "its process")
+    return Text(f"{process}, gone", style="bold red") if holder.gone else Text(process)
+
+
+def _letters(one: PartitionStatus) -> Text:
+    counts = {"dead": one.dead, "parked": one.parked, "to retry": one.retry}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    return Text(text or "none", style="bold red" if text else "")
+
+
+def _age(seconds: float) -> str:
+    """Return a time span in its two largest units."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def _when(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _as_json(seen: Status) -> dict[str, object]:
+    return {
+        "time": seen.time.isoformat(),
+        "storeId": str(seen.store_id),
+        "partitions": [
+            {
+                "consumer": partition.stored.consumer,
+                "category": partition.stored.category,
+                "partition": partition.stored.partition,
+                "partitions": partition.stored.partitions,
+                "position": partition.stored.position,
+                "messageId": partition.stored.message_id and str(partition.stored.message_id),
+                "foreign": partition.stored.foreign,
+                "epoch": partition.stored.epoch,
+                "head": partition.head,
+                "lagMessages": partition.lag.messages,
+                "lagAtLeast": partition.lag.at_least,
+                "lagSeconds": partition.lag.seconds,
+                "holder": partition.stored.holder and asdict(partition.stored.holder),
+                "updatedAt": partition.stored.updated_at
+                and partition.stored.updated_at.isoformat(),
+                "dead": partition.dead,
+                "parked": partition.parked,
+                "retry": partition.retry,
+            }
+            for partition in seen.partitions
+        ],
+    }

@@ -1,0 +1,116 @@
+"""Run a reconciliation, and write its reports."""
+
+import dataclasses
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cli.common.errors import NOT_IN_ORDER, exit_on_sigterm
+from cli.common.extras import require_extras
+from cli.common.lazy import load
+from cli.spark.execution.follow import follow_until_stopped
+from cli.spark.execution.progress import progress
+from reservation.app_path import load_component
+from spark_jobs.reconciliation import run as running
+from spark_jobs.report import thresholds
+from spark_jobs.report.as_json import as_json as to_json
+from spark_jobs.report.output import outputs
+from spark_jobs.report.terminal import print_report
+
+
+def reconcile(
+    context: click.Context,
+    app: str,
+    app_dir: str,
+    database_url: str,
+    master: str,
+    remote: str | None,
+    conf: tuple[str, ...],
+    as_json: bool,
+    details: bool,
+    html: Path | None,
+    junit: Path | None,
+    prometheus: Path | None,
+    output: Path | None,
+    fail_on: str,
+    warn: str | None,
+    state: Path | None,
+    verify: bool,
+    jdbc: Path | None,
+    follow: bool,
+    archive: Path | None,
+    grace: timedelta,
+) -> None:
+    """Run `reservation reconcile`; the arguments are its options."""
+    if follow:
+        _refuse_with_follow(
+            details=details,
+            html=html,
+            junit=junit,
+            output=output,
+            archive=archive,
+            jdbc=jdbc,
+            remote=remote,
+            verify=verify,
+        )
+    if verify and state is None:
+        raise click.UsageError("--verify compares what --state keeps; name its folder with --state")
+    require_extras(*(["connect"] if remote else []))
+    exit_on_sigterm()
+    checked = thresholds.parse(fail_on)
+    if warn:
+        checked += thresholds.parse(warn, failing=False)
+    run = running.Run(
+        load_component(app, app_dir),
+        app,
+        Path(app_dir),
+        database_url,
+        grace=grace,
+        details=details or html is not None,
+        state=state,
+        verify=verify,
+        jdbc=jdbc,
+        archive=archive,
+        master=master,
+        remote=remote,
+        conf=conf,
+    )
+    if follow:
+        if not follow_until_stopped(run, checked, prometheus, as_json=as_json):
+            context.exit(NOT_IN_ORDER)
+        return
+    with outputs() as staged:
+        if output:
+            run = dataclasses.replace(run, findings=staged.folder(output))
+        files = [
+            (staged.file(place), f"spark_jobs.report.{render}")
+            for place, render in (
+                (html, "page.html:render_html"),
+                (junit, "junit:render_junit"),
+                (prometheus, "prometheus:render_prometheus"),
+            )
+            if place
+        ]
+        with progress(Console(stderr=True)) as watch:
+            report = running.reconcile(run, watch)
+        reached = thresholds.reached(report, checked)
+        for path, render in files:
+            path.write_text(load(render)(report, reached))
+    if as_json:
+        click.echo(json.dumps(to_json(report, reached)))
+    else:
+        print_report(report, reached, Console())
+    if not thresholds.in_order(reached):
+        context.exit(NOT_IN_ORDER)
+
+
+def _refuse_with_follow(**others: object) -> None:
+    """Refuse options that need a single run, and a Spark that cannot run the rounds."""
+    given = [f"--{name}" for name, value in others.items() if value]
+    if given:
+        raise click.UsageError(
+            f"--follow runs until it is stopped, and in this process; leave out {', '.join(given)}"
+        )

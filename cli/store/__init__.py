@@ -1,0 +1,1 @@
+"""``reservation store`` and ``reservation prune``: schemas, rights, notices, repair and removal."""

@@ -1,0 +1,213 @@
+"""``reservation prune``: remove what is no longer needed and would otherwise grow without limit."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from psycopg import Connection
+
+from cli.common.durations import DurationType
+from cli.common.errors import CommandError, debug_option
+from cli.common.extras import require_extras
+from cli.common.lazy import load
+from cli.common.options import (
+    batch_size_option,
+    database_option,
+    folder_option,
+    json_option,
+    optional_app_options,
+)
+from consumers.group.stored_positions import read_positions
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.errors import ForeignPositionError
+from reservation.maintenance.pruning import (
+    ALWAYS,
+    Prune,
+    Pruned,
+    prune_archived,
+    prune_reservations,
+    prune_states,
+)
+from reservation.postgres.connection import connect
+from reservation.store.schema.identity import store_id
+from reservation.store.schema.install import check_installed
+from spark_jobs.common.declaration import Declaration
+
+if TYPE_CHECKING:
+    from spark_jobs.archive.archive_folder import Archive
+
+# How many differing messages the error names in its one line; --json prints all of them.
+_NAMED = 20
+
+_TAKES_EFFECT_AGAIN = (
+    "A reissue of a command whose reservation is removed takes effect again, and `reservation "
+    "reconcile` finds the command without one."
+)
+
+
+@click.command()
+@optional_app_options
+@click.option(
+    "--reservations-older-than",
+    "reservations",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
+    "of their commands takes effect again.",
+)
+@folder_option(
+    "--archived",
+    what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
+    "--reservations-older-than, remove only reservations that are in it too.",
+)
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="Remove it. Without this option, only print what would be removed.",
+)
+@batch_size_option(100_000, "How many messages to examine in one transaction.")
+@database_option
+@json_option
+@debug_option
+def prune(
+    app: str | None,
+    app_dir: str,
+    reservations: timedelta | None,
+    archived: Path | None,
+    apply: bool,
+    batch_size: int,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Remove what is no longer needed and would otherwise grow without limit.
+
+    Prints what would be removed. With --apply it is removed.
+
+    Processed messages are removed by day, once the day is older than their handlers keep and all
+    its messages are handled. Partitions for the coming days are created.
+
+    Versions of states are removed for the component APP, such as bank:account, once they are older
+    than the window that it declares.
+
+    Reservations are removed only with --reservations-older-than, for the component APP. A
+    reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
+    reissue of its command takes effect again.
+
+    Archived commands are removed only with --archived, except the last of each stream. Messages
+    that are not archived are kept. Each message is compared with the archive: one that differs is
+    kept and named, and the exit status is 2.
+
+    Consumers may run meanwhile. The work is done in small transactions; the command can be stopped
+    and started again at any time. Needs the owner of the store.
+
+    \b
+    Examples:
+      reservation prune
+      reservation prune --apply
+      reservation prune bank:account --reservations-older-than 90d --apply
+      reservation prune bank:account --archived /var/lib/reservation/archive --apply
+    """
+    for name, value in (("reservations-older-than", reservations), ("archived", archived)):
+        if app is None and value is not None:
+            raise click.UsageError(f"--{name} needs APP, such as bank:account")
+    things: list[Prune] = list(ALWAYS)
+    archive = None
+    if app is not None:
+        component = load_component(app, app_dir)
+        things.append(prune_states(component))
+        if archived is not None:
+            archive = _archive(archived, component)
+            things = [prune_archived(component, archive, reservations)]
+        elif reservations is not None:
+            things.append(prune_reservations(component, reservations))
+        if reservations is not None and not as_json:
+            click.echo(_TAKES_EFFECT_AGAIN, err=True)
+    totals: dict[tuple[str, str, str], int] = {}
+    notes: list[Pruned] = []
+    differing: list[int] = []
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        if archive is not None:
+            store = store_id(connection)
+            archive.require_store(None if store is None else str(store))
+        if app is not None:
+            _refuse_foreign(connection, component, app)
+        for step in (step for thing in things for step in thing(connection, apply, batch_size)):
+            key = step.kind, step.of, step.unit
+            totals[key] = totals.get(key, 0) + step.count
+            differing += step.differing
+            if step.note:
+                notes.append(step)
+            elif apply and not as_json:
+                count = _counted(totals[key], step.unit)
+                click.echo(f"{step.kind} of {step.of}: {count}", err=True)
+    if as_json:
+        summary = _as_json(apply, totals, notes, reservations)
+        click.echo(json.dumps(summary if archive is None else {**summary, "differing": differing}))
+    else:
+        click.echo("\n".join(_sentences(apply, totals, notes)))
+    if differing:
+        raise CommandError(_differing(differing, archived))
+
+
+def _refuse_foreign(connection: Connection[Any], component: Component, app: str) -> None:
+    """Refuse to prune by positions of another log."""
+    for stored in read_positions(connection, component):
+        if stored.foreign:
+            raise ForeignPositionError(stored.consumer, stored.category, stored.position, app)
+
+
+def _archive(folder: Path, component: Component) -> "Archive":
+    """Return an archive, once its files are known to be those that were archived."""
+    require_extras("spark")  # for Parquet
+    there = load("spark_jobs.archive.archive_folder:there")
+    return cast("Archive", there(folder, component.name, Declaration.of(component).to_json()))
+
+
+def _sentences(
+    apply: bool, totals: dict[tuple[str, str, str], int], notes: list[Pruned]
+) -> Iterator[str]:
+    done = "removed" if apply else "would be removed"
+    found = {key: count for key, count in totals.items() if count}
+    for (kind, of, unit), count in found.items():
+        yield f"{kind} of {of}: {_counted(count, unit)} {done}"
+    for note in notes:
+        yield f"{note.kind} of {note.of}: {note.note}"
+    if not found:
+        yield f"Nothing {'was' if apply else 'is'} to be removed."
+    elif not apply:
+        yield "Nothing is changed; remove it with --apply."
+
+
+def _differing(positions: list[int], archived: Path | None) -> str:
+    named = ", ".join(str(position) for position in positions[:_NAMED])
+    more = f" and {len(positions) - _NAMED:,} more" if len(positions) > _NAMED else ""
+    return (
+        f"Kept {_counted(len(positions), 'messages')} of the store, because the archive in "
+        f"{archived} holds other messages at the same global positions: {named}{more}; find out "
+        f"which of the two was changed"
+    )
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count:,} {unit if count > 1 else unit.removesuffix('s')}"
+
+
+def _as_json(
+    apply: bool,
+    totals: dict[tuple[str, str, str], int],
+    notes: list[Pruned],
+    reservations: timedelta | None,
+) -> dict[str, object]:
+    pruned = [
+        {"kind": kind, "of": of, "count": count, "unit": unit}
+        for (kind, of, unit), count in totals.items()
+        if count
+    ]
+    kept = [{"kind": note.kind, "of": note.of, "why": note.note} for note in notes]
+    warning = {} if reservations is None else {"warning": _TAKES_EFFECT_AGAIN}
+    return {"applied": apply, "pruned": pruned, "kept": kept, **warning}

@@ -1,0 +1,1 @@
+"""One batch, one transaction: read, decide, write, move the position, commit."""

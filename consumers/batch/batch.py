@@ -1,0 +1,221 @@
+"""One batch, one transaction: read, decide, write, move the position, commit.
+
+A crash at any point leaves nothing behind, and the batch is read again. Handlers run before
+anything is written, so the category locks are held only for the writes.
+
+Messages of two-phase strategies have batches of their own, which take two transactions: the first
+stores the states, the second publishes the outputs and moves the position. After a crash between
+the two the batch is read again, and its messages are found among the stored versions.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from consumers.batch.batch_size import BatchSize
+from consumers.batch.effects import BatchEffects
+from consumers.batch.retry_transaction import RetryTransaction
+from consumers.dead_letters.failure import Letter
+from consumers.dead_letters.letters import DeadLetters
+from consumers.group.positions import Positions
+from consumers.handling.blame import transaction
+from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.handling.handling import Handling
+from consumers.runtime.context import ConsumerContext
+from reservation.idempotence.server_keys import read_commands, server_rules
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+from reservation.store.client import MessageStore
+from reservation.store.partition import Partition
+
+_QUERIES = load_queries("consumers.batch")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The outcome of a batch.
+
+    Attributes:
+        part: which part of the category it was for; None if nothing of it is held.
+        to: the global position up to which the messages of this part are handled now.
+        read: how many messages it had.
+        counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
+            redelivered, differing (redelivered, and handled otherwise), dead or parked.
+        conflicts: the commands in conflict with an earlier one, and the stream of their key.
+        letters: the messages that were passed without having been handled.
+        blocked: the entities whose later messages wait behind those.
+    """
+
+    part: Partition | None
+    to: int
+    read: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    conflicts: Sequence[tuple[StoredMessage, str]] = ()
+    letters: Sequence[Letter] = ()
+    blocked: Collection[str] = ()
+
+    @property
+    def moved(self) -> bool:
+        """Whether a position moved; it does not at the end of the category."""
+        return self.part is not None and self.to > self.part.after
+
+
+class Batch:
+    """How one consumer takes its category forward by a batch.
+
+    Attributes:
+        retry_transaction: how it handles letters again.
+    """
+
+    def __init__(self, context: ConsumerContext) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer; its connection is not in a transaction.
+        """
+        component = context.component
+        snapshots = component.snapshots(context.connection)
+        self._context = context
+        self._handling = Handling(context, snapshots)
+        self._effects = BatchEffects(context, snapshots)
+        self._dead_letters = DeadLetters(component.name, context.category)
+        needs = self._handling.needs
+        self._size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
+        self.retry_transaction = RetryTransaction(
+            context, self._handling, self._effects, self._dead_letters
+        )
+        reservations = {
+            name: declared
+            for name, declared in component.reservations.items()
+            if name not in component.ignored
+        }
+        self._rules = server_rules(reservations if context.reserves else {})
+
+    def run(
+        self,
+        positions: Positions,
+        limit: int,
+        *,
+        careful: bool = False,
+        policy: FailurePolicy = ALL_OR_NOTHING,
+    ) -> BatchResult:
+        """Take the category forward by up to ``limit`` messages.
+
+        Args:
+            positions: what is held of the category.
+            limit: how many messages to take at most.
+            careful: whether to hold off other writers before anything is read, rather than only
+                while writing, and to look for messages that were handled before. A batch that lost
+                a race, or met its own earlier effects, is sure to get through then.
+            policy: what becomes of messages that cannot be handled.
+
+        Raises:
+            MessageError: a message cannot be handled; nothing of the batch is written.
+            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
+                was handled before; run the batch again, carefully.
+            PositionLostError: another process has taken over; nothing of the batch is written.
+            ForeignPositionError: the position was taken in another log; nothing is written.
+        """
+        self._handling.order(positions)
+        try:
+            return self._run(positions, limit, careful, policy)
+        except BaseException:
+            self._handling.forget()
+            raise
+
+    @property
+    def at_hand(self) -> Sequence[StoredMessage]:
+        """The messages of the last batch, if it was not committed."""
+        return self._handling.at_hand
+
+    def first(self, positions: Positions) -> StoredMessage | None:
+        """Return the first message of the next batch; None at the end of the category."""
+        part = self._part(positions)
+        if part is None:
+            return None
+        messages, _ = self._read(MessageStore(self._context.connection), part, 1)
+        return messages[0] if messages else None
+
+    def _run(
+        self, positions: Positions, limit: int, careful: bool, policy: FailurePolicy
+    ) -> BatchResult:
+        connection = self._context.connection
+        blocked: Collection[str] = ()
+        messages: Sequence[StoredMessage] = ()
+        with transaction(connection, lambda: messages):
+            store = MessageStore(connection)
+            if careful:
+                store.lock_categories(self._handling.categories)
+            part = self._part(positions)
+            if part is None:
+                return BatchResult(None, 0)
+            size = self._size.limit(limit)
+            messages, key_streams = self._read(store, part, size)
+            to = _end(part, messages, size)
+            if to == part.after:
+                return BatchResult(part, to)
+            # A message that is given up is the only one, and must not be decoded by the component.
+            if not policy.given_up and (end := self._size.cut(messages)) < len(messages):
+                messages, key_streams = messages[:end], key_streams[:end]
+                to = messages[-1].global_position
+            last = messages[-1].id if messages and messages[-1].global_position == to else None
+            decisions = self._handling.plan(
+                store, messages, key_streams, careful=careful, policy=policy
+            )
+
+            def finish() -> Collection[str]:
+                positions.advance(connection, part, to, last)
+                self._effects.apply(store, decisions, messages, careful=careful)
+                if decisions.letters:
+                    return self._dead_letters.record(connection, decisions.letters)
+                return ()
+
+            if decisions.pending is None:
+                blocked = finish()
+        if decisions.pending is not None:  # now that the states are committed
+            with transaction(connection, lambda: messages):
+                blocked = finish()
+        positions.committed(part, to)
+        self._handling.at_hand = ()
+        return BatchResult(
+            part,
+            to,
+            len(messages),
+            decisions.counts,
+            decisions.conflicts,
+            decisions.letters,
+            blocked,
+        )
+
+    def _part(self, positions: Positions) -> Partition | None:
+        """Return what to read, up to where the category ends if it is read in parts.
+
+        What is read after its end was looked at holds all that there is up to there, because the
+        messages of a category are committed in the order of their positions.
+        """
+        part = positions.next()
+        if part is None or part.partitions is None:
+            return part
+        with translated():
+            rows = self._context.connection.execute(
+                _QUERIES["category_head"], [self._context.category]
+            ).fetchall()
+        return part.up_to(max(rows[0][0], part.after))
+
+    def _read(
+        self, store: MessageStore, part: Partition, limit: int
+    ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
+        """Read a batch, and for each message the stream of its key, if the server took that."""
+        category = self._context.category
+        if self._rules != "[]":
+            return read_commands(self._context.connection, category, part, limit, self._rules)
+        messages = store.category_batch(category, part, limit)
+        return messages, [None] * len(messages)
+
+
+def _end(part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
+    """Return the position up to which a part was read."""
+    if part.until is not None and len(messages) < limit:
+        return part.until
+    return messages[-1].global_position if messages else part.after

@@ -1,0 +1,53 @@
+"""How much to read for a batch, where some messages cannot share a transaction with others.
+
+A batch ends before and after a message with a transaction of its own, and where messages of
+two-phase strategies begin or end. What was read after that is discarded and read again. So the next
+batch reads only as much as was used, and each batch that is used completely doubles that.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from reservation.messages.message import StoredMessage
+
+_ENOUGH = 1 << 20  # messages, more than any batch has
+
+
+class BatchSize:
+    """The size of the next batch, learned from the last ones."""
+
+    def __init__(
+        self,
+        own: Collection[str],
+        is_two_phase: Callable[[StoredMessage], bool] | None = None,
+    ) -> None:
+        """Begin with as much as may be read.
+
+        Args:
+            own: the types of messages that need a transaction of their own.
+            is_two_phase: whether a message may share its transaction only with others for which
+                this is true; None if there are no such messages.
+        """
+        self._own = own
+        self._is_two_phase = is_two_phase
+        self._most: int | None = None
+
+    def limit(self, limit: int) -> int:
+        """Return how many messages to read where ``limit`` may be."""
+        return limit if self._most is None else min(limit, self._most)
+
+    def cut(self, messages: Sequence[StoredMessage]) -> int:
+        """Return how many of the messages read, from the first on, make up a batch."""
+        two_steps = self._is_two_phase
+        if not messages or not (self._own or two_steps):
+            return len(messages)
+        first = two_steps is not None and two_steps(messages[0])
+        for n, message in enumerate(messages):
+            if message.type in self._own:
+                self._most = 1
+                return max(n, 1)
+            if two_steps is not None and two_steps(message) is not first:
+                self._most = n
+                return n
+        if self._most is not None:
+            self._most = min(2 * self._most, _ENOUGH)
+        return len(messages)

@@ -1,0 +1,174 @@
+"""Writing what was decided on messages, in the transaction at hand."""
+
+from collections.abc import Sequence
+
+from consumers.handling.blame import blamed
+from consumers.handling.decisions import Decisions
+from consumers.handling.redelivery import further_before
+from consumers.handling.two_phase import PendingOutputs
+from consumers.runtime.context import ConsumerContext
+from reservation.entity.snapshots import Snapshots
+from reservation.errors import (
+    ExpectedVersionError,
+    HandlerError,
+    MessageError,
+    MessageIdConflictError,
+    RefusedError,
+)
+from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
+from reservation.messages.message import StoredMessage, printable
+from reservation.store.client import MessageStore
+from reservation.store.statements import NO_STREAM
+from reservation.store.writing import Row
+
+
+class BatchEffects:
+    """What writes the effects of the messages of one consumer, for a batch or for letters."""
+
+    def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer.
+            snapshots: those of the component's entities, None if it has none.
+        """
+        self._context = context
+        self._snapshots = snapshots
+
+    def apply(
+        self,
+        store: MessageStore,
+        decisions: Decisions,
+        messages: Sequence[StoredMessage],
+        *,
+        careful: bool,
+    ) -> None:
+        """Write what was decided, under the locks of its categories.
+
+        Args:
+            store: in the transaction that writes the batch.
+            decisions: as `Handling.plan` returned them.
+            messages: the messages that they are about.
+            careful: whether other writers were held off before the messages were read.
+
+        Raises:
+            MessageError: it cannot be written.
+            ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
+                was handled before; run the transaction again, carefully.
+        """
+        store.lock_categories(decisions.categories)
+        if decisions.pending is not None:
+            _publish(store, decisions.pending, careful=careful)
+            return
+        try:
+            with blamed(messages):
+                self._write(store, decisions)
+                self._remember(decisions)
+        except (ExpectedVersionError, MessageIdConflictError) as error:
+            if careful:
+                _blame(error, decisions, messages)
+            raise
+
+    def _write(self, store: MessageStore, decisions: Decisions) -> None:
+        connection, component = self._context.connection, self._context.component
+        for write_id in further_before(store, decisions):
+            raise MessageIdConflictError(f"The message {write_id} was written before")
+        _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
+        outcomes = reserve(
+            connection,
+            [(command.global_position, name) for command, name in decisions.reservations],
+            component.volatile("reserve"),
+            _former(decisions),
+        )
+        reissued = compare_initiations(
+            connection,
+            [(command.global_position, name) for command, name in decisions.reissued],
+            component.volatile("initiate"),
+        )
+        for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
+            if outcome is Outcome.CONFLICT:
+                name = _reserved_in(store, decisions, command, name)
+            decisions.add_outcome(command, name, outcome)
+        for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
+            decisions.add_outcome(command, name, outcome)
+
+    def _remember(self, decisions: Decisions) -> None:
+        """Store what strategies and snapshots need, in the transaction of the effects."""
+        for check in decisions.checks.values():
+            check.record()
+        if self._snapshots is not None:
+            for stream_name in self._snapshots.write(decisions.entities):
+                self._context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
+
+
+def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> None:
+    """Write the outputs of a two-phase strategy, and mark what they are of as published.
+
+    Raises:
+        MessageError: the store refuses an output.
+        MessageIdConflictError: an id of an output is in use; once more, carefully, that is a
+            MessageError.
+    """
+    try:
+        store.write_encoded(pending.rows)
+    except (RefusedError, MessageIdConflictError) as error:
+        if isinstance(error, MessageIdConflictError) and not careful:
+            raise
+        raise MessageError(
+            f"Cannot publish what follows {pending.check.described}: {error}"
+        ) from error
+    pending.check.publish()
+
+
+def _reserved_in(
+    store: MessageStore, decisions: Decisions, command: StoredMessage, name: str
+) -> str:
+    """Return the stream of the command that a command is in conflict with."""
+    former = decisions.former_streams.get(command.global_position)
+    if former is None or store.stream_version(former) == NO_STREAM:
+        return name
+    return former
+
+
+def _former(decisions: Decisions) -> list[str | None] | None:
+    """Return the former stream of each command to be reserved; None if there is none."""
+    if not decisions.former_streams:
+        return None
+    return [
+        decisions.former_streams.get(command.global_position)
+        for command, _ in decisions.reservations
+    ]
+
+
+def _blame(
+    error: ExpectedVersionError | MessageIdConflictError,
+    decisions: Decisions,
+    messages: Sequence[StoredMessage],
+) -> None:
+    """Raise an error that another attempt cannot avoid as a fault of the messages.
+
+    Under the locks no other writer that takes them was first. There are writers that take none, so
+    an entity's stream that has moved since it was read is not a fault of the handler.
+    """
+    of = str(messages[0]) if len(messages) == 1 else f"{len(messages)} messages from {messages[0]}"
+    if isinstance(error, MessageIdConflictError):
+        raise MessageError(
+            f"Cannot write what the handling of {of} brings about: {error}"
+        ) from error
+    if decisions.conditional:
+        raise HandlerError(
+            f"The handler of {of} wrote with an expected version that is not met: {error}"
+        ) from error
+
+
+def _refuse_redelivery(rows: Sequence[Row], positions: Sequence[int]) -> None:
+    """Make sure that every event is where the decisions took it to be.
+
+    An event that was stored before is skipped by the store. What was decided after it was decided
+    on an entity to which it was applied twice.
+    """
+    for row, position in zip(rows, positions, strict=True):
+        if row.expected_version is not None and position != row.expected_version + 1:
+            raise MessageIdConflictError(
+                f"The event {row.id} in {row.stream_name} was written before, at {position}"
+            )

@@ -1,0 +1,2 @@
+-- name: category_head
+SELECT reservation.category_head(%s)

@@ -1,0 +1,162 @@
+"""Handling letters again: their effects and their new states are written in one transaction."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from consumers.batch.effects import BatchEffects
+from consumers.dead_letters.failure import Failure, Letter
+from consumers.dead_letters.letters import DeadLetters, DueLetter
+from consumers.group.positions import Positions
+from consumers.handling.blame import transaction
+from consumers.handling.blocking import ALL_OR_NOTHING
+from consumers.handling.decisions import Decisions
+from consumers.handling.handling import Handling
+from consumers.runtime.context import ConsumerContext
+from reservation.errors import DecodeError
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.store.client import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOutcome:
+    """What became of letters that were handled again.
+
+    Attributes:
+        handled: how many of them are handled now.
+        dead: whether a letter is dead again.
+        conflicts: the commands found in conflict, and the stream of their key.
+        letters: those that are dead again, and whose message is known.
+        freed: the entities that no longer have open letters.
+    """
+
+    handled: int = 0
+    dead: bool = False
+    conflicts: Sequence[tuple[StoredMessage, str]] = ()
+    letters: Sequence[Letter] = ()
+    freed: Collection[str] = ()
+
+
+class RetryTransaction:
+    """How one consumer handles letters of its category again."""
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        handling: Handling,
+        effects: BatchEffects,
+        dead_letters: DeadLetters,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer; its connection is not in a transaction.
+            handling: what decides on the letters' messages.
+            effects: what writes that.
+            dead_letters: where the letters are.
+        """
+        self._connection = context.connection
+        self._handling = handling
+        self._effects = effects
+        self._dead_letters = dead_letters
+
+    def can_share(self, letters: Sequence[DueLetter]) -> bool:
+        """Return whether letters can share one transaction: none needs its own, or two."""
+        needs = self._handling.needs
+        types = {letter.message.type for letter in letters if letter.message is not None}
+        return types.isdisjoint(needs.own | needs.two_phase)
+
+    def run(
+        self, positions: Positions, letters: Sequence[DueLetter], *, careful: bool = False
+    ) -> RetryOutcome:
+        """Handle letters again, all of them or none.
+
+        Args:
+            positions: what is held of the category, and of it the letters' partitions.
+            letters: of each entity the first of its line, in order.
+            careful: as for `Batch.run`.
+
+        Raises:
+            LettersChanged: some of them are no longer to be retried; nothing is written.
+            MessageError: a message cannot be handled; nothing is written.
+            ExpectedVersionError, MessageIdConflictError: as for `Batch.run`.
+            PositionLostError: another process has taken over; nothing is written.
+        """
+        self._handling.order(
+            positions, {letter.global_position: letter.entity for letter in letters}
+        )
+        try:
+            return self._run(positions, letters, careful)
+        except BaseException:
+            self._handling.forget()
+            raise
+
+    def bury_again(
+        self, positions: Positions, letter: DueLetter, failure: Failure, attempts: int
+    ) -> RetryOutcome:
+        """Mark a letter dead again after another failure.
+
+        Raises:
+            LettersChanged: it is no longer to be retried; nothing is written.
+            PositionLostError: another process has taken over; nothing is written.
+        """
+        with translated(), self._connection.transaction():
+            positions.hold(self._connection, {letter.partition})
+            self._dead_letters.bury_again(
+                self._connection, letter, failure, entity=letter.entity, attempts=attempts
+            )
+        message = letter.message
+        known = [] if message is None else [Letter(message, letter.entity, failure, attempts)]
+        return RetryOutcome(dead=True, letters=known)
+
+    def _run(
+        self, positions: Positions, letters: Sequence[DueLetter], careful: bool
+    ) -> RetryOutcome:
+        messages = [_stored(letter) for letter in letters]
+        with transaction(self._connection, lambda: messages):
+            store = MessageStore(self._connection)
+            if careful:
+                store.lock_categories(self._handling.categories)
+            decisions = self._handling.plan(
+                store, messages, [None] * len(messages), careful=careful, policy=ALL_OR_NOTHING
+            )
+
+            def write_effects() -> None:
+                self._effects.apply(store, decisions, messages, careful=careful)
+
+            if decisions.pending is None:
+                return self._finish(positions, letters, write_effects, decisions)
+        with transaction(self._connection, lambda: messages):  # now that the states are committed
+            return self._finish(positions, letters, write_effects, decisions)
+
+    def _finish(
+        self,
+        positions: Positions,
+        letters: Sequence[DueLetter],
+        write_effects: Callable[[], None],
+        decisions: Decisions,
+    ) -> RetryOutcome:
+        """Write the effects of letters, and their new states."""
+        connection, dead_letters = self._connection, self._dead_letters
+        positions.hold(connection, {letter.partition for letter in letters})
+        dead_letters.mark_handled(connection, letters)
+        write_effects()
+        conflicts = {letter.message.global_position: letter for letter in decisions.letters}
+        for letter in letters:
+            found = conflicts.get(letter.global_position)
+            if found is not None:
+                dead_letters.bury_again(connection, letter, found.failure, entity=None, attempts=1)
+        entities = {letter.entity for letter in letters if letter.entity is not None}
+        blocked = dead_letters.call_next(connection, entities)
+        self._handling.at_hand = ()
+        return RetryOutcome(
+            handled=len(letters) - len(conflicts),
+            conflicts=decisions.conflicts,
+            freed=entities - blocked,
+        )
+
+
+def _stored(letter: DueLetter) -> StoredMessage:
+    if letter.message is None:
+        raise DecodeError(f"{letter.described} is no longer in the store; discard its dead letter")
+    return letter.message

@@ -1,0 +1,293 @@
+"""What people do with dead letters: list them, and change their states.
+
+Nothing is handled here. The consumer that holds the partition of a letter notices within a second
+that it is to be retried, or when it starts.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.dead_letters.failure import Reason
+from consumers.dead_letters.letters import DeadLetters
+from reservation.errors import ReservationError
+from reservation.messages.message import printable
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.dead_letters")
+
+OPEN = ("dead", "parked", "retry")
+
+
+class LetterError(ReservationError):
+    """A dead letter does not exist, or cannot be changed as requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A dead letter as it is stored.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that was read.
+        global_position: that of the message.
+        message_id: that of the message.
+        stream_name: the message's stream.
+        type: the message's type.
+        entity: whose messages wait behind it; None if none do.
+        state: dead, parked, retry, handled or discarded.
+        reason: the kind of fault, or parked.
+        error: what went wrong, without anything of the message's data.
+        digest: the same for the same fault.
+        attempts: how often it was tried.
+        process: host and id of the process that wrote it.
+        created_at: when the consumer passed it.
+        changed_at: when its state changed last.
+        behind: of one that is parked, the global position of the first of its line.
+    """
+
+    consumer: str
+    category: str
+    global_position: int
+    message_id: str
+    stream_name: str
+    type: str
+    entity: str | None
+    state: str
+    reason: str
+    error: str | None
+    digest: str | None
+    attempts: int
+    process: str
+    created_at: datetime
+    changed_at: datetime
+    behind: int | None
+
+    def __str__(self) -> str:
+        """Name the letter in errors."""
+        return (
+            f"{printable(self.type)} at {printable(self.stream_name)}, global position "
+            f"{self.global_position}, of the consumer {self.consumer} of {self.category}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which letters are meant; what is None does not narrow them.
+
+    Attributes:
+        consumer: those of this consumer.
+        category: those of this category.
+        entity: those of this entity.
+    """
+
+    consumer: str | None = None
+    category: str | None = None
+    entity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The result of a change of states.
+
+    Attributes:
+        letters: those whose state was changed, as they were before.
+        waiting: how many are parked behind them.
+    """
+
+    letters: Sequence[StoredLetter]
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the store holds of a letter's message.
+
+    Attributes:
+        data: the payload, as JSON.
+        metadata: as JSON.
+        time: when it was written.
+        position: in its stream.
+    """
+
+    data: str | None
+    metadata: str | None
+    time: datetime
+    position: int
+
+
+def find(
+    connection: Connection[Any],
+    selection: Selection,
+    *,
+    states: Collection[str] | None = OPEN,
+    global_positions: Collection[int] | None = None,
+) -> list[StoredLetter]:
+    """Return letters in the order of consumer, category and log.
+
+    Args:
+        connection: to the store.
+        selection: which.
+        states: only those in these states; None for all.
+        global_positions: only those of these messages; None for all.
+    """
+    values = {
+        "consumer": selection.consumer,
+        "category": selection.category,
+        "entity": selection.entity,
+        "states": None if states is None else list(states),
+        "global_positions": None if global_positions is None else list(global_positions),
+    }
+    with translated():
+        rows = connection.execute(_QUERIES["select"], values).fetchall()
+    return [StoredLetter(*row) for row in rows]
+
+
+def find_each(
+    connection: Connection[Any], selection: Selection, global_positions: Iterable[int]
+) -> list[StoredLetter]:
+    """Return exactly one letter for each global position.
+
+    Raises:
+        LetterError: there is none, or several consumers have one.
+    """
+    wanted = list(dict.fromkeys(global_positions))
+    found = find(connection, selection, states=None, global_positions=wanted)
+    by_position: dict[int, list[StoredLetter]] = {position: [] for position in wanted}
+    for letter in found:
+        by_position[letter.global_position].append(letter)
+    for position, letters in by_position.items():
+        if not letters:
+            raise LetterError(
+                f"There is no dead letter at global position {position}; "
+                f"`reservation dead-letters list --all` shows those that there are"
+            )
+        if len(letters) > 1:
+            whose = ", ".join(f"{letter.consumer} of {letter.category}" for letter in letters)
+            raise LetterError(
+                f"Several consumers have a dead letter at global position {position}: {whose}; "
+                f"say which with --consumer or --category"
+            )
+    return [letters[0] for letters in by_position.values()]
+
+
+def content(connection: Connection[Any], letter: StoredLetter) -> Content | None:
+    """Return what the store holds of a letter's message; None if it is no longer there."""
+    with translated():
+        rows = connection.execute(
+            _QUERIES["message"],
+            {"global_position": letter.global_position, "message_id": letter.message_id},
+        ).fetchall()
+    return Content(*rows[0]) if rows else None
+
+
+def retry(
+    connection: Connection[Any], selection: Selection, global_positions: Collection[int]
+) -> StateChange:
+    """Request that dead letters are handled again, and then those that are parked behind them.
+
+    Args:
+        connection: in autocommit.
+        selection: which consumer's and category's; and if no global positions are given, which
+            entity's.
+        global_positions: which; if none, all that are dead, but conflicts, which stay as they are.
+
+    Raises:
+        LetterError: one of them is not dead, or is one that retrying cannot help.
+    """
+    with _locked(connection):
+        if global_positions:
+            letters = find_each(connection, selection, global_positions)
+            for letter in letters:
+                _check_retry(letter)
+            letters = [letter for letter in letters if letter.state == "dead"]
+        else:
+            letters = [
+                letter
+                for letter in find(connection, selection, states=["dead"])
+                if letter.reason != Reason.CONFLICT
+            ]
+        return _change(connection, letters, "retry")
+
+
+def discard(
+    connection: Connection[Any], selection: Selection, global_positions: Collection[int]
+) -> StateChange:
+    """Discard letters; those that are parked behind them are handled.
+
+    Args:
+        connection: in autocommit.
+        selection: which consumer's and category's.
+        global_positions: which.
+
+    Raises:
+        LetterError: one of them is not there, or was handled or discarded.
+    """
+    with _locked(connection):
+        letters = find_each(connection, selection, global_positions)
+        for letter in letters:
+            if letter.state not in OPEN:
+                raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
+        changed = _change(connection, letters, "discarded")
+        for consumer, category, own in _by_category(letters):
+            entities = {letter.entity for letter in own if letter.entity}
+            DeadLetters(consumer, category).call_next(connection, entities)
+        return changed
+
+
+@contextmanager
+def _locked(connection: Connection[Any]) -> Iterator[None]:
+    """Keep consumers from changing letters for the length of a transaction."""
+    with translated(), connection.transaction():
+        connection.execute(_QUERIES["lock_letters"])
+        yield
+
+
+def _check_retry(letter: StoredLetter) -> None:
+    if letter.reason == Reason.CONFLICT:
+        raise LetterError(
+            f"{letter} is a conflict: another command with its key was first, so a retry cannot "
+            f"help; discard it once its sender knows"
+        )
+    if letter.state == "parked":
+        raise LetterError(
+            f"{letter} is parked behind global position {letter.behind}; retry or discard that one"
+        )
+    if letter.state not in OPEN:
+        raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
+
+
+def _change(
+    connection: Connection[Any], letters: Sequence[StoredLetter], state: str
+) -> StateChange:
+    waiting = 0
+    for consumer, category, own in _by_category(letters):
+        names = {"consumer": consumer, "category": category}
+        positions = [letter.global_position for letter in own]
+        connection.execute(
+            _QUERIES["change_state"], {**names, "state": state, "global_positions": positions}
+        )
+        entities = [letter.entity for letter in own if letter.entity]
+        rows = connection.execute(
+            _QUERIES["count_waiting"], {**names, "entities": entities}
+        ).fetchall()
+        waiting += rows[0][0]
+    return StateChange(letters, waiting)
+
+
+def _by_category(
+    letters: Sequence[StoredLetter],
+) -> Iterator[tuple[str, str, list[StoredLetter]]]:
+    names = dict.fromkeys((letter.consumer, letter.category) for letter in letters)
+    for consumer, category in names:
+        own = [
+            letter
+            for letter in letters
+            if (letter.consumer, letter.category) == (consumer, category)
+        ]
+        yield consumer, category, own

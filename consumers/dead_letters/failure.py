@@ -1,0 +1,140 @@
+"""Why a message could not be handled, in words that contain nothing of its data."""
+
+import hashlib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from reservation.errors import (
+    DecodeError,
+    EncodeError,
+    ExpiredError,
+    HandlerError,
+    IdempotenceKeyError,
+    MessageError,
+    ReservationError,
+    UnknownTypeError,
+)
+from reservation.messages.message import StoredMessage, printable
+
+
+class Crashed(ReservationError):
+    """An exception that is not one of ours ended a consumer, in the middle of its messages.
+
+    It left its group as a killed process does, so the next holder counts attempts.
+    """
+
+
+class Reason(StrEnum):
+    """The kind of fault for which a message is a dead letter."""
+
+    HANDLER = "handler"
+    UNDECODABLE = "undecodable"
+    UNKNOWN_TYPE = "unknown_type"
+    KEY = "key"
+    EXPIRED = "expired"
+    CONFLICT = "conflict"
+    WRITE = "write"
+    PROCESS_DIED = "process_died"
+    PARKED = "parked"
+
+
+# The first that an error is an instance of.
+_REASONS: tuple[tuple[type[MessageError], Reason], ...] = (
+    (DecodeError, Reason.UNDECODABLE),
+    (EncodeError, Reason.WRITE),
+    (UnknownTypeError, Reason.UNKNOWN_TYPE),
+    (IdempotenceKeyError, Reason.KEY),
+    (ExpiredError, Reason.EXPIRED),
+    (HandlerError, Reason.HANDLER),
+    (MessageError, Reason.WRITE),
+)
+
+# For these only the message matters, so another attempt fails too.
+_PERMANENT = (Reason.UNDECODABLE, Reason.UNKNOWN_TYPE, Reason.KEY, Reason.EXPIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a message could not be handled.
+
+    Attributes:
+        reason: the kind of fault.
+        error: one line for people, without anything of the message's data.
+        digest: of the place where it was raised: the same for the same fault, whichever message
+            met it; None where nothing was raised.
+    """
+
+    reason: Reason
+    error: str
+    digest: str | None = None
+
+    @classmethod
+    def of(cls, error: MessageError) -> "Failure":
+        """Return the failure that an error stands for."""
+        reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+        return cls(reason, str(error), digest_of(error))
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another attempt may succeed."""
+        return self.reason not in _PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that is passed without having been handled.
+
+    Attributes:
+        message: the message.
+        entity: the entity that it blocks; None if nothing is to wait behind it.
+        failure: why.
+        attempts: how often it was tried.
+    """
+
+    message: StoredMessage
+    entity: str | None
+    failure: Failure
+    attempts: int = 0
+
+    @property
+    def parked(self) -> bool:
+        """Whether it only waits behind another letter of its entity."""
+        return self.failure.reason is Reason.PARKED
+
+
+def process_died(what: str, attempts: int) -> Failure:
+    """Return the failure of a message that ended every process that handled it."""
+    return Failure(
+        Reason.PROCESS_DIED,
+        f"The process ended while it handled {what}, {attempts} times: it was killed, or ran out "
+        f"of memory, or the handler ended it, or it crashed; then its log has `consumer_crashed`, "
+        f"or its last line says where",
+    )
+
+
+def conflict(message: StoredMessage, key_stream: str) -> Failure:
+    """Return the failure of a command whose key a command of different content has."""
+    return Failure(
+        Reason.CONFLICT,
+        f"{message} has the key of {printable(key_stream)}, and other content than the command "
+        f"that was there first",
+    )
+
+
+def digest_of(error: BaseException) -> str:
+    """Return a short hash of an exception's class and of the places in its traceback.
+
+    If the exception has a cause, the hash is of the cause: the framework's own error for a fault
+    may differ from message to message.
+    """
+    lines = list(_places(error.__cause__ or error))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _places(error: BaseException) -> Iterator[str]:
+    yield f"{type(error).__module__}.{type(error).__qualname__}"
+    for frame in traceback.extract_tb(error.__traceback__):
+        yield f"{Path(frame.filename).name}:{frame.name}:{frame.lineno}"

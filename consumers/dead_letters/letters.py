@@ -1,0 +1,211 @@
+"""Dead letters: the messages that a consumer passed without having handled them.
+
+They are written in the transaction of the batch that passes them. The open letters of an entity
+form a line, in the order of the log: the first is dead or about to be retried, the others are
+parked behind it. Only the holder of their partition adds letters and handles them. People only
+change states (`consumers.dead_letters.administration`). A lock keeps the two from doing so at the
+same time.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.dead_letters.failure import Failure, Letter
+from consumers.runtime.session import process_name
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.dead_letters")
+
+
+class LettersChanged(Exception):
+    """Somebody changed the state of letters that are being retried; look at them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueLetter:
+    """A letter that is to be handled again now.
+
+    Attributes:
+        global_position: that of the message.
+        entity: whose line it is in; None if nothing waits behind it.
+        attempts: how often it was tried by itself since the retry was requested.
+        partition: that of the message.
+        message: the message; None if it is no longer in the store.
+    """
+
+    global_position: int
+    entity: str | None
+    attempts: int
+    partition: int
+    message: StoredMessage | None
+
+    @property
+    def described(self) -> str:
+        """The name of the message in errors."""
+        if self.message is not None:
+            return str(self.message)
+        return f"The message at global position {self.global_position}"
+
+
+class DeadLetters:
+    """The dead letters of one consumer's category."""
+
+    def __init__(self, consumer: str, category: str) -> None:
+        """Prepare.
+
+        Args:
+            consumer: the component's name.
+            category: the category that is read.
+        """
+        self._names = {"consumer": consumer, "category": category, "process": process_name()}
+
+    def blocked(
+        self, connection: Connection[Any], partitions: Collection[int], size: int
+    ) -> set[str]:
+        """Return the entities that have open letters.
+
+        Args:
+            connection: to read on.
+            partitions: those to look at.
+            size: how many partitions the group has.
+        """
+        rows = self._query(connection, "blocked", {"partitions": list(partitions), "size": size})
+        return {row[0] for row in rows}
+
+    def record(self, connection: Connection[Any], letters: Sequence[Letter]) -> set[str]:
+        """Write the letters of a batch, in the transaction that passes their messages.
+
+        Returns:
+            The entities that are blocked by them.
+        """
+        self._query(connection, "watch")
+        columns: dict[str, list[Any]] = {  # Any: what the column takes
+            "global_positions": [letter.message.global_position for letter in letters],
+            "message_ids": [letter.message.id for letter in letters],
+            "stream_names": [letter.message.stream_name for letter in letters],
+            "types": [letter.message.type for letter in letters],
+            "entities": [letter.entity for letter in letters],
+            "reasons": [letter.failure.reason.value for letter in letters],
+            "errors": [letter.failure.error or None for letter in letters],
+            "digests": [letter.failure.digest for letter in letters],
+            "attempts": [letter.attempts for letter in letters],
+        }
+        self._run(connection, "record", columns)
+        return self.call_next(connection, {letter.entity for letter in letters if letter.entity})
+
+    def call_next(self, connection: Connection[Any], entities: Collection[str]) -> set[str]:
+        """Mark the first open letter of each entity to be handled next, unless it is dead.
+
+        Returns:
+            Those of the entities that have open letters.
+        """
+        if not entities:
+            return set()
+        rows = self._query(connection, "call_next", {"entities": sorted(entities)})
+        return {row[0] for row in rows}
+
+    def line_up(
+        self, connection: Connection[Any], partitions: Collection[int], size: int, limit: int
+    ) -> list[DueLetter]:
+        """Return the letters that are to be handled, in the order of the log.
+
+        Args:
+            connection: to read on.
+            partitions: those to look at.
+            size: how many partitions the group has.
+            limit: how many to return at most.
+        """
+        rows = self._query(
+            connection,
+            "line_up",
+            {"partitions": list(partitions), "size": size, "limit": limit},
+        )
+        letters = []
+        for position, entity, attempts, partition, *message in rows:
+            stored = None if message[0] is None else StoredMessage(*message)
+            letters.append(DueLetter(position, entity, attempts, partition, stored))
+        return letters
+
+    def attempt(self, connection: Connection[Any], letter: DueLetter) -> int:
+        """Count an attempt to handle a letter by itself, before it begins; return the count.
+
+        Raises:
+            LettersChanged: it is no longer to be retried.
+        """
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            self._query(connection, "watch")
+            rows = self._query(connection, "attempt", {"global_position": letter.global_position})
+        if not rows:
+            raise LettersChanged
+        return int(rows[0][0])
+
+    def take_back(self, connection: Connection[Any], letter: DueLetter) -> None:
+        """Uncount the last attempt at a letter, which did not end because of its message."""
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            self._query(connection, "watch")
+            self._run(connection, "take_back", {"global_position": letter.global_position})
+
+    def mark_handled(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
+        """Mark letters as handled, in the transaction that writes their effects.
+
+        Raises:
+            LettersChanged: some of them are no longer to be retried.
+        """
+        self._query(connection, "watch")
+        positions = [letter.global_position for letter in letters]
+        if self._run(connection, "mark_handled", {"global_positions": positions}) != len(letters):
+            raise LettersChanged
+
+    def bury_again(
+        self,
+        connection: Connection[Any],
+        letter: DueLetter,
+        failure: Failure,
+        *,
+        entity: str | None,
+        attempts: int,
+    ) -> None:
+        """Mark a letter dead again.
+
+        Args:
+            connection: in a transaction.
+            letter: the letter.
+            failure: why.
+            entity: the entity that it blocks from now on.
+            attempts: how often it was tried.
+
+        Raises:
+            LettersChanged: it is no longer to be retried.
+        """
+        self._query(connection, "watch")
+        changed = self._run(
+            connection,
+            "bury_again",
+            {
+                "global_position": letter.global_position,
+                "entity": entity,
+                "reason": failure.reason.value,
+                "error": failure.error,
+                "digest": failure.digest,
+                "attempts": attempts,
+            },
+        )
+        if changed != 1:
+            raise LettersChanged
+
+    def _query(
+        self, connection: Connection[Any], query: str, values: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        with translated():
+            return connection.execute(_QUERIES[query], {**self._names, **(values or {})}).fetchall()
+
+    def _run(self, connection: Connection[Any], query: str, values: Mapping[str, Any]) -> int:
+        with translated():
+            return connection.execute(_QUERIES[query], {**self._names, **values}).rowcount

@@ -1,0 +1,162 @@
+-- name: watch
+-- Held while letters are written or handled, so that nobody changes their states meanwhile. Who
+-- changes them holds it for himself alone. What is read after this is as it then stays.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters', 0))
+
+-- name: record
+-- A message that is read again, because the position was set back, has a letter already. An open one
+-- stays, and so does a conflict that somebody has looked at. A letter for another message at that
+-- place is of a log that was replaced.
+INSERT INTO reservation.dead_letters AS known (
+  consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
+  digest, attempts, process
+)
+SELECT %(consumer)s, %(category)s, l.global_position, l.message_id, l.stream_name, l.type, l.entity,
+       CASE l.reason WHEN 'parked' THEN 'parked' ELSE 'dead' END, l.reason, l.error, l.digest,
+       l.attempts, %(process)s
+FROM unnest(
+  %(global_positions)s::bigint[], %(message_ids)s::uuid[], %(stream_names)s::text[],
+  %(types)s::text[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
+  %(digests)s::text[], %(attempts)s::integer[]
+) AS l (global_position, message_id, stream_name, type, entity, reason, error, digest, attempts)
+ON CONFLICT (consumer, category, global_position) DO UPDATE
+SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
+    entity = excluded.entity, state = excluded.state, reason = excluded.reason,
+    error = excluded.error, digest = excluded.digest, attempts = excluded.attempts,
+    process = excluded.process, changed_at = now()
+WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
+   OR known.message_id <> excluded.message_id
+
+-- name: call_next
+-- Of each entity the first open letter is handled next, unless it is dead. Gives the entities that
+-- still have open letters.
+WITH heads AS (
+  SELECT head.entity, head.global_position, head.state
+  FROM unnest(%(entities)s::text[]) AS e (entity)
+  CROSS JOIN LATERAL (
+    SELECT d.entity, d.global_position, d.state
+    FROM reservation.dead_letters d
+    WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
+      AND d.state IN ('dead', 'parked', 'retry')
+    ORDER BY d.global_position
+    LIMIT 1
+  ) AS head
+), called AS (
+  UPDATE reservation.dead_letters d
+  SET state = 'retry', changed_at = now()
+  FROM heads
+  WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+    AND d.global_position = heads.global_position AND heads.state = 'parked'
+)
+SELECT entity FROM heads
+
+-- name: blocked
+SELECT DISTINCT entity
+FROM reservation.dead_letters
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND state IN ('dead', 'parked', 'retry') AND entity IS NOT NULL
+  AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+
+-- name: line_up
+-- The letters to be handled: of each entity whose first open letter is to be retried, those up to the
+-- next dead one. A message that is no longer in the store has NULLs.
+WITH due AS (
+  SELECT global_position, entity
+  FROM reservation.dead_letters
+  WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'retry'
+    AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+), line_up AS (
+  SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name
+  FROM due JOIN reservation.dead_letters d USING (global_position)
+  WHERE due.entity IS NULL AND d.consumer = %(consumer)s AND d.category = %(category)s
+  UNION ALL
+  SELECT line.global_position, line.message_id, line.entity, line.attempts, line.stream_name
+  FROM (SELECT DISTINCT entity FROM due WHERE entity IS NOT NULL) AS e
+  CROSS JOIN LATERAL (
+    SELECT first.*, bool_or(first.state = 'dead') OVER (ORDER BY first.global_position) AS waits
+    FROM (
+      SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.state
+      FROM reservation.dead_letters d
+      WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
+        AND d.state IN ('dead', 'parked', 'retry')
+        AND reservation.partition_of(d.stream_name, %(size)s) = ANY(%(partitions)s)
+      ORDER BY d.global_position
+      LIMIT %(limit)s
+    ) AS first
+  ) AS line
+  WHERE NOT line.waits
+)
+SELECT l.global_position, l.entity, l.attempts, reservation.partition_of(l.stream_name, %(size)s),
+       m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+       m.data::varchar, m.metadata::varchar, m.time
+FROM (SELECT * FROM line_up ORDER BY global_position LIMIT %(limit)s) AS l
+LEFT JOIN LATERAL (
+  SELECT * FROM message_store.messages
+  WHERE global_position = l.global_position AND id = l.message_id
+  LIMIT 1
+) AS m ON true
+ORDER BY l.global_position
+
+-- name: attempt
+UPDATE reservation.dead_letters
+SET attempts = attempts + 1, changed_at = now()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = %(global_position)s AND state IN ('parked', 'retry')
+RETURNING attempts
+
+-- name: take_back
+UPDATE reservation.dead_letters
+SET attempts = attempts - 1, changed_at = now()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = %(global_position)s AND state IN ('parked', 'retry') AND attempts > 0
+
+-- name: mark_handled
+UPDATE reservation.dead_letters
+SET state = 'handled', process = %(process)s, changed_at = now()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = ANY(%(global_positions)s) AND state IN ('parked', 'retry')
+
+-- name: bury_again
+UPDATE reservation.dead_letters
+SET state = 'dead', entity = %(entity)s, reason = %(reason)s, error = %(error)s,
+    digest = %(digest)s, attempts = %(attempts)s, process = %(process)s, changed_at = now()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = %(global_position)s AND state IN ('parked', 'retry', 'handled')
+
+-- name: lock_letters
+SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
+
+-- name: select
+SELECT d.consumer, d.category, d.global_position, d.message_id::text, d.stream_name, d.type, d.entity,
+       d.state, d.reason, d.error, d.digest, d.attempts, d.process, d.created_at, d.changed_at,
+       CASE WHEN d.state = 'parked' THEN (
+         SELECT min(h.global_position)
+         FROM reservation.dead_letters h
+         WHERE h.consumer = d.consumer AND h.category = d.category AND h.entity = d.entity
+           AND h.state IN ('dead', 'parked', 'retry')
+       ) END
+FROM reservation.dead_letters d
+WHERE (%(consumer)s::text IS NULL OR d.consumer = %(consumer)s)
+  AND (%(category)s::text IS NULL OR d.category = %(category)s)
+  AND (%(entity)s::text IS NULL OR d.entity = %(entity)s)
+  AND (%(states)s::text[] IS NULL OR d.state = ANY(%(states)s))
+  AND (%(global_positions)s::bigint[] IS NULL OR d.global_position = ANY(%(global_positions)s))
+ORDER BY d.consumer, d.category, d.global_position
+
+-- name: count_waiting
+SELECT count(*)
+FROM reservation.dead_letters
+WHERE consumer = %(consumer)s AND category = %(category)s AND entity = ANY(%(entities)s)
+  AND state = 'parked'
+
+-- name: change_state
+UPDATE reservation.dead_letters
+SET state = %(state)s, attempts = CASE %(state)s WHEN 'retry' THEN 0 ELSE attempts END,
+    changed_at = now()
+WHERE consumer = %(consumer)s AND category = %(category)s
+  AND global_position = ANY(%(global_positions)s)
+
+-- name: message
+SELECT m.data::text, m.metadata::text, m.time, m.position
+FROM message_store.messages m
+WHERE m.global_position = %(global_position)s AND m.id = %(message_id)s::uuid

@@ -1,0 +1,236 @@
+"""Changing the positions of a group by hand, while it has no member.
+
+A change is planned first, which locks nothing, so that a person can be asked. It is then applied
+under the lock of the group, and only if nothing has changed since it was planned.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import ForeignPositionError, StoreError
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.group", "administration.sql")
+
+# Of messages that are counted to describe a change.
+MOST_COUNTED = 100_000
+
+# How long to wait for a transaction that moves a position, or in which a process joins or leaves.
+PATIENCE = "10s"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGroup:
+    """A group as it was found, without a member.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that it reads.
+        positions: those of its partitions, in order.
+        carried: the positions of the partitions that there were before; None if none are.
+        epoch: the highest of its partitions; None if it was never run.
+        foreign: whether its positions were taken in another log.
+    """
+
+    consumer: str
+    category: str
+    positions: tuple[int, ...]
+    carried: tuple[int, ...] | None
+    epoch: int | None
+    foreign: bool = False
+
+    @property
+    def carried_in_force(self) -> tuple[int, ...] | None:
+        """What is carried, if a message may still be skipped because of it."""
+        if self.carried is None or min(self.positions) >= max(self.carried):
+            return None
+        return self.carried
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """A change of a group's positions.
+
+    Attributes:
+        group: as it was found.
+        after: the position of each of its partitions, in order.
+        carried: the positions of the former partitions, up to which their messages were handled;
+            None if the positions in ``after`` are enough.
+        passed_over: how many messages will be skipped.
+        redelivered: how many messages will be read again that were handled.
+        at_least: whether there are more of either than were counted.
+    """
+
+    group: IdleGroup
+    after: tuple[int, ...]
+    carried: tuple[int, ...] | None = None
+    passed_over: int = 0
+    redelivered: int = 0
+    at_least: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything changes."""
+        return self.after != self.group.positions or self.carried != self.group.carried
+
+
+def find_idle(connection: Connection[Any], consumer: str, category: str) -> IdleGroup:
+    """Return a group without members, or a new one if it was never run.
+
+    Raises:
+        StoreError: a process is a member of it; the message names it.
+    """
+    of = {"consumer": consumer, "category": category}
+    with translated():
+        live = [process for (process,) in connection.execute(_QUERIES["live"], of)]
+        if live:
+            raise StoreError(
+                f"The consumer {consumer} of {category} is running in {', '.join(live)}; stop it "
+                f"first"
+            )
+        found = connection.execute(_QUERIES["group"], of).fetchone()
+    if found is None:
+        return IdleGroup(consumer, category, (0,), None, None)
+    partitions, carried, positions, epoch, foreign = found
+    if len(positions) != partitions:
+        raise StoreError(
+            f"The consumer {consumer} of {category} should have {partitions} partitions, and has "
+            f"positions of {len(positions)}; restore reservation.positions from a backup"
+        )
+    carried = None if carried is None else tuple(carried)
+    return IdleGroup(consumer, category, tuple(positions), carried, epoch, foreign)
+
+
+def plan_move(connection: Connection[Any], group: IdleGroup, after: Sequence[int]) -> GroupChange:
+    """Return what moving a group's positions would do, and move nothing.
+
+    Args:
+        connection: that the group was found on, not in a transaction.
+        group: whose positions to move.
+        after: the position for each partition, in order.
+
+    Raises:
+        StoreError: there is no message of so high a position yet, so messages to come would be
+            skipped; or only some partitions are to be moved, while messages from before a change of
+            their number are not handled.
+        ForeignPositionError: the group's positions were taken in another log, and are not all to be
+            set to 0, where every log begins.
+    """
+    after = tuple(after)
+    if any(after):
+        _refuse_foreign(group)
+    before = (0,) * len(after) if group.foreign else group.positions
+    carried = None if group.foreign else group.carried_in_force
+    with translated(), connection.transaction():
+        (last,) = connection.execute(_QUERIES["last"]).fetchall()[0]
+        if max(after) > last:
+            raise StoreError(
+                f"The last message of the store is at global position {last}, and those still to "
+                f"come would be skipped up to {max(after)}; give a position up to {last}"
+            )
+        if carried is not None and len(set(after)) > 1:
+            raise StoreError(_still_carried(group, "move all of its partitions"))
+        connection.execute(_QUERIES["settings"])
+        passed = connection.execute(
+            _QUERIES["passed"],
+            {
+                "category": group.category,
+                "low": min(*before, *after),
+                "high": max(*before, *after, *(carried or ())),
+                "limit": MOST_COUNTED,
+                "before": list(before),
+                "after": list(after),
+                "carried": None if carried is None else list(carried),
+            },
+        ).fetchall()
+    ((over, again, at_least),) = passed
+    return GroupChange(group, after, None, over, again, at_least)
+
+
+def plan_partitions(group: IdleGroup, partitions: int) -> GroupChange:
+    """Return what changing the number of partitions would do to a group's positions.
+
+    No message is skipped and none is read again. Where the positions differ, how far messages were
+    handled is kept by the former partitions.
+
+    Raises:
+        StoreError: positions of former partitions are still kept since the last change.
+        ForeignPositionError: the positions were taken in another log.
+    """
+    _refuse_foreign(group)
+    if partitions == len(group.positions):
+        return GroupChange(group, group.positions, group.carried)
+    if group.carried_in_force is not None:
+        raise StoreError(_still_carried(group, "change the number again"))
+    low, high = min(group.positions), max(group.positions)
+    # Kept once it is there, for its highest position: letters up to there may be out of order.
+    keep = low < high or group.carried is not None
+    return GroupChange(group, (low,) * partitions, group.positions if keep else None)
+
+
+def apply_changes(
+    connection: Connection[Any],
+    changes: Sequence[GroupChange],
+    also: Callable[[Connection[Any]], None] = lambda _: None,
+) -> None:
+    """Apply changes, all or none, under the locks of their groups.
+
+    Args:
+        connection: not in a transaction.
+        changes: as they were planned.
+        also: what to do in the same transaction, after the changes.
+
+    Raises:
+        StoreError: a process has become a member, or a position is another, since they were
+            planned; nothing is changed.
+        LockTimeoutError: a process that is no longer a member holds the lock of a position.
+    """
+    with translated(), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        connection.execute("SELECT set_config('lock_timeout', %s, true)", [PATIENCE])
+        for change in sorted(changes, key=lambda change: change.group.category):
+            group = change.group
+            of = {"consumer": group.consumer, "category": group.category}
+            if group.epoch is None:
+                connection.execute(_QUERIES["create_group"], of)
+            connection.execute(_QUERIES["lock"], of)
+            if group.epoch is None:
+                connection.execute(_QUERIES["create_position"], of)
+                group = IdleGroup(group.consumer, group.category, (0,), None, 1)
+            connection.execute(_QUERIES["lock_positions"], of)
+            if find_idle(connection, group.consumer, group.category) != group:
+                raise StoreError(
+                    f"The consumer {group.consumer} of {group.category} was run in the meantime; "
+                    f"nothing is changed; look at its positions again"
+                )
+            connection.execute(
+                _QUERIES["store_group"],
+                of | {"after": list(change.after), "carried": _array(change.carried)},
+            )
+            connection.execute(_QUERIES["remove_members"], of)
+            stored = of | {"after": list(change.after), "epoch": (group.epoch or 0) + 1}
+            connection.execute(_QUERIES["remove_positions"], stored)
+            connection.execute(_QUERIES["store_positions"], stored)
+        also(connection)
+
+
+def _refuse_foreign(group: IdleGroup) -> None:
+    if group.foreign:
+        highest = max((*group.positions, *(group.carried_in_force or ())))
+        raise ForeignPositionError(group.consumer, group.category, highest)
+
+
+def _array(carried: Sequence[int] | None) -> list[int] | None:
+    return None if carried is None else list(carried)
+
+
+def _still_carried(group: IdleGroup, what: str) -> str:
+    return (
+        f"The number of partitions of {group.consumer} in {group.category} was changed, and some "
+        f"messages from before that are not handled; run its consumers until every position is "
+        f"past {max(group.carried or (0,))}, and then {what}"
+    )

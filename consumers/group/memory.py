@@ -1,0 +1,56 @@
+"""What a component's consumers remember of messages in tables beside the log.
+
+Processed messages, revisions and states decide whether a message is a duplicate. In a store that
+was cleared, restored or replaced they are about messages that are not in its log, and a new message
+could be taken for a duplicate of one of those. All of it is rebuilt when every message of the log
+is handled again: effects that are in the log already are found by the ids of the events.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.component import Component
+from reservation.idempotence.state_based.states import state_category
+from reservation.messages.stream_name import ID_SEPARATOR
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.group", "memory.sql")
+
+
+def remembered(connection: Connection[Any], component: Component) -> Mapping[str, int]:
+    """Return how much the consumers of a component remember, by kind, without empty kinds.
+
+    Args:
+        connection: of a role that may read the schema ``reservation``.
+        component: whose consumers.
+    """
+    with translated():
+        rows = connection.execute(_QUERIES["count"], _of(component)).fetchall()
+    return {kind: count for kind, count in rows if count}
+
+
+def forget(connection: Connection[Any], component: Component) -> None:
+    """Remove what the consumers of a component remember, except dead letters of this log.
+
+    Args:
+        connection: of the owner of the store, in the transaction that sets the component's
+            positions to 0.
+        component: whose consumers.
+    """
+    with translated():
+        for name, query in _QUERIES.items():
+            if name.startswith("forget_"):
+                connection.execute(query, _of(component))
+
+
+def _of(component: Component) -> dict[str, str]:
+    category = state_category(component.name)
+    after = chr(ord(ID_SEPARATOR) + 1)  # what sorts behind every stream of the category
+    return {
+        "consumer": component.name,
+        "first": category + ID_SEPARATOR,
+        "bound": category + after,
+    }

@@ -1,0 +1,269 @@
+"""The position of a consumer in its category, which only one process at a time can move.
+
+Each partition of the category has a position of its own: the global position of the last message
+that was handled. It moves in the transaction that commits what the messages brought about, by
+compare-and-set on the holder's epoch. A process whose partition was taken over, because it was
+paused or lost the network, therefore commits nothing.
+
+The id of the message at the position is stored with it. The position moves only while that message
+is in the log, so no message is skipped in a log that was cleared, restored or replaced.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import ForeignPositionError, PositionLostError
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+from reservation.store.partition import Partition
+
+_QUERIES = load_queries("consumers.group")
+
+# Between two statements of a transaction that has moved a position: a process that is paused then
+# would keep the locks of its categories from everybody who writes there.
+LONGEST_PAUSE = "3s"
+
+
+# No global position is higher.
+LAST = 2**63 - 1
+
+
+@dataclass(slots=True)
+class HeldPartition:
+    """A partition that this process holds.
+
+    Attributes:
+        partition: its number, from 0.
+        position: the global position of the last message handled, 0 before the first.
+        epoch: how many times it was taken; only the last holder may move it.
+    """
+
+    partition: int
+    position: int
+    epoch: int
+
+
+class Positions:
+    """The partitions of one category that this process holds.
+
+    They are read together: first those that are furthest behind. Partitions at the same position
+    are read in one statement.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that is read.
+        size: how many partitions the category has.
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        category: str,
+        size: int = 1,
+        held: Iterable[HeldPartition] = (),
+        carried: Iterable[int] | None = None,
+    ) -> None:
+        """Note what is held.
+
+        Args:
+            consumer: the component's name.
+            category: the category that is read.
+            size: how many partitions the category has.
+            held: those that this process holds.
+            carried: how far each partition was read before there were ``size``.
+        """
+        self.consumer = consumer
+        self.category = category
+        self.size = size
+        self._held = {partition.partition: partition for partition in held}
+        self._carried = None if carried is None else tuple(carried)
+
+    @property
+    def partitions(self) -> list[int]:
+        """The numbers of the partitions that are held, in order."""
+        return sorted(self._held)
+
+    @property
+    def reached(self) -> dict[int, int]:
+        """The position of each partition that is held."""
+        return {held.partition: held.position for held in self._held.values()}
+
+    @property
+    def lowest(self) -> int:
+        """The lowest position of the partitions that are held; 0 if none is held."""
+        return min((held.position for held in self._held.values()), default=0)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of what is held."""
+        return max((held.epoch for held in self._held.values()), default=0)
+
+    @property
+    def unordered_until(self) -> int:
+        """The position up to which an entity's messages may come out of their order; 0 if none do.
+
+        They do where there are several partitions, or were before the number was changed. How far
+        the messages were handled does not matter: the effects of a message must not depend on when
+        it is read.
+        """
+        if self.size > 1:
+            return LAST
+        return max(self._carried or (), default=0)
+
+    def next(self) -> Partition | None:
+        """Return what to read next; None if nothing is held."""
+        if not self._held:
+            return None
+        after = self.lowest
+        behind = [number for number, held in self._held.items() if held.position == after]
+        ahead = [held.position for held in self._held.values() if held.position > after]
+        carried = self._carried
+        if carried is not None and after >= max(carried):
+            carried = None
+        if len(behind) == self.size and carried is None:
+            return Partition(after)
+        return Partition(after, min(ahead, default=None), tuple(behind), self.size, carried)
+
+    def advance(
+        self, connection: Connection[Any], part: Partition, to: int, message_id: str | None = None
+    ) -> None:
+        """Move the stored positions of a part, in the transaction that the connection is in.
+
+        From then on the server ends the transaction if it is idle for too long. So take locks that
+        others need after this call, and call `committed` after the commit.
+
+        Args:
+            connection: in the transaction that has read the part.
+            part: what was read.
+            to: the global position up to which its messages are handled.
+            message_id: the id of the message there; None to look it up.
+
+        Raises:
+            PositionLostError: another process has taken a partition over.
+            ForeignPositionError: a position was taken in another log.
+        """
+        moving = self._of(part)
+        with translated():
+            cursor = connection.execute(
+                _QUERIES["advance"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "partitions": [held.partition for held in moving],
+                    "epochs": [held.epoch for held in moving],
+                    "before": part.after,
+                    "position": to,
+                    "message_id": message_id,
+                    "carried": part.carried is not None,
+                    "longest_pause": LONGEST_PAUSE,
+                },
+            )
+        if cursor.rowcount != len(moving):
+            raise self._lost(connection)
+
+    def committed(self, part: Partition, to: int) -> None:
+        """Note that the transaction that moved the positions is committed."""
+        for held in self._of(part):
+            held.position = to
+
+    def attempt(self, connection: Connection[Any], message: StoredMessage) -> int:
+        """Count an attempt to handle a message by itself, before it begins.
+
+        A crash of this process does not undo that; one of the server may.
+
+        Args:
+            connection: not in a transaction.
+            message: the next one of its partition.
+
+        Returns:
+            How many attempts at this message were counted in a row.
+
+        Raises:
+            PositionLostError: another process has taken the partition over.
+        """
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            rows = connection.execute(
+                _QUERIES["attempt"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "stream_name": message.stream_name,
+                    "size": self.size,
+                    "global_position": message.global_position,
+                },
+            ).fetchall()
+            if not rows or not self._is_held(*rows[0][:2]):
+                raise self._lost(connection)
+        return int(rows[0][2])
+
+    def take_back(self, connection: Connection[Any], message: StoredMessage) -> None:
+        """Uncount the last attempt at a message, which did not end because of the message.
+
+        Args:
+            connection: not in a transaction.
+            message: the one of the last call of `attempt`.
+        """
+        with translated(), connection.transaction():
+            connection.execute("SET LOCAL synchronous_commit = off")
+            connection.execute(
+                _QUERIES["take_back"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "partitions": list(self._held),
+                    "epochs": [held.epoch for held in self._held.values()],
+                    "global_position": message.global_position,
+                },
+            )
+
+    def hold(self, connection: Connection[Any], partitions: Iterable[int]) -> None:
+        """Keep partitions from being taken over until the end of the transaction.
+
+        Raises:
+            PositionLostError: another process has taken a partition over.
+            ForeignPositionError: a position was taken in another log.
+        """
+        wanted = sorted(partitions)
+        with translated():
+            rows = connection.execute(
+                _QUERIES["hold"],
+                {
+                    "consumer": self.consumer,
+                    "category": self.category,
+                    "partitions": wanted,
+                    "longest_pause": LONGEST_PAUSE,
+                },
+            ).fetchall()
+        if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
+            raise self._lost(connection)
+
+    @property
+    def claims(self) -> frozenset[tuple[int, int]]:
+        """The partitions that are held, with their epochs; to see whether that has changed."""
+        return frozenset((held.partition, held.epoch) for held in self._held.values())
+
+    def _is_held(self, partition: int, epoch: int) -> bool:
+        held = self._held.get(partition)
+        return held is not None and held.epoch == epoch
+
+    def _lost(self, connection: Connection[Any]) -> ForeignPositionError | PositionLostError:
+        """Return why a position could not be moved or held."""
+        with translated():
+            of = {"consumer": self.consumer, "category": self.category}
+            ((foreign_at,),) = connection.execute(_QUERIES["foreign_at"], of).fetchall()
+        if foreign_at is not None:
+            return ForeignPositionError(self.consumer, self.category, foreign_at)
+        return PositionLostError(
+            f"Another process has taken over the consumer {self.consumer} of {self.category}, or "
+            f"a part of it; this process committed nothing more of that part"
+        )
+
+    def _of(self, part: Partition) -> list[HeldPartition]:
+        if part.partitions is None:
+            return list(self._held.values())
+        return [self._held[n] for n in part.partitions]

@@ -1,0 +1,40 @@
+"""How many partitions each category has, checked before consumers start."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.group.membership import GroupShare
+from consumers.group.stored_positions import StoredPosition, read_positions
+from reservation.component import Component
+from reservation.maintenance.entity_order import check_order, check_waiting
+
+
+def checked_sizes(
+    connection: Connection[Any], component: Component, categories: Sequence[str], share: GroupShare
+) -> dict[str, int]:
+    """Return how many partitions each category has, or will have.
+
+    Args:
+        connection: of a role that may read messages and positions.
+        component: whose consumers are to start.
+        categories: those that they are to read.
+        share: how many partitions a category gets that was never consumed.
+
+    Raises:
+        GroupError: a category has several in which an entity's messages would not stay in order.
+        StoreError: the database refuses, or is away.
+    """
+    positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
+    for stored in read_positions(connection, component):
+        if stored.category in positions and stored.updated_at is not None:
+            positions[stored.category].append(stored)
+    sizes = {}
+    for category, known in positions.items():
+        size = known[0].partitions if known else share.partitions or share.to_begin_with
+        check_order(component, category, size)
+        after = min((stored.position for stored in known), default=0)
+        check_waiting(connection, component, category, size, after)
+        sizes[category] = size
+    return sizes

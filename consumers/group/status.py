@@ -1,0 +1,162 @@
+"""Where every consumer is, how far behind, and who holds it, as one snapshot shows it.
+
+This only reads, so an auditor may do it. The lag is counted in passes over a category, each with a
+limited number of messages, from the partition that is furthest behind. A backlog of millions takes
+no longer than one pass.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+
+from consumers.group.stored_positions import StoredPosition, read_positions
+from reservation.component import Component
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.group", "status.sql")
+
+# Of messages that one pass looks at, and so the most that are counted for a partition.
+MOST_COUNTED = 100_000
+
+# Passes over one category. One is enough for partitions that are close together; one that no pass
+# came to is said to be at an unknown distance.
+MOST_PASSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a partition is behind.
+
+    Attributes:
+        messages: how many messages of the partition are not handled, as far as they were counted.
+        at_least: whether there may be more that were not counted.
+        seconds: since the first of them was written; None if none was found.
+    """
+
+    messages: int = 0
+    at_least: bool = False
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How one consumer stands in one partition of a category.
+
+    Attributes:
+        stored: the position, who holds it, and whether it is foreign.
+        head: the global position of the category's last message; 0 if there is none.
+        lag: how far behind it is; from the beginning of the category if the position is foreign.
+        dead: how many dead letters it has that are not retried, handled or discarded.
+        parked: how many messages wait behind those.
+        retry: how many of either are to be tried again, and have not been yet.
+    """
+
+    stored: StoredPosition
+    head: int
+    lag: Lag
+    dead: int
+    parked: int
+    retry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A look at the consumers.
+
+    Attributes:
+        time: when it was taken, by the server's clock.
+        store_id: the random id of the store.
+        partitions: what was seen, by consumer, category and partition.
+    """
+
+    time: datetime
+    store_id: UUID
+    partitions: Sequence[PartitionStatus]
+
+
+def read_status(connection: Connection[Any], component: Component | None = None) -> Status:
+    """Look at all consumers in the store, or at those of a component, under one snapshot.
+
+    Args:
+        connection: of a role that may read messages and positions, not in a transaction.
+        component: whose consumers to look at, also those that were never run; None for all that
+            ever were.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    with translated(), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(_QUERIES["settings"])
+        groups: dict[tuple[str, str], list[StoredPosition]] = defaultdict(list)
+        for stored in read_positions(connection, component):
+            groups[stored.consumer, stored.category].append(stored)
+        ((time, store_id),) = connection.execute(_QUERIES["taken"]).fetchall()
+        return Status(
+            time,
+            store_id,
+            [status for rows in groups.values() for status in _group(connection, rows)],
+        )
+
+
+def _group(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
+    """Return how a consumer stands in a category, given all of its partitions."""
+    first = rows[0]
+    ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
+    lags = _lags(connection, head, rows)
+    of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
+    letters: dict[tuple[int, str], int] = {
+        (partition, state): count
+        for partition, state, count in connection.execute(_QUERIES["dead_letters"], of)
+    }
+    return [
+        PartitionStatus(
+            row,
+            head,
+            lags[row.partition],
+            dead=letters.get((row.partition, "dead"), 0),
+            parked=letters.get((row.partition, "parked"), 0),
+            retry=letters.get((row.partition, "retry"), 0),
+        )
+        for row in rows
+    ]
+
+
+def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]) -> dict[int, Lag]:
+    """Count what is left in each partition, the furthest behind first."""
+    lags = {row.partition: Lag() for row in rows}
+    foreign = any(row.foreign for row in rows)
+    reached = {row.partition: 0 if row.foreign else row.position for row in rows}
+    behind = {partition: position for partition, position in reached.items() if position < head}
+    for _ in range(MOST_PASSES):
+        if not behind:
+            return lags
+        passed = connection.execute(
+            _QUERIES["lag"],
+            {
+                "category": rows[0].category,
+                "after": min(behind.values()),
+                "limit": MOST_COUNTED,
+                "partitions": rows[0].partitions,
+                "carried": None if foreign else rows[0].carried,
+                # Partitions that are no longer behind were counted by an earlier pass.
+                "positions": [behind.get(row.partition, head) for row in rows],
+            },
+        ).fetchall()
+        for partition, messages, seconds, last in passed:
+            if partition is None:
+                read, ended = messages, last
+            else:
+                lags[partition] = Lag(messages, seconds=seconds)
+        if read < MOST_COUNTED:
+            return lags
+        for partition in [number for number, position in behind.items() if position < ended]:
+            del behind[partition]
+            lags[partition] = replace(lags[partition], at_least=True)
+    return lags | {partition: Lag(at_least=True) for partition in behind}

@@ -1,0 +1,119 @@
+"""The positions as they are stored, one for each partition of what a consumer reads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+from psycopg.rows import kwargs_row
+
+from reservation.component import Component
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.group", "stored_positions.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The member that may move a partition's position.
+
+    Attributes:
+        process: its host and process id; None if that is no longer known.
+        gone: whether it ended without giving the partition back, and nobody has taken over yet.
+    """
+
+    process: str | None
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """Where one consumer is in one partition of a category.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that it reads.
+        partition: the number of the partition, from 0.
+        partitions: how many the category is in for this consumer.
+        carried: the positions of the former partitions, up to which a message was handled; None if
+            there were never others, or all were at one position.
+        position: the global position of the last message handled; 0 before the first.
+        message_id: the id of the message there; None at 0, and if it is not known.
+        foreign: whether the position was taken in another log, so that it means nothing here.
+        epoch: how often the partition changed hands; 0 if the consumer was never run.
+        holder: who may move the position; None if nobody.
+        updated_at: when it was last written; None if the consumer was never run.
+    """
+
+    consumer: str
+    category: str
+    partition: int
+    partitions: int
+    carried: Sequence[int] | None
+    position: int
+    message_id: UUID | None
+    epoch: int
+    foreign: bool
+    holder: Holder | None
+    updated_at: datetime | None
+
+
+def categories(component: Component) -> list[str]:
+    """Return the categories that a component's consumers read."""
+    return [component.command_category, *component.reservation_categories]
+
+
+def read_positions(
+    connection: Connection[Any], component: Component | None = None
+) -> list[StoredPosition]:
+    """Return the positions of all consumers in the store, or of those of a component.
+
+    Args:
+        connection: of a role that may read positions.
+        component: whose positions to read, also those that are not stored yet; None for all.
+
+    Returns:
+        The positions, sorted by consumer, category and partition.
+
+    Raises:
+        StoreError: the database refuses, or is unavailable.
+    """
+    named: dict[str, list[str] | None] = {"consumers": None, "categories": None}
+    if component is not None:
+        read = categories(component)
+        named = {"consumers": [component.name] * len(read), "categories": read}
+    with translated(), connection.cursor(row_factory=kwargs_row(_stored)) as cursor:
+        return cursor.execute(_QUERIES["stored"], named).fetchall()
+
+
+def is_drained(connection: Connection[Any], consumer: str, category: str) -> bool:
+    """Return whether a consumer has nothing left to handle in a category, in any process.
+
+    That is every message, and every dead letter that is to be handled again.
+
+    Args:
+        connection: of a role that may read messages and positions.
+        consumer: the component's name.
+        category: one of those that the component reads.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    with translated():
+        rows = connection.execute(
+            _QUERIES["is_drained"], {"consumer": consumer, "category": category}
+        ).fetchall()
+    return bool(rows[0][0])
+
+
+def _stored(
+    *,
+    held: bool,
+    process: str | None,
+    gone: bool,
+    **rest: Any,  # Any: the other columns, each under the name of its attribute
+) -> StoredPosition:
+    return StoredPosition(holder=Holder(process, gone) if held else None, **rest)

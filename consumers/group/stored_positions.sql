@@ -1,0 +1,31 @@
+-- name: stored
+-- Every partition there is, of the consumers and categories that are named, or of all; and one for
+-- each of those named that was never run.
+WITH wanted AS (
+  SELECT * FROM unnest(%(consumers)s::text[], %(categories)s::text[]) AS w(consumer, category)
+), stored AS (
+  SELECT p.consumer, p.category, p.partition, g.partitions, g.carried, p.position, p.message_id,
+         p.epoch, reservation.is_foreign(p.position, p.message_id)
+           OR reservation.carries_foreign(p.consumer, p.category) AS "foreign",
+         p.updated_at, p.holder IS NOT NULL AS held, m.process,
+         coalesce(reservation.is_gone(m.member, m.expires_at), true) AS gone
+  FROM reservation.positions p
+  JOIN reservation.groups g USING (consumer, category)
+  LEFT JOIN reservation.members m ON m.member = p.holder
+  WHERE %(consumers)s::text[] IS NULL OR (p.consumer, p.category) IN (SELECT * FROM wanted)
+)
+SELECT * FROM stored
+UNION ALL
+SELECT consumer, category, 0, 1, NULL, 0, NULL, 0, false, NULL, false, NULL, false
+FROM wanted
+WHERE (consumer, category) NOT IN (SELECT consumer, category FROM stored)
+ORDER BY consumer, category, partition
+
+-- name: is_drained
+-- Whether no partition's position is before the last message of the category, and no dead letter
+-- waits to be handled again.
+SELECT coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) AND NOT EXISTS (
+  SELECT FROM reservation.dead_letters l
+  WHERE l.consumer = %(consumer)s AND l.category = %(category)s AND l.state = 'retry')
+FROM reservation.positions p
+WHERE p.consumer = %(consumer)s AND p.category = %(category)s

@@ -1,0 +1,69 @@
+"""Which errors of the store are faults of the messages that a transaction is for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+
+from reservation.errors import MessageError, RefusedError, StoreError
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.sqlstates import Fault, fault_at_commit
+
+
+@contextmanager
+def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
+    """Raise the store's refusal of a value as an error of the messages that the block is for.
+
+    Which message is at fault shows when they are handled one by one. No other error of the store is
+    a fault of the messages.
+
+    Raises:
+        MessageError: the store refused what is to be stored.
+    """
+    try:
+        yield
+    except RefusedError as error:
+        raise MessageError(f"Cannot write what {messages[0]} brings about: {error}") from error
+
+
+@contextmanager
+def transaction(
+    connection: Connection[Any], messages: Callable[[], Sequence[StoredMessage]]
+) -> Iterator[None]:
+    """Run a block in a transaction whose commit may be refused because of its messages.
+
+    A deferred constraint of a table that a handler wrote to is checked only at the commit; its
+    violation is a fault of the messages too. The text of an error that a trigger raised is left
+    out, because it may contain values of the messages.
+
+    Args:
+        connection: not in a transaction.
+        messages: returns those that the transaction is for, once the block has ended.
+
+    Raises:
+        MessageError: the commit was refused.
+    """
+    over = False
+    try:
+        with translated(), connection.transaction():
+            yield
+            over = True
+    except StoreError as error:
+        cause = error.__cause__
+        if (
+            not over
+            or not messages()
+            or not isinstance(cause, psycopg.Error)
+            or fault_at_commit(cause) is not Fault.MESSAGE
+        ):
+            raise
+        with blamed(messages()):
+            if isinstance(error, RefusedError):
+                raise
+            raise RefusedError(
+                f"The database refused the commit with SQLSTATE {cause.sqlstate}, which a trigger "
+                f"or a function of a table raised"
+            ) from cause

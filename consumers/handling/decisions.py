@@ -1,0 +1,65 @@
+"""The effects of the messages of a batch, collected before any of them is written."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from consumers.dead_letters.failure import Letter, conflict
+from consumers.handling.two_phase import PendingOutputs
+from reservation.entity.projection import Loaded
+from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.strategy import Check, Strategy
+from reservation.messages.message import StoredMessage
+from reservation.messages.stream_name import category
+from reservation.store.writing import Row
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What is to be written for a batch, and the outcomes of its messages.
+
+    Attributes:
+        writes: the events, and the further messages that handlers wrote, in order.
+        further: those of them that are not events.
+        conditional: whether a handler gave one of the further messages an expected version.
+        entities: by their streams, those that the batch was decided on, with its events in them.
+        reservations: commands to be reserved, each with the stream that its key names.
+        former_streams: by their global position, the streams that some of those may have been
+            reserved in before their declaration was changed.
+        reissued: commands that found their entity's stream started already, and that stream.
+        counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
+            redelivered: handled before and now passed.
+        conflicts: the commands found in conflict with an earlier one of the same key.
+        checks: the checks of the handlers' strategies.
+        letters: the messages that are passed without having been handled.
+        pending: the outputs of a two-phase strategy, whose states have to be committed first; None
+            for other batches.
+    """
+
+    writes: list[Row] = field(default_factory=list)
+    further: list[Row] = field(default_factory=list)
+    conditional: bool = False
+    entities: dict[str, Loaded] = field(default_factory=dict)
+    reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    former_streams: dict[int, str] = field(default_factory=dict)
+    reissued: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
+    checks: dict[Strategy, Check] = field(default_factory=dict)
+    letters: list[Letter] = field(default_factory=list)
+    pending: PendingOutputs | None = None
+
+    def add_outcome(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
+        """Count what became of a command whose key was compared with the stored ones."""
+        self.counts[outcome.value] += 1
+        if outcome is Outcome.CONFLICT:
+            self.conflicts.append((message, stream_name))
+            self.letters.append(Letter(message, None, conflict(message, stream_name), attempts=1))
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories that are going to be written, each once."""
+        categories = {category(row.stream_name) for row in self.writes}
+        categories |= {category(name) for _, name in self.reservations}
+        if self.pending is not None:
+            categories.update(self.pending.categories)
+        return list(categories)

@@ -1,0 +1,226 @@
+"""Decoding a message: its command, and its entity or the stream of its key.
+
+A command category holds commands that are reserved, that initiate, or that are handled
+directly; a reservation category holds the copies, which are handled. The component declares which
+command is which. Copies in the command category are marked.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from consumers.handling.blocking import blocking
+from consumers.handling.handler_call import is_interrupt
+from reservation.component import Component
+from reservation.context import out_of_order
+from reservation.errors import (
+    DecodeError,
+    HandlerError,
+    IdempotenceKeyError,
+    ReservationError,
+    StreamNameError,
+    UnknownTypeError,
+    told,
+)
+from reservation.idempotence.in_events.position import in_order
+from reservation.idempotence.strategy import Incoming
+from reservation.messages.message import StoredMessage, printable
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.messages.stream_name import MAX_BYTES, cardinal_id, check
+from reservation.serialization.struct_types import camel_case, hints_of
+
+# Characters; however many bytes each takes, the store takes a name of that length.
+SURELY_FITS = MAX_BYTES // 4
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A stored message, the command in it, and the stream of the entity or the key it is for."""
+
+    message: StoredMessage
+    command: object = None
+    entity_stream: str | None = None
+    key_stream: str | None = None
+    former_stream: str | None = None
+    unordered: bool = False
+    redelivered: bool = False
+
+    @property
+    def incoming(self) -> Incoming:
+        """The message as strategies take it."""
+        return Incoming(self.message, self.command, str(self.entity_stream), self.unordered)
+
+
+class Decoding:
+    """Decodes the messages of one category."""
+
+    def __init__(self, component: Component, category: str) -> None:
+        """Prepare.
+
+        Args:
+            component: whose commands they are.
+            category: the component's command category, or one of its reservation categories.
+        """
+        self._component = component
+        self._reserves = category == component.command_category
+        self._process = os.getpid()
+        self._ids: dict[str, type[Any]] = {}  # what reads only the entity's id, by message type
+        self._unordered_until = 0
+        self._letters: Mapping[int, str | None] | None = None
+
+    def order(self, unordered_until: int, letters: Mapping[int, str | None] | None) -> None:
+        """Note which messages may come out of the order of their entity.
+
+        Args:
+            unordered_until: the position up to which those may that are not in the partition of
+                their entity.
+            letters: by global position, the entity that has waited for each message; None where
+                they are not letters.
+        """
+        self._unordered_until = unordered_until
+        self._letters = letters
+
+    def ignores(self, message: StoredMessage) -> bool:
+        """Return whether a message's type is one that the component ignores."""
+        return message.type in self._component.ignored or message.type == PSEUDO_EVENT
+
+    def look(self, message: StoredMessage, key_stream: str | None) -> Decoded | None:
+        """Return a message, decoded, or None if its type is ignored.
+
+        Raises:
+            MessageError: it cannot be decoded, or has no key or no handler.
+        """
+        if key_stream is not None:
+            return Decoded(message, key_stream=_fitting(key_stream, message))
+        component = self._component
+        if self.ignores(message):
+            return None
+        is_reserved = message.type in component.reservations
+        is_direct = message.type in component.initiations or message.type in component.handlers
+        if not (is_reserved or (is_direct and self._reserves)):
+            raise UnknownTypeError(
+                f"Nothing handles {message}: declare a handler for {printable(message.type)} in "
+                f"the component {component.name!r}, or let it pass with "
+                f"{component.name}.ignore({printable(message.type)!r})"
+            )
+        command = self._decode(message)
+        if is_reserved and self._reserves:
+            to_be_reserved = self._to_be_reserved(message, command)
+            if to_be_reserved is not None:
+                return to_be_reserved
+        try:
+            entity_stream = component.entity_stream(command)
+        except ReservationError as error:
+            raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
+        unordered = (
+            message.global_position <= self._unordered_until or self._letters is not None
+        ) and self._is_unordered(message, entity_stream)
+        strategy = component.strategies.get(message.type) if unordered else None
+        if strategy is not None and strategy.needs_order:
+            raise out_of_order(message, entity_stream)
+        return Decoded(message, command, entity_stream, unordered=unordered)
+
+    def _is_unordered(self, message: StoredMessage, entity_stream: str) -> bool:
+        """Return whether later messages of its entity may have been handled before a message."""
+        if in_order(message, entity_stream):
+            return False
+        if message.global_position <= self._unordered_until or self._letters is None:
+            return True
+        return self._letters.get(message.global_position) != blocking(entity_stream)
+
+    def _decode(self, message: StoredMessage) -> object:
+        """Return the command in a message.
+
+        Raises:
+            DecodeError: its data does not fit, or its class raised, be it no `Exception`.
+        """
+        try:
+            command: object = message.decode(self._component.types[message.type])
+        except Exception:
+            raise
+        except BaseException as error:
+            if self._is_no_fault(error):
+                raise
+            raise DecodeError(f"Cannot decode {message}: its class raised {told(error)}") from error
+        return command
+
+    def _is_no_fault(self, error: BaseException) -> bool:
+        """Return whether an exception is not a fault of the message.
+
+        A process that the component's code has forked is to end with what it raises.
+        """
+        return is_interrupt(error) or os.getpid() != self._process
+
+    def _to_be_reserved(self, message: StoredMessage, command: object) -> Decoded | None:
+        """Return a command that is to be reserved; None if it is a copy already."""
+        declared = self._component.reservations[message.type]
+        try:
+            if declared.is_copy(message, command):
+                return None
+            key_stream = declared.stream_name(command, message.stream_name)
+            former = declared.former_stream(command)
+            return Decoded(message, command, key_stream=key_stream, former_stream=former)
+        except IdempotenceKeyError as error:
+            raise _no_key(message, error) from error
+        except BaseException as error:  # a key function can raise anything
+            if self._is_no_fault(error):
+                raise
+            raise HandlerError(f"The key function for {message} raised {told(error)}") from error
+
+    def whose(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
+        """Return the entity that a message is for, whose later messages wait behind a dead letter.
+
+        Without a decoded command, the entity is taken from the name of the message's stream, unless
+        that is named only by the key.
+        """
+        component = self._component
+        if decoded is not None and decoded.entity_stream is not None:
+            return blocking(decoded.entity_stream)
+        if decoded is not None and decoded.command is not None:
+            with contextlib.suppress(ReservationError):
+                return blocking(component.entity_stream(decoded.command))
+        declared = component.reservations.get(message.type)
+        if not self._reserves and declared is not None and declared.entity is None:
+            return None
+        id_ = cardinal_id(message.stream_name)
+        return blocking(f"{component.name}-{id_}") if id_ else None
+
+    def whose_unread(self, message: StoredMessage) -> str | None:
+        """Return the entity that a message is for, without running any code of the component.
+
+        Of the data only the entity's id is read, so that no class checks itself.
+        """
+        component = self._component
+        if message.data is not None and message.type in component.types:
+            # What does not fit could not have been decoded either; then the stream's name is used.
+            with contextlib.suppress(ReservationError, msgspec.MsgspecError, RecursionError):
+                read = msgspec.json.decode(message.data, type=self._id_of(message.type))
+                return blocking(component.entity_stream(read))
+        return self.whose(message)
+
+    def _id_of(self, name: str) -> type[Any]:
+        """Return a struct with the entity's id as the only field of a type of messages."""
+        if name not in self._ids:
+            id_ = self._component.id
+            hint = hints_of(self._component.types[name])[id_]
+            field = (id_, hint, msgspec.field(name=camel_case(id_)))
+            self._ids[name] = msgspec.defstruct("Id", [field])
+        return self._ids[name]
+
+
+def _fitting(key_stream: str, message: StoredMessage) -> str:
+    """Return the name of a key's stream, as it came from the server, unless it is too long."""
+    if len(key_stream) > SURELY_FITS:
+        try:
+            check(key_stream)
+        except StreamNameError as error:
+            raise _no_key(message, error) from error
+    return key_stream
+
+
+def _no_key(message: StoredMessage, error: ReservationError) -> IdempotenceKeyError:
+    return IdempotenceKeyError(f"Cannot reserve {message}: {error}. Correct its sender")

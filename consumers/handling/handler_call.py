@@ -1,0 +1,230 @@
+"""Calling a handler: it returns events, and must leave the transaction as it found it.
+
+Whatever a handler raises is a fault of its message, be it derived from `Exception` or not, and
+whichever connection it comes from. There are two exceptions. The connection of the batch was lost
+meanwhile: nothing could be committed. Or a statement on it lost a race against another transaction
+and left the transaction of the batch failed: then the batch is run again. A race that was lost in a
+savepoint, and rolled back with it, is a fault of the message: the transaction is sound, and the
+exception may be of any connection.
+
+A handler may use that connection, and must leave the transaction as it found it, open and sound.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import psycopg
+import structlog
+from psycopg import Connection
+from psycopg.pq import TransactionStatus
+
+from reservation.errors import (
+    DatabaseUnavailableError,
+    HandlerError,
+    MessageError,
+    SerializationError,
+    told,
+)
+from reservation.messages.message import StoredMessage
+from reservation.postgres.sqlstates import Fault, fault_of_state
+
+
+def call(
+    connection: Connection[Any], message: StoredMessage, handler: Callable[[], list[object]]
+) -> list[object]:
+    """Return the events that the handler of a message returns.
+
+    Args:
+        connection: in the transaction of the batch.
+        message: the message that is handled.
+        handler: calls the handler and takes the events from what it returns.
+
+    Raises:
+        HandlerError: the handler raised, or returned what is no event, or left the transaction
+            failed or ended.
+        DatabaseUnavailableError: the connection was lost meanwhile.
+        SerializationError: the handler lost against another transaction; run the batch again.
+    """
+    copies = _copies
+    try:
+        events = handler()
+    except BaseException as error:  # a handler can raise anything
+        if _copies != copies:
+            _end_fork(error)
+        _end_without_descriptor(connection, [message])
+        if is_interrupt(error):
+            raise
+        problem = _problem(connection)
+        if connection.broken:
+            raise _lost(message) from error
+        if isinstance(error, MessageError):
+            raise
+        if problem is _FAILED and _lost_race(error):
+            raise SerializationError(
+                f"The handler of {message} lost against another transaction: {told(error)}"
+            ) from error
+        if problem is not None and problem is not _FAILED:
+            raise HandlerError(f"The handler of {message} {problem}") from error
+        raise HandlerError(f"The handler of {message} raised {told(error)}") from error
+    if _copies != copies:
+        _end_fork(None)
+    if connection.pgconn.transaction_status == TransactionStatus.INTRANS:  # as it should be
+        if not _looks_open(connection):
+            _end_without_descriptor(connection, [message])
+        return events
+    problem = _problem(connection)
+    if connection.broken:
+        raise _lost(message)
+    if problem is not None:
+        raise HandlerError(f"The handler of {message} {problem}")
+    return events
+
+
+def _count_copy() -> None:
+    global _copies
+    _copies += 1
+
+
+# How many forks lie between this process and the first; cheaper to compare than its id.
+_copies = 0
+os.register_at_fork(after_in_child=_count_copy)
+
+
+@contextmanager
+def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> Iterator[None]:
+    """Run a block that calls code of a component, and end a process that must not go on after it.
+
+    That is a fork of the process that entered it, or a process without the descriptor of its
+    connection.
+
+    Args:
+        connection: in the transaction of the batch.
+        messages: those that the block is for.
+    """
+    copies = _copies
+    _files[id(connection)] = _file(connection.pgconn.socket)
+    try:
+        yield
+    except BaseException as error:
+        if _copies != copies:
+            _end_fork(error)
+        _end_without_descriptor(connection, messages)
+        raise
+    else:
+        if _copies != copies:
+            _end_fork(None)
+        _end_without_descriptor(connection, messages)
+    finally:
+        del _files[id(connection)]
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that a handler forked, and that came back instead of ending.
+
+    It would be a second consumer on the same connection. It ends without sending anything to the
+    server, because the session belongs to the process that goes on.
+    """
+    if isinstance(error, SystemExit):  # as it is meant to end
+        os._exit(error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None))
+    structlog.get_logger().warning("fork_ended", error=None if error is None else told(error))
+    os._exit(0 if error is None else 1)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception is Python's own answer to SIGINT.
+
+    `Stop` takes that signal over, so in a consumer's process KeyboardInterrupt is one that a
+    handler raised.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+_FAILED = (
+    "went on after a statement that failed, so the transaction cannot be committed; execute what "
+    "may fail in `with context.connection.transaction():`"
+)
+_PROBLEMS = {
+    TransactionStatus.INERROR: _FAILED,
+    TransactionStatus.IDLE: "ended the transaction of its batch; leave COMMIT and ROLLBACK to the "
+    "consumer, and take back a part with `with context.connection.transaction():`",
+    TransactionStatus.ACTIVE: "left a statement unfinished on the connection; read what stream() "
+    "and copy() give to the end",
+    TransactionStatus.UNKNOWN: "closed the connection of its batch; leave that to the consumer",
+}
+
+
+def _problem(connection: Connection[Any]) -> str | None:
+    """Return what is wrong with the transaction that a handler left, if anything is."""
+    status = connection.info.transaction_status
+    if status is TransactionStatus.ACTIVE:  # which could not even be rolled back
+        connection.close()
+    return _PROBLEMS.get(status)
+
+
+def _end_without_descriptor(connection: Connection[Any], messages: Sequence[StoredMessage]) -> None:
+    """End the process if the file descriptor of its connection was closed.
+
+    The next file that is opened gets the same number, and what is meant for the server would be
+    written to it.
+    """
+    status = connection.pgconn.transaction_status
+    if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+        return
+    if not _has_descriptor(connection):
+        structlog.get_logger().error("descriptors_closed", messages=list(map(str, messages[:5])))
+        os._exit(1)
+
+
+# By the id of a connection, the file of its descriptor before the code of a component ran.
+_files: dict[int, tuple[int, int] | None] = {}
+
+
+def _file(number: int) -> tuple[int, int] | None:
+    """Return the identity of the file of a descriptor; None if it is closed."""
+    try:
+        file = os.fstat(number)
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
+
+
+def _looks_open(connection: Connection[Any]) -> bool:
+    """Return whether a descriptor may be that of a connection, in a fifth of a microsecond.
+
+    A socket of libpq is non-blocking; what a handler opens is blocking by default. The other case
+    is found at the end of the batch, because asking for the file takes five times as long.
+    """
+    try:
+        return not os.get_blocking(connection.pgconn.socket)
+    except OSError:
+        return False
+
+
+def _has_descriptor(connection: Connection[Any]) -> bool:
+    """Return whether the descriptor of a connection still stands for the same file."""
+    file = _file(connection.pgconn.socket)
+    return file is not None and file == _files.get(id(connection), file)
+
+
+def _lost(message: StoredMessage) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        f"The connection to the database was lost while {message} was handled"
+    )
+
+
+def _lost_race(error: BaseException) -> bool:
+    """Return whether an exception, or one of its causes, is a lost race."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, psycopg.Error) and fault_of_state(cause.sqlstate or "") is Fault.RACE:
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return False

@@ -1,0 +1,155 @@
+"""Messages of a two-phase strategy, whose handlers have a state of which every version is kept.
+
+The messages of a batch are handled here, each on the newest state or, if it has been handled, on
+the state as it was then, and the new versions are stored. When that is committed, the outputs of
+the handlers are published. (See `reservation.idempotence.strategy.TwoPhaseStrategy`.)
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from consumers.handling.handler_call import call
+from consumers.runtime.context import ConsumerContext
+from reservation.context import Context, HandlerInputs
+from reservation.errors import DecodeError, MessageError
+from reservation.handlers.returned import events_of
+from reservation.idempotence.state_based.outputs import (
+    digest,
+    encode_state,
+    from_text,
+    outputs,
+    to_text,
+)
+from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
+from reservation.messages.message import printable
+from reservation.messages.stream_name import category
+from reservation.serialization import codec
+from reservation.store.writing import Row
+
+
+@dataclass(slots=True)
+class PendingOutputs:
+    """What is published for a batch in its second transaction.
+
+    Attributes:
+        check: what the strategy found out and stored, to be marked as published.
+        rows: the outputs, as they are written.
+        counts: how many messages were handled, redelivered (handled again), or differing (handled
+            again, with another result).
+    """
+
+    check: TwoPhaseCheck
+    rows: list[Row] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories that are going to be written, each once."""
+        return list({category(row.stream_name) for row in self.rows})
+
+
+@dataclass(frozen=True, slots=True)
+class _HandlerResult:
+    """What one call of a handler left: the state after it, its outputs, what it was given."""
+
+    state: str
+    rows: list[Row]
+    outputs: str
+    given: str
+
+
+class TwoPhaseHandling:
+    """How one consumer of a component handles messages of two-phase strategies."""
+
+    def __init__(self, context: ConsumerContext) -> None:
+        """Prepare to handle the messages of a consumer's category."""
+        self._context = context
+        self._commands = context.component.commands
+        self._strategies = context.component.two_phase
+
+    def store(self, batch: Sequence[Incoming]) -> PendingOutputs:
+        """Handle a batch in its order, and store the states of those messages that are new.
+
+        Raises:
+            MessageError: one of the messages cannot be handled.
+            ExpectedVersionError, SerializationError: another writer was first; run it again.
+        """
+        context, strategies = self._context, self._strategies
+        strategy = strategies[batch[0].message.type]
+        check = strategy.begin(context.connection, context.component.name, context.category, batch)
+        pending = PendingOutputs(check)
+        for incoming in batch:
+            if check.is_duplicate(incoming):
+                rows, outcome = self._handle_again(incoming, check)
+                check.handled_again(incoming)
+            else:
+                result = self._call(incoming, check.state_before(incoming))
+                as_delta = strategies[incoming.message.type].as_delta
+                check.handled(
+                    incoming, result.state, result.given, result.outputs, as_delta=as_delta
+                )
+                rows, outcome = result.rows, "handled"
+            pending.rows.extend(rows)
+            pending.counts[outcome] += 1
+        check.record()
+        return pending
+
+    def _handle_again(self, incoming: Incoming, check: TwoPhaseCheck) -> tuple[list[Row], str]:
+        """Handle a message again, and return what it published at first, and the outcome."""
+        message, first = incoming.message, check.first_handling(incoming)
+        before = check.state_before(incoming)
+        try:
+            given = msgspec.json.decode(first.given, type=HandlerInputs)
+            result = self._call(incoming, before, given)
+            if digest(result.outputs) == first.outputs_hash:
+                return result.rows, "redelivered"
+            reason = "they are not the same"
+        except MessageError as error:
+            reason = str(error)
+        self._context.log.error(
+            "outputs_differ",
+            type=message.type,
+            stream_name=printable(message.stream_name),
+            global_position=message.global_position,
+            state_stream=printable(first.stream_name),
+            state_position=first.position,
+            reason=reason,
+        )
+        return from_text(first.outputs), "differing"
+
+    def _call(
+        self, incoming: Incoming, before: str | None, given: HandlerInputs | None = None
+    ) -> _HandlerResult:
+        """Call the handler of a message on a state, None for a new one, and return the result."""
+        self._context.heartbeat()
+        message, component = incoming.message, self._context.component
+        entity: Any = component.entity
+        try:
+            state = codec.decode(entity, codec.encode(entity()) if before is None else before)
+        except Exception as error:  # a class may check itself as it likes
+            raise DecodeError(
+                f"Cannot handle {message}: its state is none of {entity.__name__}: "
+                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
+                f"a default"
+            ) from error
+        context = Context(
+            message,
+            entity_stream=incoming.entity_stream,
+            given=given,
+            unordered=incoming.unordered,
+        )
+        handler = component.handlers[message.type]
+        events = call(
+            self._context.connection,
+            message,
+            lambda: events_of(handler(incoming.command, state, context), message, self._commands),
+        )
+        rows = outputs(message, incoming.entity_stream, events, context.writes)
+        after = encode_state(state, message)
+        return _HandlerResult(
+            after, rows, to_text(rows), msgspec.json.encode(context.given).decode()
+        )

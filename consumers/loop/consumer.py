@@ -1,0 +1,374 @@
+"""The loop: batch after batch until it is time to stop, with waits at the end of the category.
+
+A fault of the surroundings does not end a consumer: it waits, opens a new connection, reads its
+positions again and goes on from there. It leaves alone what another process took over meanwhile.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from psycopg import Connection
+
+from consumers.batch.batch import Batch, BatchResult
+from consumers.dead_letters.failure import Crashed, Failure
+from consumers.dead_letters.letters import DeadLetters
+from consumers.group.membership import TURN, GroupShare, Membership
+from consumers.handling.blocking import FailurePolicy
+from consumers.handling.handler_call import is_interrupt
+from consumers.loop.attempts import Attemptable, Attempts
+from consumers.loop.cleaning import Cleaning
+from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
+from consumers.loop.retrying import Retrying
+from consumers.runtime.backoff import Backoff
+from consumers.runtime.context import ConsumerContext
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
+from consumers.runtime.stopping import Stop
+from consumers.runtime.telemetry import Telemetry
+from reservation.component import Component
+from reservation.errors import (
+    LockTimeoutError,
+    MessageError,
+    PositionLostError,
+    ReservationError,
+    SerializationError,
+    StoreError,
+    told,
+)
+from reservation.maintenance.entity_order import check_order
+from reservation.postgres.error_translation import TO_BE_RETRIED
+from reservation.store.notifications import Notices
+
+# Seconds until the second look at a category that has nothing new, where no notice is given. Each
+# further wait is twice as long, up to a turn of the group.
+POLL = 0.1
+
+R = TypeVar("R")
+
+
+class Consumer:
+    """One of a component's consumers: of its commands, or of a reservation category."""
+
+    def __init__(
+        self,
+        session: Session,
+        component: Component,
+        category: str,
+        *,
+        batch_size: int = 1000,
+        share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
+        stop_on_error: bool = False,
+        notices: Notices | None = None,
+        telemetry: Telemetry | None = None,
+        log: Log | None = None,
+    ) -> None:
+        """Prepare; nothing is read or claimed before `run`.
+
+        Args:
+            session: with the connection for this consumer alone, opened; left open.
+            component: whose handlers decide.
+            category: the category to read.
+            batch_size: how many messages to handle in one transaction.
+            share: which part of its group the consumer is to have.
+            stop_on_error: whether a message that cannot be handled ends the consumer, with the
+                position before it, rather than becoming a dead letter.
+            notices: what waits for notice of new messages between two looks; left open.
+            telemetry: where the consumer reports that it lives, and what it did; None for nowhere.
+            log: the logger; None for one of its own.
+        """
+        self._session = session
+        self._component = component
+        self._category = category
+        self._batch_size = batch_size
+        self._notices = notices
+        self._telemetry = telemetry or Telemetry()
+        self._noticed = False
+        self._poll = POLL
+        self._batch: Batch | None = None  # the one of the connection there is
+        self._singly = 0  # how many messages to handle one by one
+        self._log = log or Log(component.name, category)
+        self._cleaning = Cleaning(component, self._log)
+        self._membership = Membership(session, component.name, category, share, self._log)
+        self._stop_on_error = stop_on_error
+        self._dead_letters = DeadLetters(component.name, category)
+        self._blocked: set[str] = set()
+        self._known: object = None  # the claims that `_blocked` is of
+        self._attempts = Attempts(component.attempts)
+        self._retrying = Retrying(
+            self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
+        )
+
+    def run(self, stop: Stop) -> None:
+        """Handle every message, in order, until it is time to stop.
+
+        Raises:
+            MessageError: a message cannot be handled, and the consumer is to stop at such a
+                message; the position is before it.
+            GroupError: the number of partitions of the group is not the one that is asked for, or
+                is greater than 1 although the messages of an entity would not stay in order.
+            ForeignPositionError: a position was taken in another log: the store was cleared,
+                restored or replaced.
+            SchemaError: a schema is missing, or not in the version of this package. The consumer
+                waits for a table or function that is missing.
+            SessionError: a pooler does not keep the consumer's session.
+            Crashed: something else was raised, by the component's code or by ours.
+        """
+        check_order(self._component, self._category, self._membership.wanted)
+        try:
+            self._run_until_stopped(stop)
+        except ReservationError:
+            self._leave()
+            raise
+        except BaseException as error:
+            # Not left: the next to take the partitions sees that, and counts attempts.
+            self._membership.abandon()
+            if is_interrupt(error):
+                raise
+            raise Crashed(self._crash(error)) from error
+        if self._singly:
+            # A batch failed, and who asked the process to stop may have been the handler that
+            # failed. Only the next to take the partitions can count that.
+            self._membership.abandon()
+        else:
+            self._leave()
+        self._log.info("consumer_stopped", position=self._membership.positions.lowest)
+
+    def _run_until_stopped(self, stop: Stop) -> None:
+        while not stop.requested:
+            try:
+                self._consume(self._session.connection, stop)
+            except StoreError as error:
+                if not self._session.recover(error, stop):
+                    break
+                if self._notices is not None:
+                    self._notices.renew(self._session.connection)
+
+    def _leave(self) -> None:
+        try:
+            self._membership.leave(self._session.connection)
+        except StoreError:  # the others find out that it is gone
+            self._membership.abandon()
+
+    def _crash(self, error: BaseException) -> str:
+        """Return the text for a crash, with the messages that were at hand."""
+        at_hand = () if self._batch is None else self._batch.at_hand
+        what = f"the consumer of {self._category} was ended by {told(error)}"
+        if not at_hand:
+            return f"While it had no message at hand, {what}"
+        more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
+        return f"While it handled {at_hand[0]}{more}, {what}"
+
+    def _consume(self, connection: Connection[Any], stop: Stop) -> None:
+        """Handle what follows the stored positions, as long as the connection lasts."""
+        membership = self._membership
+        self._wait_for_locks(membership.join, connection, stop)
+        check_order(self._component, self._category, membership.size)
+        # A new one for each connection: whether what it remembers was committed is not known.
+        batch = Batch(
+            ConsumerContext(
+                connection, self._component, self._category, self._log, self._telemetry.beat
+            )
+        )
+        self._batch = batch
+        self._known = None
+        look, retry = True, False
+        while not stop.requested:
+            if membership.due or not look:
+                self._wait_for_locks(self._turn, connection, stop)
+                look = look or membership.behind
+                retry = membership.retry
+            retry = retry and self._retry(batch, connection, stop)
+            if look and self._handle_next(batch, connection, stop):
+                continue
+            if retry:
+                continue
+            self._session.works()
+            self._cleaning.at_leisure(connection)
+            look = self._wait(stop)
+
+    def _turn(self, connection: Connection[Any]) -> None:
+        self._membership.turn(connection)
+        self._telemetry.holds(self._membership.positions.reached, self._membership.head)
+        if self._membership.unclean:  # whoever held it may have died of one of its messages
+            self._singly = self._batch_size
+        positions = self._membership.positions
+        if self._known != positions.claims:
+            self._blocked = self._dead_letters.blocked(
+                connection, positions.partitions, positions.size
+            )
+            self._known = positions.claims
+
+    def _wait_for_locks(
+        self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
+    ) -> None:
+        """Repeat a call until it gets its locks, or it is time to stop."""
+        while not stop.requested:
+            self._telemetry.beat()
+            try:
+                call(connection)
+            except (LockTimeoutError, SerializationError):
+                self._log.info("lock_awaited")
+            else:
+                return
+
+    def _wait(self, stop: Stop) -> bool:
+        """Wait where the category ends: until notice is given, or for a while.
+
+        Returns whether there may be new messages.
+        """
+        poll = self._poll
+        self._poll = min(poll * 2, TURN)
+        notices = self._notices
+        if notices is None or not self._membership.positions.partitions:
+            stop.wait(poll)
+            return False
+        noticed = notices.wait(TURN, poll=poll, pause=stop)
+        if self._noticed != (notices.missing is None):
+            self._noticed = notices.missing is None
+            if self._noticed:
+                self._log.info("notice_awaited")
+            else:
+                self._log.info("notice_missing", reason=notices.missing)
+        return noticed
+
+    def _handle_next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+        """Run one batch; if it fails, the messages that follow are handled one by one.
+
+        Returns whether a position moved, or there is cause to try again.
+        """
+        try:
+            with self._membership.busy:
+                if self._singly:
+                    result = self._handle_first(batch, connection, stop)
+                else:
+                    result = self._run_batch(batch, stop, self._batch_size)
+        except MessageError as error:
+            if self._singly:
+                raise
+            self._log.warning(
+                "batch_failed", position=self._membership.positions.lowest, error=str(error)
+            )
+            self._singly = self._batch_size
+            return True
+        except PositionLostError as error:
+            return self._reread_positions(error, connection, stop)
+        if result is None:
+            return False
+        if not result.moved:
+            self._singly = 0
+            return False
+        self._singly = max(self._singly - 1, 0)
+        self._poll = POLL
+        self._session.works()
+        if self._notices is not None:
+            self._notices.leave()
+        return True
+
+    def _handle_first(
+        self, batch: Batch, connection: Connection[Any], stop: Stop
+    ) -> BatchResult | None:
+        """Handle the next message by itself, as often as it is to be tried."""
+        positions = self._membership.positions
+        message = batch.first(positions)
+        if message is None or self._stop_on_error:
+            return self._run_batch(batch, stop, 1)
+
+        def count() -> int | None:
+            return self._repeat_on_conflict(lambda _: positions.attempt(connection, message), stop)
+
+        def take_back() -> None:
+            positions.take_back(connection, message)
+
+        def attempt() -> BatchResult | None:
+            return self._run_batch(batch, stop, 1)
+
+        def give_up(failure: Failure, attempts: int) -> BatchResult | None:
+            return self._run_batch(batch, stop, 1, {message.global_position: (failure, attempts)})
+
+        attemptable = Attemptable(
+            message.global_position, str(message), count, take_back, attempt, give_up
+        )
+        return self._attempts.run(attemptable, stop)
+
+    def _run_batch(
+        self,
+        batch: Batch,
+        stop: Stop,
+        limit: int,
+        given_up: Mapping[int, tuple[Failure, int]] = MappingProxyType({}),
+    ) -> BatchResult | None:
+        """Run one batch until it is committed; None if it is time to stop."""
+        policy = FailurePolicy(self._blocked, given_up, self._stop_on_error)
+        began = 0.0
+
+        def run(careful: bool) -> BatchResult:
+            nonlocal began
+            began = time.monotonic()
+            return batch.run(self._membership.positions, limit, careful=careful, policy=policy)
+
+        result = self._repeat_on_conflict(run, stop)
+        if result is not None:
+            self._blocked.update(result.blocked)
+            log_batch(self._log, result, self._membership.positions.partitions)
+            if result.read:
+                self._telemetry.holds(self._membership.positions.reached, self._membership.head)
+                self._telemetry.committed(result.counts, time.monotonic() - began)
+        return result
+
+    def _retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
+        """Handle dead letters again, if that was asked for; return whether there may be more."""
+        try:
+            with self._membership.busy:
+                retried = self._retrying.run(
+                    connection,
+                    batch.retry_transaction,
+                    self._membership.positions,
+                    stop,
+                    singly=self._singly > 0,
+                )
+        except PositionLostError as error:
+            return self._reread_positions(error, connection, stop)
+        self._blocked -= retried.freed
+        log_conflicts(self._log, retried.conflicts)
+        log_letters(self._log, retried.letters)
+        if retried.handled or retried.dead:
+            self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
+        return retried.more
+
+    def _reread_positions(
+        self, error: PositionLostError, connection: Connection[Any], stop: Stop
+    ) -> bool:
+        """Read what is still held, and return that it is to be tried again."""
+        self._log.warning("partitions_lost", error=str(error))
+        self._wait_for_locks(self._turn, connection, stop)
+        return True
+
+    def _repeat_on_conflict(self, call: Callable[[bool], R], stop: Stop) -> R | None:
+        """Repeat a call until no other transaction conflicts with it; None if it is time to stop.
+
+        The call is given whether to take care, because an earlier attempt lost a race.
+        """
+        lost = 0
+        backoff = Backoff()
+        while True:
+            self._telemetry.beat()
+            try:
+                return call(lost > 0)
+            except LockTimeoutError:
+                self._log.info("lock_awaited", position=self._membership.positions.lowest)
+                if stop.requested:
+                    return None
+            except TO_BE_RETRIED as error:
+                lost += 1
+                reason = type(error).__name__
+                if lost == 1:  # it runs again with care, where no other writer can be first
+                    self._log.info("race_lost", error=reason)
+                    continue
+                delay = backoff.next()
+                self._log.warning(
+                    "race_lost_again", times=lost, error=reason, delay=round(delay, 3)
+                )
+                if stop.wait(delay):
+                    return None

@@ -1,0 +1,59 @@
+"""One consumer with what it works on: a connection, notices of new messages, and the loop."""
+
+from consumers.group.membership import GroupShare
+from consumers.loop.consumer import Consumer
+from consumers.runtime.logs import Log
+from consumers.runtime.session import Session
+from consumers.runtime.stopping import Stop
+from consumers.runtime.telemetry import Telemetry
+from reservation.component import Component
+from reservation.store.notifications import Notices
+
+
+def consume(
+    component: Component,
+    category: str,
+    database_url: str,
+    stop: Stop,
+    *,
+    batch_size: int,
+    share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
+    stop_on_error: bool = False,
+    telemetry: Telemetry | None = None,
+    log: Log,
+) -> None:
+    """Consume a category until told to stop.
+
+    Args:
+        component: whose handlers decide.
+        category: the category to read.
+        database_url: the store's address; empty for libpq's own defaults. If the database is away
+            now, that is an outage, and waited for.
+        stop: what ends it.
+        batch_size: how many messages to handle in one transaction.
+        share: which part of its group the consumer is to have.
+        stop_on_error: whether a message that cannot be handled ends the consumer.
+        telemetry: what the consumer reports to; None for nothing.
+        log: where events are logged.
+
+    Raises:
+        ReservationError: see `Consumer.run`.
+    """
+    name = f"reservation {component.name} {category}"
+    with Session(database_url, name, log, telemetry, until=stop) as session:
+        if stop.requested:
+            return
+        with Notices(
+            session.connection, session.address, category, application_name=name
+        ) as notices:
+            Consumer(
+                session,
+                component,
+                category,
+                batch_size=batch_size,
+                share=share,
+                stop_on_error=stop_on_error,
+                notices=notices,
+                telemetry=telemetry,
+                log=log,
+            ).run(stop)

@@ -1,0 +1,57 @@
+"""Logging the outcome of messages, without anything of their data."""
+
+from collections.abc import Sequence
+
+from consumers.batch.batch import BatchResult
+from consumers.dead_letters.failure import Letter, Reason
+from consumers.runtime.logs import Log
+from reservation.messages.message import StoredMessage, printable
+
+
+def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
+    """Log the outcome of a batch.
+
+    Args:
+        log: that of the consumer.
+        result: the outcome.
+        held: the partitions that the consumer holds; those of the batch are logged if they are not
+            the same.
+    """
+    log_conflicts(log, result.conflicts)
+    log_letters(log, result.letters)
+    if result.read and result.part is not None:
+        partitions = result.part.partitions
+        where = {} if partitions in (None, tuple(held)) else {"part": partitions}
+        log.info("batch_committed", position=result.to, read=result.read, **where, **result.counts)
+
+
+def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> None:
+    """Log the commands whose key a command of different content has."""
+    for message, key_stream in conflicts:
+        log.warning(
+            "command_conflict",
+            type=message.type,
+            stream_name=message.stream_name,
+            global_position=message.global_position,
+            key_stream=key_stream,
+        )
+
+
+def log_letters(log: Log, letters: Sequence[Letter]) -> None:
+    """Log each letter that is dead, other than conflicts, and how many are parked."""
+    for letter in letters:
+        if letter.parked or letter.failure.reason is Reason.CONFLICT:
+            continue
+        log.warning(
+            "message_dead",
+            type=printable(letter.message.type),
+            stream_name=printable(letter.message.stream_name),
+            global_position=letter.message.global_position,
+            reason=letter.failure.reason.value,
+            attempts=letter.attempts,
+            error=letter.failure.error,
+        )
+    parked = [letter for letter in letters if letter.parked]
+    if parked:
+        entities = {letter.entity for letter in parked}
+        log.info("message_parked", count=len(parked), entities=len(entities))

@@ -1,0 +1,45 @@
+"""What the parts of one consumer share, as long as it has one connection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.runtime.logs import Log
+from reservation.component import Component
+
+
+def _ignore() -> None:
+    """Stand for a heartbeat that nobody listens to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerContext:
+    """One consumer of a component, on the connection that it has now.
+
+    Attributes:
+        connection: that of the transactions that read and write its batches.
+        component: the component whose handlers decide.
+        category: the category that is read.
+        log: the consumer's logger.
+        heartbeat: called before each handler, as a sign that the process is not stuck.
+    """
+
+    connection: Connection[Any]
+    component: Component
+    category: str
+    log: Log
+    heartbeat: Callable[[], None] = _ignore
+
+    @classmethod
+    def of(
+        cls, connection: Connection[Any], component: Component, category: str
+    ) -> "ConsumerContext":
+        """Return a context with a new logger, and without a heartbeat."""
+        return cls(connection, component, category, Log(component.name, category))
+
+    @property
+    def reserves(self) -> bool:
+        """Whether the category is the component's command category, whose commands are reserved."""
+        return self.category == self.component.command_category

@@ -1,0 +1,115 @@
+"""Stopping, on a signal or on the death of the process that started this one."""
+
+import contextlib
+import multiprocessing
+import os
+import select
+import signal
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# What signal.getsignal() returns: a function, SIG_DFL or SIG_IGN, or None for a handler that was
+# not installed from Python.
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+def close(descriptor: int) -> None:
+    """Close a file descriptor, unless a handler has closed it."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+class Stop:
+    """Whether this process is to stop, and a wait that ends when it is.
+
+    Used as a context manager around what a process does, in its main thread, it takes over SIGTERM
+    and SIGINT, unless `request` alone is to stop it. A signal handler may run between any two
+    instructions of that thread, so it takes no lock: it writes a byte to a pipe, and whoever waits
+    selects on the other end. Afterwards the signals are handled as before, or by default where
+    what handled them was not Python's.
+    """
+
+    def __init__(self, *, ends_process: bool = False, takes_signals: bool = True) -> None:
+        """Prepare; the signals are taken over when the block is entered.
+
+        Args:
+            ends_process: whether the process ends after the block. Signals then stay blocked. A
+                service manager may signal the whole group while the supervisor forwards the
+                signal, and the second signal must not kill a process that ends normally.
+            takes_signals: whether signals stop it, which takes the main thread.
+        """
+        self._ends_process = ends_process
+        self._takes_signals = takes_signals
+        self._handlers: dict[signal.Signals, _Handler] = {}
+        self._blocked: set[int] = set()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._watched = [self._read]
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            self._watched.append(parent.sentinel)
+        self._requested = False
+
+    def __enter__(self) -> Self:
+        if not self._takes_signals:
+            return self
+        self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        """Take the signals over, also from whoever did so in the meantime."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._takes_signals:
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            if not self._ends_process:
+                for number, handler in self._handlers.items():
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        close(self._read)
+        close(self._write)
+
+    @property
+    def requested(self) -> bool:
+        """Whether it is time to stop."""
+        return self._requested or self.wait(0)
+
+    @property
+    def watched(self) -> Sequence[int]:
+        """The file descriptors; any of them can be read once it is time to stop."""
+        return self._watched
+
+    def request(self) -> None:
+        """Ask to stop; safe in a signal handler."""
+        self._requested = True
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of earlier requests
+            os.write(self._write, b"\0")
+
+    def wait(self, seconds: float, wake: int | None = None) -> bool:
+        """Wait until it is time to stop, or until the time is over; return whether to stop.
+
+        Args:
+            seconds: how long to wait at most.
+            wake: a file descriptor that ends the wait too, once it can be read.
+        """
+        if not self._requested:
+            woken = [] if wake is None else [wake]
+            ready = select.select([*self._watched, *woken], [], [], seconds)[0]
+            self._requested = any(descriptor in ready for descriptor in self._watched)
+        return self._requested
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.request()

@@ -1,0 +1,176 @@
+"""What a supervisor knows of its consumers: whether they live, are at work, and what they did."""
+
+import socket
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from consumers.runtime.telemetry import ProcessReport, no_batches
+from reservation.messages.message import printable
+
+# Seconds after which a consumer that gave no sign of life is taken to be stuck, unless its grace is
+# longer. Between two signs there is no more than one call of a handler, or one statement.
+STUCK_AFTER = 60.0
+
+_LARGEST = 1 << 18  # bytes of a report
+
+Reads = tuple[str, str]  # a consumer, and the category that it reads
+
+
+@dataclass(slots=True)
+class Life:
+    """A consumer's process.
+
+    Attributes:
+        reads: the consumer and its category.
+        report: its last report.
+        heard: when that was, or when it was started, on the monotonic clock.
+    """
+
+    reads: Reads
+    report: ProcessReport
+    heard: float = field(default_factory=time.monotonic)
+
+
+@dataclass(slots=True)
+class ConsumerCounts:
+    """What all processes of a consumer have done, those that have ended included.
+
+    Attributes:
+        counts: as in `ProcessReport`, as are the others.
+        buckets: the same.
+        seconds: the same.
+        errors: the same.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    buckets: list[int] = field(default_factory=no_batches)
+    seconds: float = 0.0
+    errors: int = 0
+
+    def add(self, done: "ProcessReport | ConsumerCounts") -> None:
+        """Add what one process did, or several."""
+        self.counts.update(done.counts)
+        self.buckets = [
+            mine + theirs for mine, theirs in zip(self.buckets, done.buckets, strict=True)
+        ]
+        self.seconds += done.seconds
+        self.errors += done.errors
+
+
+class Board:
+    """The reports of all consumers of a supervisor. Any thread may read them, one takes them in.
+
+    Attributes:
+        sender: the socket on which processes report.
+    """
+
+    def __init__(self, expected: Sequence[Reads], stuck_after: float) -> None:
+        """Prepare.
+
+        Args:
+            expected: the consumer and category of each process that is to run.
+            stuck_after: seconds without a sign of life after which a consumer counts as stuck.
+        """
+        self._expected = Counter(expected)
+        self._stuck_after = stuck_after
+        self._lives: dict[int, Life] = {}
+        self._past: defaultdict[Reads, ConsumerCounts] = defaultdict(ConsumerCounts)
+        self._failures: dict[Reads, str] = {}
+        self._lock = threading.Lock()
+        self._receiver, self.sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._receiver.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return what can be read once there is a report to take in."""
+        return self._receiver.fileno()
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._receiver.close()
+        self.sender.close()
+
+    def take_in(self) -> None:
+        """Take in the reports that have come."""
+        while True:
+            try:
+                data = self._receiver.recv(_LARGEST)
+            except BlockingIOError:
+                return
+            report = msgspec.msgpack.decode(data, type=ProcessReport)
+            with self._lock:
+                life = self._lives.get(report.pid)
+                if life is not None:  # else its end was noted before
+                    life.report, life.heard = report, time.monotonic()
+
+    def started(self, pid: int, reads: Reads) -> None:
+        """Note that a process was started."""
+        with self._lock:
+            self._lives[pid] = Life(reads, ProcessReport(pid))
+
+    def ended(self, pid: int) -> None:
+        """Note that a process has ended; its last report counts."""
+        self.take_in()
+        with self._lock:
+            life = self._lives.pop(pid, None)
+            if life is not None:
+                self._past[life.reads].add(life.report)
+
+    def failed(self, reads: Reads, reason: str) -> None:
+        """Note why a consumer cannot go on; its supervisor is about to stop the others too."""
+        with self._lock:
+            self._failures[reads] = reason
+
+    def lives(self) -> list[Life]:
+        """Return the processes that run."""
+        with self._lock:
+            return list(self._lives.values())
+
+    def tallies(self) -> Mapping[Reads, ConsumerCounts]:
+        """Return what was done, by consumer and category."""
+        tallies: defaultdict[Reads, ConsumerCounts] = defaultdict(ConsumerCounts)
+        with self._lock:
+            for reads in self._expected:
+                tallies[reads].add(self._past[reads])
+            for life in self._lives.values():
+                tallies[life.reads].add(life.report)
+        return tallies
+
+    def stuck(self) -> list[str]:
+        """Name the consumers that gave no sign of life for too long."""
+        now = time.monotonic()
+        return [
+            f"{_name(life)}: no sign of life for {now - life.heard:.0f} seconds"
+            for life in self.lives()
+            if now - life.heard > self._stuck_after
+        ]
+
+    def not_ready(self) -> list[str]:
+        """Name the consumers that are not at work, each with the reason."""
+        problems = [*self.stuck()]
+        running: Counter[Reads] = Counter()
+        for life in self.lives():
+            running[life.reads] += 1
+            if life.report.state != "up":
+                problems.append(f"{_name(life)}: {life.report.state}{_why(life.report)}")
+        with self._lock:
+            failures = dict(self._failures)
+        for reads, expected in self._expected.items():
+            name = " ".join(map(printable, reads))
+            if reads in failures:
+                problems.append(f"{name}: {printable(failures[reads])}")
+            if running[reads] < expected:
+                problems.append(f"{name}: {running[reads]} of {expected} processes run")
+        return problems
+
+
+def _name(life: Life) -> str:
+    return f"{' '.join(map(printable, life.reads))} in process {life.report.pid}"
+
+
+def _why(report: ProcessReport) -> str:
+    return f": {printable(report.reason)}" if report.reason else ""

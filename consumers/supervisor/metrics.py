@@ -1,0 +1,133 @@
+"""The figures of a supervisor's consumers, as Prometheus metrics.
+
+They are gathered at each request, from the reports of the processes. (The collector is of the kind
+that prometheus-client's own documentation describes for figures that are kept elsewhere.)
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from consumers.runtime.telemetry import BUCKETS
+from consumers.supervisor.health import Board, ConsumerCounts, Reads
+
+# The outcomes of messages; each is there from the beginning, so that a rate can be computed.
+OUTCOMES = (
+    "handled",
+    "reserved",
+    "duplicate",
+    "conflict",
+    "ignored",
+    "redelivered",
+    "differing",
+    "dead",
+    "parked",
+)
+STATES = ("starting", "up", "degraded")
+
+_LABELS = ("consumer", "category")
+
+
+class Metrics:
+    """The answer to a request for the figures."""
+
+    def __init__(self, board: Board) -> None:
+        """Prepare.
+
+        Args:
+            board: where the figures come from.
+        """
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Figures(board))
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """Return the text, and its content type.
+
+        Args:
+            accept: the content types that are wanted, as in the header of that name.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class _Figures(Collector):
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Metric]:
+        tallies = self._board.tallies()
+        yield from _done(dict(tallies))
+        yield from self._now(list(tallies))
+
+    def _now(self, reads: list[Reads]) -> Iterator[Metric]:
+        """Give what holds at this moment."""
+        workers = GaugeMetricFamily(
+            "reservation_workers", "Processes of a consumer, by state", labels=[*_LABELS, "state"]
+        )
+        held = GaugeMetricFamily(
+            "reservation_partitions_held", "Partitions that are held here", labels=_LABELS
+        )
+        position = GaugeMetricFamily(
+            "reservation_position",
+            "Global position of the last message handled, of each partition held here",
+            labels=[*_LABELS, "partition"],
+        )
+        head = GaugeMetricFamily(
+            "reservation_head", "Global position of the category's last message", labels=_LABELS
+        )
+        states: defaultdict[tuple[Reads, str], int] = defaultdict(int)
+        holds: defaultdict[Reads, int] = defaultdict(int)
+        heads: dict[Reads, int] = {}
+        for life in self._board.lives():
+            states[life.reads, life.report.state] += 1
+            holds[life.reads] += len(life.report.positions)
+            if life.report.head:
+                heads[life.reads] = max(heads.get(life.reads, 0), life.report.head)
+            for partition, reached in life.report.positions.items():
+                position.add_metric([*life.reads, str(partition)], reached)
+        for consumer in reads:
+            for state in STATES:
+                workers.add_metric([*consumer, state], states[consumer, state])
+            held.add_metric(consumer, holds[consumer])
+            if consumer in heads:
+                head.add_metric(consumer, heads[consumer])
+        yield from (workers, held, position, head)
+
+
+def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:
+    """Give what was done since the supervisor was started."""
+    messages = CounterMetricFamily(
+        "reservation_messages", "Messages by what became of them", labels=[*_LABELS, "outcome"]
+    )
+    batches = CounterMetricFamily(
+        "reservation_batches", "Batches that were committed", labels=_LABELS
+    )
+    seconds = HistogramMetricFamily(
+        "reservation_batch_seconds",
+        "How long batches took, from reading to commit",
+        labels=_LABELS,
+    )
+    errors = CounterMetricFamily(
+        "reservation_database_errors", "Errors of the database that pass", labels=_LABELS
+    )
+    for reads, tally in tallies.items():
+        for outcome in dict.fromkeys([*OUTCOMES, *tally.counts]):
+            messages.add_metric([*reads, outcome], tally.counts[outcome])
+        cumulative = list(accumulate(tally.buckets))
+        bounds = [*map(str, BUCKETS), "+Inf"]
+        batches.add_metric(reads, cumulative[-1])
+        seconds.add_metric(
+            reads, buckets=list(zip(bounds, cumulative, strict=True)), sum_value=tally.seconds
+        )
+        errors.add_metric(reads, tally.errors)
+    yield from (messages, batches, seconds, errors)

@@ -1,0 +1,71 @@
+"""The types of handlers and projectors, by which mypy and pyright check a declaration.
+
+A decorator returns the function as it is, typed as it was declared. So a function that handles
+several commands is declared by calls, ``account.handle(Deposit)(change)``, and not by decorators
+above each other. What a running program accepts is decided by `declaration_checks`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol
+
+from reservation.context import Context
+
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar
+
+
+class DataclassInstance(Protocol):
+    """An instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+FirstEvents = DataclassInstance | Sequence[DataclassInstance | None]
+Events = FirstEvents | None
+
+# Any: an annotation such as `component: Component` leaves the entity open.
+Entity = TypeVar("Entity", default=Any)
+Command = TypeVar("Command", bound=DataclassInstance)
+Event = TypeVar("Event", bound=DataclassInstance)
+Returned = TypeVar("Returned", bound=Events)
+FirstReturned = TypeVar("FirstReturned", bound=FirstEvents)
+
+
+class HandlerDecorator(Protocol[Command, Entity]):
+    """Declares a function that takes a command, its entity and the `Context`.
+
+    It returns an event, several as a sequence, or None.
+    """
+
+    def __call__(
+        self, handler: Callable[[Command, Entity, Context], Returned], /
+    ) -> Callable[[Command, Entity, Context], Returned]:
+        """Declare the function as the handler of the command, and return it."""
+        ...
+
+
+class InitiatorDecorator(Protocol[Command]):
+    """Declares a function that takes a command that starts a stream, and the `Context`.
+
+    It returns the first event of the stream, or several as a sequence.
+    """
+
+    def __call__(
+        self, handler: Callable[[Command, Context], FirstReturned], /
+    ) -> Callable[[Command, Context], FirstReturned]:
+        """Declare the function as the handler of the command, and return it."""
+        ...
+
+
+class ProjectorDecorator(Protocol[Event, Entity]):
+    """Declares a function that takes the entity and an event, and changes the entity."""
+
+    def __call__(
+        self, projector: Callable[[Entity, Event], None], /
+    ) -> Callable[[Entity, Event], None]:
+        """Declare the function as the projector of the event, and return it."""
+        ...

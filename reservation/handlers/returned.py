@@ -1,0 +1,118 @@
+"""What a handler returned and wrote, encoded as soon as it returns.
+
+Before that a message may share a list with the entity, the command, or what the handler keeps.
+After that nothing can change what is stored. The consumers and `reservation.testing` use this.
+"""
+
+import dataclasses
+from collections.abc import Collection, Coroutine, Iterator, Sequence
+
+from reservation.errors import EncodeError, HandlerError, StoreError
+from reservation.messages.message import StoredMessage, followed_id
+from reservation.messages.metadata import Metadata
+from reservation.store.writing import Row, Write, encode_data, encode_metadata, row_of
+
+
+def events_of(
+    result: object, message: StoredMessage, commands: Collection[type] = (), *, starts: bool = False
+) -> list[object]:
+    """Return the events that a handler returned: none, one, or several.
+
+    Args:
+        result: what the handler returned.
+        message: the message that it was called for.
+        commands: the classes of the component's commands, which are not events.
+        starts: whether there must be an event, because it starts the stream.
+
+    Raises:
+        HandlerError: the result holds something other than events, or lacks the first event.
+    """
+    events = list(_events(result, message))
+    for event in events:
+        if type(event) in commands:
+            raise HandlerError(
+                f"The handler of {message} returned the command {type(event).__name__}; return an "
+                f"event, and write commands with context.write"
+            )
+    if starts and not events:
+        raise HandlerError(
+            f"The handler of {message} returned no event; a command that initiates must "
+            f"return the event that starts the stream"
+        )
+    return events
+
+
+def _events(result: object, message: StoredMessage) -> Iterator[object]:
+    if result is None:
+        return
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        yield result
+        return
+    if not isinstance(result, list | tuple):
+        if isinstance(result, Coroutine):
+            result.close()  # nobody awaits it
+        raise HandlerError(
+            f"The handler of {message} returned a {type(result).__name__}; a handler returns an "
+            f"event, several or None"
+        )
+    for event in result:
+        yield from _events(event, message)
+
+
+def encode_events(
+    events: Sequence[object],
+    message: StoredMessage,
+    stream_name: str,
+    metadata: Metadata,
+    version: int | None = None,
+) -> list[Row]:
+    """Return the events of a handler as they are written to the stream of its entity.
+
+    Args:
+        events: the events.
+        message: the message that was handled.
+        stream_name: the entity's stream.
+        metadata: the metadata of each event.
+        version: the version of the stream before the first event; None if it does not matter.
+
+    Raises:
+        EncodeError: an event cannot be stored.
+    """
+    if not events:
+        return []
+    rows = []
+    try:
+        text = encode_metadata(metadata, type(events[0]).__name__, stream_name)
+        for ordinal, event in enumerate(events):
+            row = Row(
+                followed_id(message.id, stream_name, ordinal),
+                stream_name,
+                type(event).__name__,
+                encode_data(event, stream_name),
+                text,
+                None if version is None else version + ordinal,
+            )
+            rows.append(row)
+    except EncodeError as error:
+        raise EncodeError(
+            f"The handler of {message} returned what cannot be stored: {error}"
+        ) from error
+    return rows
+
+
+def encode_further(writes: Sequence[Write], message: StoredMessage) -> list[Row]:
+    """Return the further messages of a handler as they are written.
+
+    Args:
+        writes: what the context of its call collected.
+        message: the message that was handled.
+
+    Raises:
+        EncodeError: a message cannot be stored.
+    """
+    try:
+        return [row_of(write) for write in writes]
+    except (EncodeError, StoreError) as error:
+        raise EncodeError(
+            f"The handler of {message} wrote what cannot be stored: {error}"
+        ) from error

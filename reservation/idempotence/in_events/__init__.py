@@ -1,0 +1,1 @@
+"""Strategies that recognize a handled message by what the events of its entity say of it."""

@@ -1,0 +1,179 @@
+"""What the stored versions of states say of the messages of one batch, and the versions to add."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import (
+    ExpiredError,
+    IdempotenceKeyError,
+    SerializationError,
+    StreamNameError,
+)
+from reservation.idempotence.state_based.delta import difference
+from reservation.idempotence.state_based.outputs import digest
+from reservation.idempotence.state_based.states import (
+    Built,
+    States,
+    StreamStates,
+    Version,
+    state_stream,
+)
+from reservation.idempotence.strategy import FirstHandling, Incoming, TwoPhaseCheck
+from reservation.messages.message import printable
+
+# Versions that may build on one that holds the whole state, so that none takes long to build.
+MOST_DELTAS = 50
+
+
+class StateCheck(TwoPhaseCheck):
+    """The versions that are stored for the messages of one batch, and those that are added."""
+
+    def __init__(
+        self, connection: Connection[Any], category: str, batch: Sequence[Incoming]
+    ) -> None:
+        """Read what is stored, in two statements.
+
+        Args:
+            connection: in the transaction that stores the new versions.
+            category: the category that the messages are read from.
+            batch: the messages, in their order.
+
+        Raises:
+            IdempotenceKeyError: the stream of a message's state would have too long a name.
+        """
+        self._connection = connection
+        self._category = category
+        states = States(connection)
+        streams = [_stream(incoming) for incoming in batch]
+        ids = [incoming.message.id for incoming in batch]
+        found = states.look(list(zip(streams, ids, strict=True)))
+        self._found: dict[int, tuple[str, StreamStates]] = {
+            incoming.message.global_position: (stream, stored)
+            for incoming, stream, stored in zip(batch, streams, found, strict=True)
+        }
+        self._read = states.read(
+            (stream, stored.newest if stored.known is None else stored.known.position - 1)
+            for stream, stored in self._found.values()
+        )
+        # By stream, the position of the newest version and its state.
+        self._newest: dict[str, tuple[int, Built]] = {}
+        self._added: list[Version] = []
+        self._handled: list[tuple[str, int]] = []
+
+    def is_duplicate(self, incoming: Incoming) -> bool:
+        """Return whether a version is stored of a message.
+
+        Raises:
+            ExpiredError: the message may have made a version that was removed.
+        """
+        stream, stored = self._of(incoming)
+        if stored.known is not None:
+            return True
+        if incoming.message.global_position <= stored.expired.get(self._category, 0):
+            raise _expired(incoming, stream)
+        return False
+
+    def state_before(self, incoming: Incoming) -> str | None:
+        """Return the state before the first handling of a duplicate, or else the newest."""
+        stream, stored = self._of(incoming)
+        if stored.known is None:
+            position, state = self._newest_of(stream, stored)
+            return None if position < 0 else state.text
+        if stored.known.position == 0:
+            return None
+        before = self._read.get((stream, stored.known.position - 1))
+        if before is None:
+            raise _expired(incoming, stream)
+        return before.text
+
+    def first_handling(self, incoming: Incoming) -> FirstHandling:
+        """Return what is stored of the first handling of a duplicate."""
+        _, stored = self._of(incoming)
+        assert stored.known is not None  # noqa: S101  only duplicates are asked about
+        return stored.known
+
+    def handled_again(self, incoming: Incoming) -> None:
+        """Note that the version of a duplicate is going to be published again."""
+        first = self.first_handling(incoming)
+        self._handled.append((first.stream_name, first.position))
+
+    def handled(
+        self, incoming: Incoming, state: str, given: str, outputs: str, *, as_delta: bool
+    ) -> None:
+        """Note the version that a new message makes."""
+        message = incoming.message
+        stream, stored = self._of(incoming)
+        newest, before = self._newest_of(stream, stored)
+        position = newest + 1
+        is_delta = as_delta and position > 0 and position - before.base <= MOST_DELTAS
+        base = before.base if is_delta else position
+        version = Version(
+            stream,
+            position,
+            uuid.UUID(message.id),
+            self._category,
+            message.global_position,
+            base=base,
+            state=difference(before.text, state) if is_delta else state,
+            given=given,
+            outputs=outputs,
+            outputs_hash=digest(outputs),
+        )
+        self._newest[stream] = position, Built(state, base)
+        self._added.append(version)
+        self._handled.append((stream, position))
+
+    def record(self) -> None:
+        """Store the new versions, in one statement.
+
+        Raises:
+            ExpectedVersionError: another writer was first; run the batch again.
+        """
+        States(self._connection).append(self._added)
+
+    def publish(self) -> None:
+        """Mark the versions as published, in one statement."""
+        States(self._connection).publish(self._handled)
+
+    @property
+    def described(self) -> str:
+        """The first version, and how many more there are, for errors."""
+        stream, position = self._handled[0]
+        more = len(self._handled) - 1
+        first = f"the version {position} of {printable(stream)}"
+        return first + (f" and {more} more" if more else "")
+
+    def _of(self, incoming: Incoming) -> tuple[str, StreamStates]:
+        return self._found[incoming.message.global_position]
+
+    def _newest_of(self, stream: str, stored: StreamStates) -> tuple[int, Built]:
+        """Return the newest version; its position is -1 if there is none."""
+        newest = self._newest.get(stream)
+        if newest is not None:
+            return newest
+        state = Built("", 0) if stored.newest < 0 else self._read.get((stream, stored.newest))
+        if state is None:
+            raise SerializationError(
+                f"Versions of {printable(stream)} were removed while they were read; run the "
+                f"batch again"
+            )
+        self._newest[stream] = stored.newest, state
+        return stored.newest, state
+
+
+def _stream(incoming: Incoming) -> str:
+    try:
+        return state_stream(incoming.entity_stream)
+    except StreamNameError as error:
+        raise IdempotenceKeyError(f"Cannot keep a state for {incoming.message}: {error}") from error
+
+
+def _expired(incoming: Incoming, stream: str) -> ExpiredError:
+    return ExpiredError(
+        f"Whether {incoming.message} was handled before cannot be known: versions of "
+        f"{printable(stream)} up to its time were removed. If it is new, send it again under a new "
+        f"id; keep versions for longer with StateBased(window=...)"
+    )

@@ -1,0 +1,104 @@
+"""State-based consistent messaging: a duplicate is handled again, on the state as it was before.
+
+The state is stored as versions in a stream, each with the id of the message that made it, before
+anything is published. A message with a version has been handled. It is handled again on the state
+before its first handling. The state is not stored again, and the same outputs are published again
+under the same ids, which the store recognizes. So a crash between the two commits loses no output,
+and neither a redelivery nor a later message changes an output. (Source:
+Tomek Masternak and Szymon Pobiega, *Exactly once*, "State-based consistent messaging".)
+
+Handlers have to be deterministic. Ids, random numbers and the time come from the `Context` and are
+kept with the version. If a second handling has another result nevertheless, the stored outputs are
+published, and an error is logged.
+
+A reissue under a new id is a new message. Side effects of a handler other than its state and its
+outputs happen at every handling.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from psycopg import Connection
+
+from reservation.errors import DeclarationError
+from reservation.idempotence.state_based.check import StateCheck
+from reservation.idempotence.state_based.states import state_category
+from reservation.idempotence.strategy import Incoming, Strategy
+from reservation.serialization import codec
+
+Form = Literal["whole", "delta"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateBased(Strategy):
+    """Declares that a handler changes a state of which every version is kept.
+
+    ``@component.handle(FireAt, once=StateBased())`` calls ``handler(command, state, context)``,
+    where the state is an instance of the component's entity, a dataclass. What the handler changes
+    in it is stored; what it returns, or writes with the context, is published after that.
+
+    Attributes:
+        state: what a version holds: the "whole" state, or as a "delta" the fields that changed,
+            with the whole every 50 versions.
+        window: how long versions are kept at least, so that a repeated message is recognized;
+            None keeps them for ever.
+    """
+
+    state: Form = "whole"
+    window: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in get_args(Form):
+            raise DeclarationError(
+                f"A version holds the 'whole' state or a 'delta', not {self.state!r}"
+            )
+        if self.window is not None and self.window <= timedelta(0):
+            raise DeclarationError(f"The window of StateBased is longer than 0, not {self.window}")
+
+    @property
+    def two_phase(self) -> bool:
+        """Whether this is a two-phase strategy: it is."""
+        return True
+
+    @property
+    def as_delta(self) -> bool:
+        """Whether versions need hold only the fields that changed."""
+        return self.state == "delta"
+
+    def categories(self, consumer: str) -> Sequence[str]:
+        """Return the category of the component's states."""
+        return [state_category(consumer)]
+
+    def declare(self, component: str, command: type, entity: type | None) -> None:
+        """Make sure that the component's entity can be kept as a state.
+
+        Raises:
+            DeclarationError: there is none, or it is no dataclass or has no form in JSON.
+        """
+        del command
+        if entity is None or not dataclasses.is_dataclass(entity):
+            name = "None" if entity is None else entity.__name__
+            raise DeclarationError(
+                f"{component}: StateBased keeps a dataclass, and the entity is {name}; decorate it "
+                f"with @dataclass, or choose another strategy"
+            )
+        try:
+            codec.encode(entity())
+        except Exception as error:
+            raise DeclarationError(
+                f"{component}: {entity.__name__} cannot be kept as a state: {codec.explain(error)}"
+            ) from error
+
+    def begin(
+        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
+    ) -> StateCheck:
+        """Look for the messages among the stored versions, in two statements.
+
+        Raises:
+            IdempotenceKeyError: the stream of a message's state would have too long a name.
+        """
+        del consumer  # entity streams differ between components
+        return StateCheck(connection, category, batch)

@@ -1,0 +1,139 @@
+"""Whose fault an error of the database is: the one table of SQLSTATEs that every decision uses.
+
+Only two faults count as an attempt at a message: its own, and that of its handler. Every other
+error of our own statements is a fault of the surroundings, also if its state is unknown, and is
+waited for. At the commit of a batch an error of a trigger is a message's, because only the effects
+of messages can have fired it. Whatever a handler raises is the handler's, so this table does not
+apply to it, except for races on the connection of the batch (see
+`consumers.handling.handler_call`).
+"""
+
+import re
+from enum import Enum
+
+import psycopg
+from psycopg import errors as pg
+
+
+class Fault(Enum):
+    """Whose fault an error is.
+
+    Attributes:
+        LOST: the connection is lost, or the server is going down.
+        RACE: another transaction was first or in the way; the transaction is run again.
+        MESSAGE: what the statement carries is refused. Of a statement for a single message, that
+            message's.
+        SURROUNDINGS: a right, a disk, a sequence, a missing object, a server that takes no writes.
+    """
+
+    LOST = "lost"
+    RACE = "race"
+    MESSAGE = "message"
+    SURROUNDINGS = "surroundings"
+
+
+# By the beginning of the SQLSTATE; the longest that fits decides. What is not here is the
+# surroundings': 25006 (read only), 42501 (a missing right), 42883 and 42P01 (a missing function or
+# table), 53 (no space, memory or connections left), 57014 (canceled), 58 (system), XX (corrupted).
+_FAULTS = {
+    "08": Fault.LOST,
+    "40003": Fault.LOST,
+    "57P": Fault.LOST,
+    "40": Fault.RACE,
+    "55P03": Fault.RACE,
+    "0A": Fault.MESSAGE,
+    "22": Fault.MESSAGE,
+    "2200H": Fault.SURROUNDINGS,  # a sequence has no more values
+    "23": Fault.MESSAGE,
+    "54": Fault.MESSAGE,
+}
+_LENGTHS = (5, 3, 2)
+
+# PostgreSQL's own classes, without those that code in a database raises: 09, 38 and 39 (errors of
+# triggers and external routines), 20 and 21 (CASE without a branch, a subquery of several rows), 27
+# and 44 (a change that a trigger or a view forbids), P0 (RAISE).
+_OF_THE_SERVER = re.compile("0[01238ABFLPZ]|10|2[234568BDF]|3[4BDF]|4[02]|5[34578]|72|F0|HV|XX")
+
+# The indexes of the log on what a writer chooses, and the names under which our own functions
+# report the same.
+_RACE_CONSTRAINTS = ("expected_version", "message_id", "messages_id", "messages_stream")
+
+_SCHEMA = "message_store"
+_LOG_KEY = "messages_pkey"
+
+
+def fault_of(error: psycopg.Error) -> Fault:
+    """Return whose fault an error of a statement of ours is."""
+    if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+        return Fault.LOST
+    if error.sqlstate is None:  # psycopg's own
+        return _fault_of_client(error)
+    if violates_log_key(error):
+        return Fault.SURROUNDINGS
+    if race_constraint(error) is not None:
+        return Fault.RACE
+    return fault_of_state(error.sqlstate)
+
+
+def fault_at_commit(error: psycopg.Error) -> Fault:
+    """Return whose fault it is that a transaction was not committed, in which handlers ran.
+
+    Nothing of ours is deferred to the commit. So an error that code of a database raises, also in a
+    class of its own, is that of a trigger which what the messages brought about has set off.
+    """
+    if error.sqlstate is not None and _OF_THE_SERVER.match(error.sqlstate) is None:
+        return Fault.MESSAGE
+    return fault_of(error)
+
+
+def fault_of_state(sqlstate: str) -> Fault:
+    """Return whose fault a SQLSTATE stands for."""
+    for length in _LENGTHS:
+        fault = _FAULTS.get(sqlstate[:length])
+        if fault is not None:
+            return fault
+    return Fault.SURROUNDINGS
+
+
+def race_constraint(error: psycopg.Error) -> str | None:
+    """Return the index of the log, or the check of our functions, that was violated, if one was.
+
+    A table of somebody else may have a constraint of the same name. The server gives the schema of
+    each constraint, and our functions give ours or none.
+    """
+    diag = error.diag
+    if diag.constraint_name in _RACE_CONSTRAINTS and diag.schema_name in (None, _SCHEMA):
+        return diag.constraint_name
+    return None
+
+
+def violates_log_key(error: psycopg.Error) -> bool:
+    """Return whether a new message was given a global position that another one has.
+
+    The key may have been given another name, and the details are withheld from a role that may not
+    read the log, so either is enough.
+    """
+    diag = error.diag
+    if not isinstance(error, pg.UniqueViolation):
+        return False
+    if (diag.schema_name, diag.table_name) != (_SCHEMA, "messages"):
+        return False
+    return diag.constraint_name == _LOG_KEY or "(global_position)" in (diag.message_detail or "")
+
+
+def hides_rows(error: BaseException | None) -> bool:
+    """Return whether a policy of row-level security would have hidden rows from a statement.
+
+    Its SQLSTATE is that of a missing right; only its source function distinguishes it, in every
+    language.
+    """
+    if not isinstance(error, pg.InsufficientPrivilege):
+        return False
+    return error.diag.source_function == "check_enable_rls"
+
+
+def _fault_of_client(error: psycopg.Error) -> Fault:
+    if isinstance(error, psycopg.DataError):
+        return Fault.MESSAGE
+    lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return Fault.LOST if lost and not isinstance(error, pg.PipelineAborted) else Fault.SURROUNDINGS

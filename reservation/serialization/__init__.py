@@ -1,0 +1,1 @@
+"""Between dataclasses and the JSON text of the store, within the limits of PostgreSQL's jsonb."""

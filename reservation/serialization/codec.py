@@ -1,0 +1,192 @@
+"""Between plain dataclasses and the camelCase JSON that every Message DB client expects.
+
+msgspec converts and validates, through the `twin` of each dataclass. Numbers of type `Decimal` are
+JSON numbers, digit for digit. For each class a function to encode and a function to decode are made
+once. What PostgreSQL would not take (`reservation.serialization.json_limits`) is refused here, and
+the error names the field.
+"""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import msgspec
+
+from reservation.errors import told
+from reservation.serialization import json_limits
+from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
+from reservation.serialization.stored_text import stored_text
+from reservation.serialization.struct_types import (
+    camel_case,
+    twin,
+    without_form,
+)
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "camel_case",
+    "decode",
+    "decode_encoded",
+    "encode",
+    "explain",
+    "prepare",
+]
+
+T = TypeVar("T")
+
+
+def encode(message: object, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
+    """Return a dataclass instance as JSON text with camelCase keys.
+
+    Args:
+        message: the dataclass instance.
+        max_bytes: how long the text may be, in bytes of UTF-8.
+
+    Raises:
+        msgspec.MsgspecError: a field does not hold what its type says, or holds what PostgreSQL's
+            jsonb does not take: a number that is not finite or has too many digits, a text with a
+            NUL character or half of a surrogate pair, lists and objects nested too deeply; or the
+            text is too long. `explain` says which field it is.
+        TypeError: it is not a dataclass instance, or holds an object without a form in JSON.
+    """
+    class_: Any = type(message)
+    encode_one = _encoders[class_]
+    try:
+        data = encode_one(message)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # none names a field
+        problem = json_limits.problem(message, json_limits.ALL)
+        if problem is None:
+            raise
+        raise problem from None
+    text: str = data.decode()
+    json_limits.check_text(message, text, len(data), max_bytes)
+    return text
+
+
+def decode(type_: type[T], data: str) -> T:
+    """Return JSON text with camelCase keys as an instance of a dataclass.
+
+    Fields that the dataclass does not have are ignored.
+
+    Args:
+        type_: the dataclass.
+        data: the JSON text.
+
+    Raises:
+        msgspec.MsgspecError: the text does not fit, a number in it is not finite, or its lists and
+            objects are nested too deeply. The error may repeat a value; `explain` leaves that out.
+    """
+    class_: Any = type_
+    try:
+        message: T = _decoders[class_](data)
+    except RecursionError:
+        raise json_limits.too_deep() from None
+    return message
+
+
+def decode_encoded(type_: type[T], data: str) -> T:
+    """Return what a reader of the store gets for JSON text that `encode` returned.
+
+    Args:
+        type_: the dataclass.
+        data: the JSON text.
+
+    Raises:
+        msgspec.MsgspecError: as for `decode`.
+    """
+    return decode(type_, stored_text(type_, data))
+
+
+def explain(error: Exception) -> str:
+    """Return what an error says of the field and the kind, without the value that it may repeat.
+
+    Args:
+        error: an error of `encode`, `decode` or of a class that checks its values.
+    """
+    if not isinstance(error, msgspec.MsgspecError):
+        return told(error)
+    if error.__cause__ is not None:  # raised by a class that checks its values
+        return told(error.__cause__)
+    head, at, path = str(error).rpartition(" - at `")
+    head = head or path
+    if head.startswith(("Invalid enum value", "Invalid value")):  # the value follows
+        head = "Invalid value"
+    return f"{head}{at}{path}" if at else head
+
+
+def prepare(type_: type) -> None:
+    """Make the twin of a dataclass, so that a type without a form in JSON is found at once.
+
+    msgspec has no form for classes that it does not know, and for keys of dictionaries that are not
+    texts.
+
+    Args:
+        type_: the dataclass.
+
+    Raises:
+        TypeError: a field's type cannot be converted.
+        NameError: a field's type is not defined.
+    """
+    class_: Any = type_
+    _decoders[class_]
+    for field in msgspec.inspect.type_info(twin(class_)).fields:  # type: ignore[attr-defined]
+        problem = without_form(field.type)
+        if problem is not None:
+            raise TypeError(f"its field {field.name} holds {problem}, for which JSON has no form")
+
+
+# Any, from here on: structs that are made at run time have no static type.
+
+
+def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
+    twin_type = twin(type_)
+    encode_json, convert = json_limits.encoder.encode, msgspec.convert
+    to_check = [(name, look.checks) for name, look in json_limits.fields(type_, json_limits.HIDDEN)]
+
+    def encode_one(message: Any) -> bytes:
+        data = encode_json(convert(message, twin_type, from_attributes=True))
+        for name, kinds in to_check:
+            if value := getattr(message, name):  # an empty value cannot be wrong
+                check = kinds.get(type(value))
+                if check is None or check(value):
+                    json_limits.check(message, json_limits.HIDDEN)
+                    break
+        return data
+
+    return encode_one
+
+
+def _make_decoder(type_: Any) -> Callable[[str], Any]:
+    """Return the function that decodes a class.
+
+    msgspec makes a dataclass instance of its twin by setting the fields, without the class's own
+    `__init__`, and calls `__post_init__`.
+    """
+    read, convert = msgspec.json.Decoder(twin(type_)).decode, msgspec.convert
+    with_decimals = [name for name, _ in json_limits.fields(type_, json_limits.DECODED)]
+
+    def decode_one(data: str) -> Any:
+        message = convert(read(data), type_, from_attributes=True)
+        for name in with_decimals:
+            value = getattr(message, name)
+            if type(value) is not Decimal or not value.is_finite():
+                json_limits.check(message, json_limits.DECODED)
+                break
+        return message
+
+    return decode_one
+
+
+class _Made(dict[Any, Callable[[Any], Any]]):
+    """The function for each class, made at its first use; a dict is the fastest to look up."""
+
+    def __init__(self, make: Callable[[Any], Callable[[Any], Any]]) -> None:
+        self._make = make
+
+    def __missing__(self, type_: Any) -> Callable[[Any], Any]:
+        made = self[type_] = self._make(type_)
+        return made
+
+
+_encoders = _Made(_make_encoder)
+_decoders = _Made(_make_decoder)

@@ -1,0 +1,169 @@
+-- Reading streams and categories. Positions are inclusive; a NULL position or batch size means the
+-- default, and a batch size of -1 means no limit. The indexes have everything in order already; the
+-- settings keep the planner from sorting what is left of a category for every batch of it.
+--
+-- A condition is SQL of the caller's, put in as it is, once message_store.sql_condition has any value
+-- but off. Only for it is the schema public looked in, where extensions put their functions. The
+-- settings message_store.debug_get and message_store.debug make each function print its arguments in a notice.
+
+CREATE OR REPLACE FUNCTION message_store.get_stream_messages(
+  stream_name varchar,
+  "position" bigint DEFAULT 0,
+  batch_size bigint DEFAULT 1000,
+  condition varchar DEFAULT NULL
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, message_store, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+  restriction text := '';
+BEGIN
+  IF message_store.is_category(get_stream_messages.stream_name) THEN
+    RAISE EXCEPTION 'Must be a stream name: %', get_stream_messages.stream_name;
+  END IF;
+
+  IF get_stream_messages.condition IS NOT NULL THEN
+    IF coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
+      RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
+    END IF;
+    PERFORM set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
+    restriction := format(' AND (%s)', get_stream_messages.condition);
+  END IF;
+
+  IF current_setting('message_store.debug_get', true) = 'on'
+     OR current_setting('message_store.debug', true) = 'on' THEN
+    RAISE NOTICE 'get_stream_messages(stream_name => %, position => %, batch_size => %, '
+                 'condition => %)',
+      get_stream_messages.stream_name, get_stream_messages.position,
+      get_stream_messages.batch_size, get_stream_messages.condition;
+  END IF;
+
+  RETURN QUERY EXECUTE
+    'SELECT id::varchar, stream_name::varchar, type::varchar, position, global_position,
+            data::varchar, metadata::varchar, time
+     FROM message_store.messages
+     WHERE stream_name = $1 AND position >= $2' || restriction || '
+     ORDER BY position
+     LIMIT $3'
+  USING get_stream_messages.stream_name,
+        coalesce(get_stream_messages.position, 0),
+        nullif(coalesce(get_stream_messages.batch_size, 1000), -1);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION message_store.get_category_messages(
+  category varchar,
+  "position" bigint DEFAULT 1,
+  batch_size bigint DEFAULT 1000,
+  correlation varchar DEFAULT NULL,
+  consumer_group_member bigint DEFAULT NULL,
+  consumer_group_size bigint DEFAULT NULL,
+  condition varchar DEFAULT NULL
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, message_store, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET max_parallel_workers_per_gather = 0
+AS $$
+DECLARE
+  member bigint := get_category_messages.consumer_group_member;
+  size bigint := get_category_messages.consumer_group_size;
+  group_text text := format('(Consumer Group Member: %s, Consumer Group Size: %s)',
+                            coalesce(member::text, '<NULL>'), coalesce(size::text, '<NULL>'));
+  restriction text := '';
+BEGIN
+  IF NOT message_store.is_category(get_category_messages.category) THEN
+    RAISE EXCEPTION 'Must be a category: %', get_category_messages.category;
+  END IF;
+
+  IF get_category_messages.correlation IS NOT NULL THEN
+    IF NOT message_store.is_category(get_category_messages.correlation) THEN
+      RAISE EXCEPTION 'Correlation must be a category (Correlation: %)',
+        get_category_messages.correlation;
+    END IF;
+    restriction := restriction ||
+      ' AND message_store.category(metadata->>''correlationStreamName'') = $4';
+  END IF;
+
+  IF (member IS NULL) <> (size IS NULL) THEN
+    RAISE EXCEPTION 'Consumer group member and size must be specified %', group_text;
+  END IF;
+  IF size IS NOT NULL THEN
+    IF size < 1 THEN
+      RAISE EXCEPTION 'Consumer group size must not be less than 1 %', group_text;
+    END IF;
+    IF member < 0 THEN
+      RAISE EXCEPTION 'Consumer group member must not be less than 0 %', group_text;
+    END IF;
+    IF member >= size THEN
+      RAISE EXCEPTION 'Consumer group member must be less than the group size %', group_text;
+    END IF;
+    restriction := restriction ||
+      ' AND mod(abs(message_store.hash_64(message_store.cardinal_id(stream_name))), $6) = $5';
+  END IF;
+
+  IF get_category_messages.condition IS NOT NULL THEN
+    IF coalesce(current_setting('message_store.sql_condition', true), 'off') = 'off' THEN
+      RAISE EXCEPTION 'Retrieval with SQL condition is not activated';
+    END IF;
+    PERFORM set_config('search_path', 'pg_catalog, message_store, public, pg_temp', true);
+    restriction := restriction || format(' AND (%s)', get_category_messages.condition);
+  END IF;
+
+  IF current_setting('message_store.debug_get', true) = 'on'
+     OR current_setting('message_store.debug', true) = 'on' THEN
+    RAISE NOTICE 'get_category_messages(category => %, position => %, batch_size => %, '
+                 'correlation => %, consumer_group_member => %, consumer_group_size => %, '
+                 'condition => %)',
+      get_category_messages.category, get_category_messages.position,
+      get_category_messages.batch_size, get_category_messages.correlation,
+      member, size, get_category_messages.condition;
+  END IF;
+
+  RETURN QUERY EXECUTE
+    'SELECT id::varchar, stream_name::varchar, type::varchar, position, global_position,
+            data::varchar, metadata::varchar, time
+     FROM message_store.messages
+     WHERE (message_store.category(stream_name), global_position)
+           BETWEEN ($1, $2) AND ($1, 9223372036854775807)' || restriction || '
+     ORDER BY message_store.category(stream_name), global_position
+     LIMIT $3'
+  USING get_category_messages.category,
+        coalesce(get_category_messages.position, 1),
+        nullif(coalesce(get_category_messages.batch_size, 1000), -1),
+        get_category_messages.correlation, member, size::smallint;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION message_store.get_last_stream_message(
+  stream_name varchar,
+  type varchar DEFAULT NULL
+) RETURNS SETOF message_store.message
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, message_store, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+BEGIN
+  IF current_setting('message_store.debug_get', true) = 'on'
+     OR current_setting('message_store.debug', true) = 'on' THEN
+    RAISE NOTICE 'get_last_stream_message(stream_name => %, type => %)',
+      get_last_stream_message.stream_name, get_last_stream_message.type;
+  END IF;
+
+  RETURN QUERY
+    SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
+           m.data::varchar, m.metadata::varchar, m.time
+    FROM message_store.messages m
+    WHERE m.stream_name = get_last_stream_message.stream_name
+      AND (get_last_stream_message.type IS NULL OR m.type = get_last_stream_message.type)
+    ORDER BY m.position DESC
+    LIMIT 1;
+END
+$$;

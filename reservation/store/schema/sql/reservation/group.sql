@@ -1,0 +1,201 @@
+-- A consumer's processes are the members of a group and share its partitions out among themselves. A
+-- member says every now and then that it lives; what it holds is free for the others once it has not
+-- done so for the time of its lease, or its session has ended. Who takes a partition adds one to its
+-- epoch, and a batch commits only with the newest: a member that was taken for dead does no harm.
+--
+-- What is written here is not waited for to be on the disk. A commit that counts on it comes later,
+-- and is not on the disk before it either. That is a setting of the transaction: one of the function
+-- would be over by the time of the commit.
+
+-- Whether a member is gone, for those who only look: its time is over, or its session has ended.
+CREATE OR REPLACE FUNCTION reservation.is_gone(member bigint, expires_at timestamptz)
+RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT is_gone.expires_at < clock_timestamp() OR NOT EXISTS (
+    SELECT FROM pg_locks l
+    WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND (l.classid::bigint, l.objid::bigint, l.objsubid)
+          = (-1201006963 & 4294967295, is_gone.member & 2147483647, 2))
+$$;
+
+-- Makes a process a member; and the group, with so many partitions, if it is not there. `former` is the
+-- member that the same process was on a connection that it lost; NULL at first. What it held is kept.
+CREATE OR REPLACE FUNCTION reservation.join_group(
+  consumer text, category text, partitions integer, process text, partition integer,
+  lease interval, former bigint
+) RETURNS TABLE (member bigint, partitions_there integer)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+
+  INSERT INTO reservation.groups (consumer, category, partitions)
+  VALUES (join_group.consumer, join_group.category, join_group.partitions)
+  ON CONFLICT DO NOTHING;
+
+  -- Before the row is locked for sharing, or two that join at once would wait for each other.
+  UPDATE reservation.groups g SET first_position = joined.position
+  FROM (
+    SELECT coalesce(min(p.position), 0) AS position
+    FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
+  ) AS joined
+  WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
+    AND (g.first_position IS NULL OR g.first_position > joined.position);
+
+  SELECT g.partitions INTO partitions_there
+  FROM reservation.groups g
+  WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
+  FOR SHARE;
+
+  INSERT INTO reservation.positions (consumer, category, partition, epoch)
+  SELECT join_group.consumer, join_group.category, n, 0
+  FROM generate_series(0, partitions_there - 1) AS n
+  WHERE NOT EXISTS (
+    SELECT FROM reservation.positions p
+    WHERE (p.consumer, p.category, p.partition) = (join_group.consumer, join_group.category, n))
+  ON CONFLICT DO NOTHING;
+
+  INSERT INTO reservation.members (consumer, category, process, partition, expires_at)
+  VALUES (join_group.consumer, join_group.category, join_group.process, join_group.partition,
+          clock_timestamp() + lease)
+  RETURNING member INTO join_group.member;
+
+  -- Waits for a transaction that moves one of the positions: it may be our own, of the connection
+  -- that was lost while it committed.
+  UPDATE reservation.positions p SET holder = join_group.member
+  WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
+    AND p.holder = former;
+  DELETE FROM reservation.members m WHERE m.member = former;
+
+  PERFORM pg_advisory_lock(-1201006963, (join_group.member & 2147483647)::integer);
+  RETURN NEXT;
+END
+$$;
+
+-- Ends a membership, and gives back what the member holds.
+CREATE OR REPLACE FUNCTION reservation.leave_group(member bigint) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  SELECT set_config('synchronous_commit', 'off', true);
+  UPDATE reservation.positions p SET holder = NULL
+  FROM reservation.members m
+  WHERE m.member = leave_group.member
+    AND (p.consumer, p.category, p.holder) = (m.consumer, m.category, m.member);
+  DELETE FROM reservation.members m WHERE m.member = leave_group.member;
+$$;
+
+-- Says that a member lives, finds those that do not, takes and gives back partitions until it has
+-- its fair share, and returns what it holds. No row if the member was taken for dead. `foreign_at` is the
+-- highest of its positions that was taken in another log, NULL if none was.
+CREATE OR REPLACE FUNCTION reservation.take_part(
+  consumer text, category text, member bigint, lease interval
+) RETURNS TABLE (
+  head bigint, carried bigint[], held integer[], positions bigint[], epochs bigint[],
+  unclean integer[], retry boolean, foreign_at bigint
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+  own integer;      -- the only partition that the member may have
+  fixed integer[];  -- those that members with a fixed part have
+  share integer;    -- how many the member is to have
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+
+  UPDATE reservation.members m SET expires_at = clock_timestamp() + lease
+  WHERE m.member = take_part.member
+  RETURNING m.partition INTO own;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+
+  DELETE FROM reservation.members m
+  WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+    AND m.member <> take_part.member
+    AND (m.expires_at < clock_timestamp()
+         OR pg_try_advisory_xact_lock_shared(-1201006963, (m.member & 2147483647)::integer));
+
+  SELECT coalesce(array_agg(m.partition) FILTER (WHERE m.partition IS NOT NULL), '{}')
+  INTO fixed
+  FROM reservation.members m
+  WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+    AND m.member <> take_part.member;
+
+  SELECT CASE WHEN own IS NULL THEN (p.n + s.behind) / s.n ELSE 1 END
+  INTO share
+  FROM (
+    SELECT count(*)::integer AS n, count(*) FILTER (WHERE m.member > take_part.member)::integer AS behind
+    FROM reservation.members m
+    WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+      AND (m.partition IS NULL OR m.member = take_part.member)
+  ) AS s, (
+    SELECT count(*)::integer AS n FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+      AND (own IS NOT NULL OR p.partition <> ALL (fixed))
+  ) AS p;
+
+  UPDATE reservation.positions p SET holder = NULL
+  WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+    AND p.holder = take_part.member
+    AND p.partition NOT IN (
+      SELECT k.partition FROM reservation.positions k
+      WHERE (k.consumer, k.category) = (take_part.consumer, take_part.category)
+        AND k.holder = take_part.member
+        AND (own IS NOT NULL OR k.partition <> ALL (fixed))
+      ORDER BY k.partition
+      LIMIT share);
+
+  -- A row that is locked is being moved by a member that has just been found dead: at the next time.
+  WITH taken AS (
+    SELECT p.partition, p.holder
+    FROM reservation.positions p
+    WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
+      AND (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
+      AND CASE WHEN own IS NULL THEN p.partition <> ALL (fixed) ELSE p.partition = own END
+    ORDER BY p.partition
+    LIMIT greatest(share - (
+      SELECT count(*) FROM reservation.positions k
+      WHERE (k.consumer, k.category, k.holder)
+            = (take_part.consumer, take_part.category, take_part.member)), 0)
+    FOR UPDATE SKIP LOCKED
+  ), moved AS (
+    UPDATE reservation.positions p SET holder = take_part.member, epoch = p.epoch + 1
+    FROM taken
+    WHERE (p.consumer, p.category, p.partition)
+          = (take_part.consumer, take_part.category, taken.partition)
+  )
+  SELECT coalesce(array_agg(t.partition) FILTER (WHERE t.holder IS NOT NULL), '{}')
+  INTO unclean
+  FROM taken AS t;
+
+  SELECT coalesce(array_agg(p.partition ORDER BY p.partition), '{}'),
+         coalesce(array_agg(p.position ORDER BY p.partition), '{}'),
+         coalesce(array_agg(p.epoch ORDER BY p.partition), '{}'),
+         max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id))
+  INTO held, positions, epochs, foreign_at
+  FROM reservation.positions p
+  WHERE (p.consumer, p.category, p.holder)
+        = (take_part.consumer, take_part.category, take_part.member);
+
+  SELECT g.carried INTO carried FROM reservation.groups g
+  WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);
+  IF held <> '{}' AND carried IS NOT NULL
+      AND reservation.carries_foreign(take_part.consumer, take_part.category) THEN
+    foreign_at := (SELECT max(c.position) FROM unnest(carried) AS c("position"));
+  END IF;
+  head := reservation.category_head(take_part.category);
+  retry := EXISTS (
+    SELECT FROM reservation.dead_letters l
+    WHERE (l.consumer, l.category, l.state) = (take_part.consumer, take_part.category, 'retry'));
+  RETURN NEXT;
+END
+$$;

@@ -1,0 +1,83 @@
+-- Revisions, where they are drawn and where they are compared.
+
+-- The next revision under a name. Runs with the rights of the owner, so that a sender may draw and no
+-- more. A name's revisions are in the order of the commits, because its row is locked until then; a
+-- sequence would give a later number to the transaction that commits first.
+CREATE OR REPLACE FUNCTION reservation.next_revision(name text) RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+  INSERT INTO reservation.revision_counters AS c (name, revision)
+  VALUES (next_revision.name, 1)
+  ON CONFLICT (name) DO UPDATE SET revision = c.revision + 1
+  RETURNING c.revision
+$$;
+
+-- The last revisions that a consumer has handled of these entities, by source.
+CREATE OR REPLACE FUNCTION reservation.read_revisions(
+  consumer text, category text, entity_streams text[], sources text[]
+) RETURNS TABLE (entity_stream text, source text, revision bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  SELECT i.entity_stream, i.source, found.revision
+  FROM unnest(entity_streams, sources) AS i(entity_stream, source)
+  CROSS JOIN LATERAL (
+    SELECT r.revision FROM reservation.revisions r
+    WHERE (r.consumer, r.category, r.entity_stream, r.source)
+          = (read_revisions.consumer, read_revisions.category, i.entity_stream, i.source)
+    LIMIT 1  -- which has each found by its key, whatever the planner knows
+  ) AS found;
+END
+$$;
+
+-- Raises the last revisions from what was read to what was handled, and returns how many were what was
+-- read: the others were raised meanwhile. NULL is read where there is none. In one sorted order, so
+-- that two batches do not wait for each other in a circle, and row by row, so that each is found by its
+-- key whatever the planner knows.
+CREATE OR REPLACE FUNCTION reservation.write_revisions(
+  consumer text, category text, entity_streams text[], sources text[], before bigint[],
+  revisions bigint[]
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  line record;
+  written bigint := 0;
+BEGIN
+  FOR line IN
+    SELECT i.entity_stream, i.source, i.before, i.revision
+    FROM unnest(entity_streams, sources, before, revisions)
+      AS i(entity_stream, source, before, revision)
+    ORDER BY i.entity_stream COLLATE "C", i.source COLLATE "C"
+  LOOP
+    IF line.before IS NULL THEN
+      INSERT INTO reservation.revisions (consumer, category, entity_stream, source, revision)
+      VALUES (write_revisions.consumer, write_revisions.category, line.entity_stream, line.source,
+              line.revision)
+      ON CONFLICT DO NOTHING;
+    ELSE
+      UPDATE reservation.revisions r SET revision = line.revision
+      WHERE r.consumer = write_revisions.consumer AND r.category = write_revisions.category
+        AND r.entity_stream = line.entity_stream AND r.source = line.source
+        AND r.revision = line.before;
+    END IF;
+    IF FOUND THEN
+      written := written + 1;
+    END IF;
+  END LOOP;
+  RETURN written;
+END
+$$;

@@ -1,1 +1,0 @@
-"""The store's SQL, a file for each step of the installation."""

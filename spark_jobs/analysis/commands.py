@@ -1,0 +1,389 @@
+"""Compare commands with their reservations: is every command reserved, and each key once?
+
+Every row of the categories gets one verdict. The rows of a key are sorted: its reservation first,
+then its commands in the order of the log. The content of the first row is what the key stands for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from reservation.component import Component
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis.fingerprints import Numbering
+from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read, found
+from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.result import CommandCounts
+from spark_jobs.snapshot.progress import Progress
+
+_MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
+
+# The name of each count of a pair, and the verdict that it counts.
+_VERDICTS = {
+    "duplicates": "duplicate",
+    "missing": "missing",
+    "pending": "pending",
+    "dead": "dead",
+    "orphans": "orphan",
+    "conflicts": "conflict",
+    "wrong_type": "wrong-type",
+}
+_FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
+_OPEN = ("missing", "pending", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """What a message is, as columns.
+
+    Attributes:
+        was_sent: whether it is in the command category.
+        is_command: whether it was sent, and is not a copy.
+        is_event: whether it is in the entity's category.
+        is_wrong: whether it is in a reservation category that reserves no message of its type.
+    """
+
+    was_sent: Column
+    is_command: Column
+    is_event: Column
+    is_wrong: Column
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsJob:
+    """The job, for one component.
+
+    Attributes:
+        component: whose commands they are.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
+            and its folder; None where its modules were sent to them.
+    """
+
+    component: Component
+    app: str
+    app_dir: Path | None
+
+    name = "reconcile"
+
+    @property
+    def pairs(self) -> list[str]:
+        """The categories that commands are compared with, each once."""
+        component = self.component
+        pairs = list(component.reservation_categories)
+        if component.reserves_within:
+            pairs.append(component.command_category)
+        if component.initiations:
+            pairs.append(component.name)
+        return pairs
+
+    @property
+    def starts_are_first(self) -> bool:
+        """Whether the event that starts an entity is always the first of its stream.
+
+        With strategies that write pseudo events, one of these may come first.
+        """
+        return all(once.two_phase for once in self.component.strategies.values())
+
+    def rows(self, read: Read) -> DataFrame:
+        """Return commands and reservations, grouped by key.
+
+        The first event of an entity's stream stands for the reservation of a command that
+        initiates. Pseudo events do not count as first.
+        """
+        component, declaration = self.component, Declaration.of(self.component)
+        starts = [component.name] if component.initiations else []
+        made = ["causation", "content", "sender"]
+        needed = ["key_category", "key_stream", "is_copy"]
+        if declaration.by_function:
+            needed.append("function_data")
+        messages = with_function_keys(
+            read(
+                [component.command_category, *component.reservation_categories, *starts],
+                [*_MESSAGE, *made, *needed],
+                firsts_of=starts if self.starts_are_first else [],
+            ),
+            declaration,
+            self.app,
+            self.app_dir,
+        )
+        category, type_ = F.col("category"), F.col("type")
+        role = self._roles(PlainNames())
+        was_sent, is_command, is_start = role.was_sent, role.is_command, role.is_event
+        return (
+            messages.where(
+                (was_sent & F.col("key_category").isNotNull())
+                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+            )
+            .select(
+                F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
+                is_command.alias("is_command"),
+                role.is_wrong.alias("is_wrong"),
+                F.when(is_command, F.col("key_stream"))
+                .when(was_sent | is_start, F.col("stream_name"))
+                .otherwise(reserved_key(declaration))
+                .alias("key_stream"),
+                *_MESSAGE,
+                *made,
+            )
+            .withColumn("group", _group())
+        )
+
+    def _roles(self, naming: Naming) -> "_Roles":
+        """Return what a message is to this job, for whole rows and for fingerprints."""
+        component, category = self.component, F.col("category")
+        was_sent = category == naming.category(component.command_category)
+        is_event = category == naming.category(component.name)
+        is_right = F.lit(False)
+        for name, key in Declaration.of(component).keys.items():
+            is_here = category == naming.category(key.category)
+            is_right |= is_here & (F.col("type") == naming.type(name))
+        return _Roles(
+            was_sent,
+            was_sent & ~F.col("is_copy"),
+            is_event,
+            ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False)),
+        )
+
+    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
+        """Return the fingerprints of commands and reservations, with what is counted of them."""
+        component, numbering = self.component, Numbering.of(self.component)
+        rows = progress.marked(fingerprints, numbering.category)
+        category, type_ = F.col("category"), F.col("type")
+        role = self._roles(numbering)
+        was_sent, is_command, is_event = role.was_sent, role.is_command, role.is_event
+        is_start = F.lit(bool(component.initiations)) & is_event & F.col("kind").isNotNull()
+        if self.starts_are_first:
+            is_start &= F.col("is_first")
+        pair = F.lit(None).cast("int")
+        for name, key in Declaration.of(component).keys.items():
+            is_type, number = type_ == numbering.type(name), self.pairs.index(key.category)
+            pair = F.when(was_sent & is_type, number).otherwise(pair)
+        for name in (*component.reservation_categories, component.name):
+            if name in self.pairs:
+                is_here = category == numbering.category(name)
+                pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
+        # A message without a key, or of a wrong type, is a group of its own.
+        alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
+        return rows.where(
+            (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
+        ).select(
+            F.when(role.is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
+            "global_position",
+            pair.alias("pair"),
+            is_command.alias("is_command"),
+            is_start.alias("is_start"),
+            # An event that starts a stream has the content of the command that it follows.
+            "says",
+            F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
+            # Whether the consumer has recorded it as a conflict.
+            (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
+            # Whether it waits for the consumer.
+            (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
+        )
+
+    def groups(self, sketch: DataFrame) -> DataFrame:
+        """Return which keys are in order.
+
+        All commands of such a key have the same content. It has one reservation with this content
+        too, or the consumer has not read any of its commands yet.
+        """
+        is_command = F.col("is_command")
+        groups = sketch.groupBy("group").agg(
+            F.count_if(is_command).alias("commands"),
+            F.count_if(~is_command).alias("reservations"),
+            F.count_if("is_start").alias("starts"),
+            F.count_if("waits").alias("waiting"),
+            F.count_if("is_recorded").alias("recorded"),
+            F.min("pair").alias("pair"),
+            F.max("pair").alias("last_pair"),
+            F.min("says").alias("says"),
+            F.max("says").alias("last_says"),
+            F.min(F.when(is_command, F.col("global_position"))).alias("first_command"),
+            F.max("follows").alias("follows"),
+        )
+        commands, reservations = F.col("commands"), F.col("reservations")
+        is_one = (
+            (F.col("recorded") == 0)
+            & (F.col("pair") == F.col("last_pair"))
+            & F.coalesce(F.col("says") == F.col("last_says"), F.lit(True))
+        )
+        follows = F.coalesce(F.col("follows") == F.col("first_command"), F.lit(True))
+        is_reserved = is_one & (commands > 0) & (reservations == 1) & follows
+        is_pending = is_one & (commands > 0) & (F.col("waiting") == commands) & (reservations == 0)
+        # A stream without a command that initiates is not compared.
+        is_nothing = (commands == 0) & (reservations == 1) & (F.col("starts") == 1)
+        return groups.select(
+            "group",
+            "pair",
+            "commands",
+            is_reserved.alias("is_reserved"),
+            is_pending.alias("is_pending"),
+            (is_reserved | is_pending | is_nothing).alias("in_order"),
+        )
+
+    def counts_in_order(self) -> Mapping[str, Column]:
+        """Return what is counted over keys in order."""
+        commands = F.col("commands")
+        is_key = (commands > 0).cast("int")
+        of_key = {
+            "commands": commands,
+            "keys": is_key,
+            "duplicates": commands - is_key,
+            "reserved": F.col("is_reserved").cast("int"),
+            "pending": F.col("is_pending").cast("int"),
+        }
+        return {
+            f"{n} {name}": F.when(F.col("pair") == n, count)
+            for n in range(len(self.pairs))
+            for name, count in of_key.items()
+        }
+
+    def judge(self, rows: DataFrame) -> DataFrame:
+        """Give every command and reservation its verdict."""
+        component = self.component
+        return judge(
+            rows, component.command_category, component.name if component.initiations else None
+        )
+
+    def counts(self) -> Mapping[str, Column]:
+        """Return what a row adds to those of each pair, under its number and the count's name."""
+        return {
+            f"{n} {name}": column
+            for n, pair in enumerate(self.pairs)
+            for name, column in _counts(F.col("pair") == pair).items()
+        }
+
+    def results(self, counts: Counts) -> list[CommandCounts]:
+        """Return what was counted, for each pair."""
+        component = self.component
+        return [
+            CommandCounts(
+                component.command_category,
+                pair,
+                initiates=pair == component.name,
+                **{
+                    name.removeprefix(f"{n} "): count
+                    for name, count in counts.items()
+                    if name.startswith(f"{n} ")
+                },
+            )
+            for n, pair in enumerate(self.pairs)
+        ]
+
+
+def _group() -> Column:
+    """Return the group of a row: its key, or its own position without a key."""
+    alone = F.concat(F.lit("-"), F.col("global_position").cast("string"))
+    key = F.when(F.col("is_wrong"), alone).otherwise(F.coalesce("key_stream", alone))
+    # No category name contains a line feed.
+    return F.concat(F.col("pair"), F.lit("\n"), key)
+
+
+def judge(rows: DataFrame, command_category: str, initiating: str | None) -> DataFrame:
+    """Give every command and reservation its verdict.
+
+    Args:
+        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds.
+        command_category: where the commands were sent to.
+        initiating: the entity's category, whose rows stand for commands that initiate; None if
+            there are none.
+
+    Returns:
+        The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
+        multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
+        command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
+        for a conflict and it is none, or the other way round) and the columns of `FOUND`.
+    """
+    is_command = F.col("is_command")
+    order: list[Column | str] = [
+        is_command,
+        F.when(~is_command, F.col("position")),
+        "global_position",
+    ]
+    in_order = Window.partitionBy("group").orderBy(*order)
+    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+
+    def count(condition: Column) -> Column:
+        return F.sum(F.when(condition, 1).otherwise(0))
+
+    says: Column = F.struct("type", "content")
+    meant = F.first(says).over(whole)
+    starts = F.lit(False)
+    if initiating is not None:
+        # An event has the content of the command of its key that it follows, or none.
+        starts = ~is_command & (F.col("pair") == initiating)
+        rows = rows.withColumn("followed", F.first("causation").over(whole))
+        is_followed = is_command & (F.col("global_position") == F.col("followed"))
+        followed = F.max(F.when(is_followed, says)).over(whole)
+        meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
+        says = F.when(starts, followed).otherwise(says)
+    # In few steps, because Spark analyses each of them.
+    judged = rows.withColumns(
+        {
+            "same": says.eqNullSafe(meant),
+            "is_reserved": F.max(~is_command).over(whole),
+            "has_command": F.max(is_command).over(whole),
+            "nth_command": count(is_command).over(so_far),
+            "nth_reservation": count(~is_command).over(so_far),
+        }
+    ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
+    unreserved = (
+        F.when(F.col("is_letter"), "dead").when(F.col("was_read"), "missing").otherwise("pending")
+    )
+    verdict = (
+        F.when(F.col("is_wrong"), "wrong-type")
+        .when(is_command & ~F.col("same"), "conflict")
+        .when(is_command & (F.col("nth_same") > 1), "duplicate")
+        .when(is_command & F.col("is_reserved"), "reserved")
+        .when(is_command, unreserved)
+        # A stream without a command that initiates is not compared.
+        .when(starts, F.lit(None))
+        .when(~F.col("has_command") & (F.col("nth_reservation") == 1), "orphan")
+        .when(F.col("nth_reservation") > 1, "multiple")
+    )
+    is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
+    is_conflict = F.coalesce(F.col("verdict") == "conflict", F.lit(False))
+    # A dead letter says itself why the consumer has not handled it.
+    is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
+    is_mismatch = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
+    is_mismatch &= is_command & F.col("was_read")
+    judged = judged.withColumn("verdict", verdict).withColumn("is_mismatch", is_mismatch)
+    return judged.withColumns(
+        {
+            "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
+            "is_second": is_reservation & (F.col("nth_reservation") == 2),
+            "findings": found(
+                F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
+                F.when(F.col("is_mismatch"), "conflict-mismatch"),
+            ),
+            "command_category": F.lit(command_category),
+            "reservation_category": F.col("pair"),
+            "message_id": F.col("id"),
+            # A command without a reservation waits for the consumer, or for a repair.
+            "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
+        }
+    )
+
+
+def _counts(here: Column) -> dict[str, Column]:
+    """Return what a judged row adds to the counts of a pair."""
+
+    def count(condition: Column) -> Column:
+        return F.when(here & condition, 1)
+
+    counts = {
+        "commands": count(F.col("is_command")),
+        "keys": count(F.col("is_key")),
+        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
+        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "multiple": count(F.col("is_second")),
+        "conflict_mismatches": count(F.col("is_mismatch")),
+    }
+    for name, verdict in _VERDICTS.items():
+        counts[name] = count(F.col("verdict") == verdict)
+    return counts

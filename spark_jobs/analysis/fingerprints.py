@@ -1,0 +1,193 @@
+"""Fingerprints: a few numbers that stand for what a message is and says, and that are read first.
+
+The server makes them, so that neither names nor contents are transferred. Spark makes them from the
+columns of a read where the component's own code makes keys, and for messages in an archive.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from psycopg import sql
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from reservation.component import Component
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.postgres.queries import load_queries
+from spark_jobs.analysis.judging import Read, number_of
+from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.snapshot import partitions
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.source import columns
+
+# Under each column's name its type in Spark:
+TYPES = {
+    "global_position": "bigint",
+    "time": "timestamp",
+    # The numbers of names, from 0, in a `Numbering`; null for other types and for types of events.
+    "category": "int",
+    "type": "int",
+    # Whether it is the first of its stream, and whether it is a copy in the command category.
+    "is_first": "boolean",
+    "is_copy": "boolean",
+    # Of commands and reservations: hashes of pair and key, null without a key, and of the content.
+    "key": "bigint",
+    "says": "bigint",
+    # Of events: what they follow; a hash of stream and type, null for pseudo events. First events
+    # have a key too, for the commands that initiate.
+    "causation": "bigint",
+    "kind": "bigint",
+    # The hash of the cardinal id of its stream, where its partition says whether it was read.
+    "cardinal": "bigint",
+}
+
+_FINGERPRINTS = {
+    name: text.decode()
+    for name, text in load_queries("spark_jobs.analysis", "fingerprints.sql").items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Numbers in the place of names.
+
+    Attributes:
+        categories: the component's: commands, their copies, events.
+        types: those of the commands that have keys.
+    """
+
+    categories: list[str]
+    types: list[str]
+
+    @classmethod
+    def of(cls, component: Component) -> "Numbering":
+        """Return the numbering of a component."""
+        return cls(categories_of(component), list(Declaration.of(component).keys))
+
+    def category(self, name: str) -> int:
+        """Return the number of a category."""
+        return self.categories.index(name)
+
+    def type(self, name: str) -> int:
+        """Return the number of a type."""
+        return self.types.index(name)
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintQuery(columns.CategoryQuery):
+    """What is read of a category.
+
+    Attributes:
+        component: whose it is.
+        seed: of the hashes; those of different seeds cannot be compared.
+        progress: how far the consumers are that the fingerprints will be marked with.
+    """
+
+    component: Component = field(kw_only=True)
+    seed: int = field(kw_only=True)
+    progress: Progress = field(kw_only=True)
+
+    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
+        """Return what makes each of the columns."""
+        component, numbering = self.component, Numbering.of(self.component)
+        made = columns.expressions(
+            ["global_position", "time", "is_copy", "key_category", "key_stream", "causation"],
+            category,
+            self.declaration,
+        )
+
+        def part(name: str, **values: sql.Composable) -> sql.Composable:
+            return sql.SQL(_FINGERPRINTS[name]).format(
+                category=category, seed=sql.Literal(self.seed), **values
+            )
+
+        null = sql.SQL("NULL::bigint")
+        numbers: dict[str, sql.Composable] = {
+            name: sql.Literal(n) for n, name in enumerate(numbering.types)
+        }
+        by_stream = part("key_of_stream")
+        parts: dict[str, sql.Composable] = {
+            **{name: made[name] for name in ("global_position", "time")},
+            "category": sql.Literal(numbering.category(self.category)),
+            "type": part("type", numbers=columns.by_type(numbers)),
+            "is_first": part("is_first"),
+            "is_copy": sql.SQL("false"),
+            "key": by_stream,
+            "says": part("says"),
+            "causation": null,
+            "kind": null,
+            "cardinal": null,
+        }
+        if uneven := self.progress.uneven(self.category):
+            first, last = map(sql.Literal, uneven)
+            parts["cardinal"] = part("cardinal", first=first, last=last)
+        if self.category == component.command_category:
+            parts["is_copy"] = made["is_copy"]
+            parts["key"] = part(
+                "key_of_command",
+                **{name: made[name] for name in ("key_category", "key_stream", "is_copy")},
+            )
+        elif self.category == component.name:
+            parts["key"] = by_stream if component.initiations else null
+            parts["says"] = null
+            parts["type"] = sql.SQL("NULL::integer")
+            parts["causation"] = made["causation"]
+            parts["kind"] = part("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
+        return {name: parts[name] for name in self.columns}
+
+
+def of_messages(
+    read: Read, component: Component, progress: Progress, app: str, app_dir: Path | None
+) -> DataFrame:
+    """Return the fingerprints of messages, as Spark makes them.
+
+    Args:
+        read: reads the component's categories.
+        component: the component.
+        progress: how far the consumers are that the fingerprints will be marked with.
+        app: the app path by which Spark's workers find it, for keys that are functions.
+        app_dir: the folder of the app; None if its modules were sent to the workers.
+    """
+    declaration, numbering = Declaration.of(component), Numbering.of(component)
+    wanted = ["global_position", "time", "category", "type", "position", "stream_name"]
+    made = ["is_copy", "causation", "content", "key_category", "key_stream"]
+    if declaration.by_function:
+        made.append("function_data")
+    messages = with_function_keys(
+        read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
+    )
+    category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
+    # A new one each time, so that a sender cannot choose names or contents that collide.
+    seed = F.lit(secrets.randbits(63))
+    was_sent, is_event = category == component.command_category, category == component.name
+    is_copy = was_sent & F.col("is_copy")
+    pair = F.when(was_sent, F.col("key_category")).otherwise(category)
+    named = (
+        F.when(was_sent & ~is_copy, F.col("key_stream"))
+        .when(was_sent | is_event, stream)
+        .otherwise(reserved_key(declaration))
+    )
+    has_key = pair.isNotNull() & named.isNotNull()
+    if not component.initiations:
+        has_key &= ~is_event
+    asked = F.lit(False)
+    for name in numbering.categories:
+        if uneven := progress.uneven(name):
+            asked |= (category == name) & F.col("global_position").between(*uneven)
+
+    return messages.select(
+        "global_position",
+        "time",
+        number_of(category, numbering.categories).alias("category"),
+        F.when(~is_event, number_of(type_, numbering.types)).alias("type"),
+        (F.col("position") == 0).alias("is_first"),
+        is_copy.alias("is_copy"),
+        F.when(has_key, F.xxhash64(seed, pair, named)).alias("key"),
+        F.when(~is_event, F.xxhash64(seed, type_, "content")).alias("says"),
+        F.when(is_event, F.col("causation")).alias("causation"),
+        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(seed, stream, type_)).alias("kind"),
+        F.when(asked, partitions.hashed(stream)).alias("cardinal"),
+    )

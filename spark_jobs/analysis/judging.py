@@ -1,0 +1,192 @@
+"""The common part of the jobs that give every message a verdict.
+
+A job divides messages into groups, judges each group separately, and counts verdicts. The counts of
+different groups can be added up, so a run need only judge the groups that have changed
+(`spark_jobs.reconciliation.incremental`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Protocol
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from spark_jobs.snapshot.progress import Progress
+
+
+class Read(Protocol):
+    """Reads columns of categories, as `spark_jobs.reconciliation.categories` does."""
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return them in one DataFrame.
+
+        Args:
+            categories: their names.
+            columns: of `spark_jobs.source.columns`.
+            firsts_of: the categories of which only the first message of each stream is read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Reads columns of categories from a DataFrame of messages.
+
+    Attributes:
+        messages: the messages.
+    """
+
+    messages: DataFrame
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return them; see `Read`."""
+        category = F.col("category")
+        wanted = category.isin(*categories)
+        if firsts_of:
+            wanted &= ~category.isin(*firsts_of) | (F.col("position") == 0)
+        return self.messages.where(wanted).select(*columns)
+
+
+def number_of(name: Column, names: Sequence[str | int]) -> Column:
+    """Return the index of a name in a list; null if the list does not contain it."""
+    number = F.lit(None).cast("int")
+    for n, known in enumerate(names):
+        number = F.when(name == known, n).otherwise(number)
+    return number
+
+
+class Naming(Protocol):
+    """What the columns ``category`` and ``type`` hold for a name: the name or a number.
+
+    With it, one rule applies to whole rows and to fingerprints
+    (`spark_jobs.analysis.fingerprints.Numbering`).
+    """
+
+    def category(self, name: str) -> str | int:
+        """Return the value for a category."""
+
+    def type(self, name: str) -> str | int:
+        """Return the value for a type."""
+
+
+class PlainNames:
+    """The naming of whole rows: each name stands for itself."""
+
+    def category(self, name: str) -> str:
+        """Return the name."""
+        return name
+
+    def type(self, name: str) -> str:
+        """Return the name."""
+        return name
+
+
+# The columns of findings, in the order of the output.
+FINDING = (
+    "finding",
+    "command_category",
+    "reservation_category",
+    "key_stream",
+    "stream_name",
+    "position",
+    "global_position",
+    "type",
+    "message_id",
+    "time",
+)
+
+# The same of a judged row, which may have several findings.
+FOUND = ("findings", *FINDING[1:])
+
+Counts = dict[str, int]
+
+
+class Job(Protocol):
+    """A job that judges groups of messages."""
+
+    name: str
+
+    def rows(self, read: Read) -> DataFrame:
+        """Return the messages to judge, each with its ``group``."""
+
+    def judge(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with what is found of each.
+
+        Adds the missing columns of `FOUND`, where ``findings`` is empty for a row that needs no
+        attention; ``is_open``, whether the verdict may change once a consumer has read more; and
+        the columns that are counted.
+
+        Args:
+            rows: what `rows` returned, marked with how far the consumers are.
+        """
+
+    def counts(self) -> Mapping[str, Column]:
+        """Return what each judged row adds to each count: a number, or null for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a job found.
+
+    Attributes:
+        counts: the sums, by their names.
+        findings: the rows that need attention, cached until they are unpersisted.
+    """
+
+    counts: Counts
+    findings: DataFrame
+
+
+def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
+    """Judge all rows, in one pass over them.
+
+    Args:
+        job: the job.
+        rows: what its `rows` returned.
+        progress: how far the consumers are.
+    """
+    rows, counted = judged(job, progress.marked(rows))
+    findings = findings_of(rows).persist()
+    findings.count()
+    return Judged(counted(), findings)
+
+
+def judged(
+    job: Job, rows: DataFrame, is_past: Column | None = None
+) -> tuple[DataFrame, Callable[[], Counts]]:
+    """Judge rows; return them, and a function that returns the counts once they were computed.
+
+    Args:
+        job: the job.
+        rows: what its `rows` returned, marked with how far the consumers are.
+        is_past: whether a row is subtracted from the counts; None to add all.
+    """
+    observed, counts = Observation(), job.counts()
+
+    def added(number: Column) -> Column:
+        return number if is_past is None else F.when(is_past, -number).otherwise(number)
+
+    found = job.judge(rows).observe(
+        observed, *(F.sum(added(number)).alias(name) for name, number in counts.items())
+    )
+    return found, lambda: {name: int(observed.get[name] or 0) for name in counts}
+
+
+def findings_of(judged: DataFrame) -> DataFrame:
+    """Return the findings of judged rows, a row each."""
+    return judged.withColumn("finding", F.explode("findings")).select(*FINDING)
+
+
+def found(*findings: Column) -> Column:
+    """Return those of several findings of a row that are not null."""
+    return F.array_compact(F.array(*findings))
+
+
+def combined(findings: Sequence[DataFrame]) -> DataFrame:
+    """Return the findings of several jobs in one DataFrame."""
+    return reduce(DataFrame.unionByName, findings)

@@ -1,0 +1,371 @@
+"""The folder of an archive: what each run has archived, and whether it is still intact.
+
+    run=000001/_manifest.json
+    run=000001/category=account%3Acommand/day=2026-01-01/part-….zstd.parquet
+
+A run writes to a folder that readers ignore. The file ``_LOCK`` names it, so that the next run can
+remove it. The manifest is written last, then the folder is renamed, so a run that fails leaves the
+archive as it was. The manifest holds the counts and checksums of the messages, and the size and the
+digest of every file, by which later damage is found without the store.
+"""
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+
+from reservation.maintenance.pruning import Portion
+from spark_jobs.archive.manifest import ArchiveManifest, ArchivePart
+from spark_jobs.archive.messages import portions
+from spark_jobs.common import files as data_files
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.errors import ArchiveError, SparkJobError
+from spark_jobs.common.file_lock import Lock, file_lock, require_empty
+from spark_jobs.common.files import File, FileFault
+from spark_jobs.snapshot.snapshot import Snapshot
+
+_VERSION = 2
+# In the first form, ``content`` is a hash of another kind (`spark_jobs.archive.content`), and the
+# declaration says nothing of the kinds of fields.
+_FORMER = 1
+_MANIFEST = "_manifest.json"
+_LOCK = "_LOCK"
+
+# About the number of messages of a small log (`spark_jobs.session.size`).
+_FEW = 200_000
+
+
+class Archive:
+    """The messages that runs have archived in a folder."""
+
+    def __init__(self, folder: Path, component: str, declaration: str) -> None:
+        """Read the manifests.
+
+        Raises:
+            ArchiveError: the archive belongs to another component or declaration, or cannot be
+                read.
+        """
+        self.folder = folder
+        self._component = component
+        self._declaration = declaration
+        self.runs: list[ArchiveManifest] = []
+        for number, path in enumerate(sorted(folder.glob("run=*")), start=1):
+            if path.name != _name(number):
+                raise ArchiveError(
+                    f"The archive in {folder} lacks {_name(number)}; put it back from a copy"
+                )
+            if path.is_symlink():
+                raise ArchiveError(
+                    f"The archive in {folder} has a symbolic link instead of the folder "
+                    f"{path.name}; put the folder itself in its place"
+                )
+            self.runs.append(self._manifest(path))
+
+    def _manifest(self, path: Path) -> ArchiveManifest:
+        try:
+            manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=ArchiveManifest)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ArchiveError(
+                f"The archive in {self.folder} cannot be read ({error}); put {path.name} back "
+                f"from a copy"
+            ) from error
+        if manifest.version not in (_VERSION, _FORMER):
+            raise ArchiveError(
+                f"The archive in {self.folder} has form {manifest.version}, this package knows "
+                f"{_VERSION}; name another folder"
+            )
+        if manifest.version != _FORMER and manifest != manifest.digested():
+            raise ArchiveError(
+                f"The archive in {self.folder} has a manifest in {path.name} that was changed "
+                f"after it was written; put it back from a copy"
+            )
+        if manifest.run != len(self.runs) + 1:
+            raise ArchiveError(
+                f"The archive in {self.folder} has the manifest of run {manifest.run} in "
+                f"{path.name}; put it back from a copy"
+            )
+        if manifest.component != self._component:
+            raise ArchiveError(
+                f"The archive in {self.folder} is of the component {manifest.component!r}, not "
+                f"{self._component!r}; name another folder"
+            )
+        if not self._is_same(manifest):
+            raise ArchiveError(
+                f"The archive in {self.folder} was made when the component declared other "
+                f"keys; use it with the code of that time, and name a new folder for this one"
+            )
+        return manifest
+
+    def _is_same(self, manifest: ArchiveManifest) -> bool:
+        if manifest.version == _FORMER:
+            former = Declaration.from_json(manifest.declaration)
+            return Declaration.from_json(self._declaration).keeps(former)
+        return manifest.declaration == self._declaration
+
+    def head(self, category: str) -> tuple[int, str | None]:
+        """Return the global position and id of a category's last message here, or 0 and None."""
+        for run in reversed(self.runs):
+            if category in run.categories:
+                part = run.categories[category]
+                return part.last, part.last_id
+        return 0, None
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The global position up to which each category is archived."""
+        categories = {category for run in self.runs for category in run.categories}
+        return {category: self.head(category)[0] for category in categories}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many messages of each category are archived."""
+        return {
+            category: sum(
+                run.categories[category].kept.count
+                for run in self.runs
+                if category in run.categories
+            )
+            for category in self.after
+        }
+
+    @property
+    def is_small(self) -> bool:
+        """Whether dividing the work would take longer than doing it."""
+        return sum(self.counts.values()) < _FEW
+
+    @property
+    def former(self) -> list[int]:
+        """The numbers of the runs whose digests of contents are computed again on reading."""
+        return [run.run for run in self.runs if run.version == _FORMER]
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders of the runs."""
+        return [str(self.folder / _name(run.run)) for run in self.runs]
+
+    def check(self, snapshot: Snapshot, category: str) -> None:
+        """Make sure that the archive belongs to the store.
+
+        Args:
+            snapshot: a snapshot of the store.
+            category: a category whose last archived message is never removed from the store.
+
+        Raises:
+            ArchiveError: the archive belongs to another store.
+        """
+        self.require_store(snapshot.store)
+        position, message_id = self.head(category)
+        if message_id is not None and not snapshot.holds(position, message_id):
+            raise ArchiveError(
+                f"The store does not hold the last message of {category} that is in the archive in "
+                f"{self.folder}: it is another store, or messages were deleted; name another folder"
+            )
+
+    def require_store(self, store: str | None) -> None:
+        """Make sure that the archive does not belong to a store with another id.
+
+        Args:
+            store: the id of the store; None if it has none.
+
+        Raises:
+            ArchiveError: it does.
+        """
+        for run in self.runs:
+            if store is not None and run.store not in (None, store):
+                raise ArchiveError(
+                    f"The archive in {self.folder} is of the store {run.store}, and this store is "
+                    f"{store}; name another database, or another folder"
+                )
+
+    def faults(self) -> list[FileFault]:
+        """Return the differences to the archived files, by their digests."""
+        runs = {path.parent.name for path in self.folder.glob(f"run=*/{_MANIFEST}")}
+        beside = [
+            FileFault(path, "is not listed in a manifest", is_foreign=True)
+            for path in data_files.data_files(self.folder)
+            # The files of a run that is added meanwhile have a manifest too.
+            if path.partition("/")[0] not in runs
+        ]
+        return beside + [
+            FileFault(f"{_name(run.run)}/{fault.path}", fault.what, fault.is_foreign)
+            for run in self.runs
+            for fault in data_files.faults(self.folder / _name(run.run), run.files)
+        ]
+
+    def require_whole(self) -> None:
+        """Make sure that the files are those that were archived, by their digests.
+
+        Raises:
+            ArchiveError: one is missing, has changed, or does not belong there.
+        """
+        found = self.faults()
+        for fault in found[:1]:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            mend = "move it away" if fault.is_foreign else "put it back from a copy"
+            raise ArchiveError(f"{self.folder / fault.path} {fault.what}; {mend}{more}")
+
+    def portions(self, category: str, number: int) -> Iterator[Portion]:
+        """Return a category's messages in portions; see `spark_jobs.archive.messages`.
+
+        Args:
+            category: the category.
+            number: how many a portion holds at most.
+
+        Raises:
+            ArchiveError: a file cannot be read.
+        """
+        for run in self.runs:
+            for path in sorted(run.files):
+                if unquote(path.partition("/")[0]) == f"category={category}":
+                    yield from portions(self.folder / _name(run.run) / path, number)
+
+    def begin(self, lock: Lock) -> Path:
+        """Return the folder for Spark to write, which does not exist yet.
+
+        Args:
+            lock: the lock of the archive; it notes the folder, to be removed if the run fails.
+        """
+        beside = f".new-{secrets.token_hex(4)}"
+        lock.note(beside)
+        (self.folder / beside).mkdir(mode=0o700)
+        return self.folder / beside / _name(len(self.runs) + 1)
+
+    def put(
+        self,
+        written: Path,
+        files: Mapping[str, File],
+        *,
+        time: datetime,
+        before: datetime,
+        categories: Mapping[str, ArchivePart],
+        store: str | None,
+    ) -> None:
+        """Make what was written part of the archive, once it is flushed to disk.
+
+        Args:
+            written: the folder that `begin` returned.
+            files: what `files_in` returned for it.
+            time: as in `ArchiveManifest`.
+            before: as in `ArchiveManifest`.
+            categories: as in `ArchiveManifest`.
+            store: as in `ArchiveManifest`.
+        """
+        manifest = ArchiveManifest(
+            version=_VERSION,
+            component=self._component,
+            declaration=self._declaration,
+            run=len(self.runs) + 1,
+            time=time,
+            before=before,
+            categories=dict(categories),
+            files=dict(files),
+            store=store,
+        ).digested()
+        (written / _MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        data_files.make_private(written)
+        for path in [*written.rglob("*"), written]:
+            _sync(path)
+        written.replace(self.folder / _name(manifest.run))
+        _sync(self.folder)
+        self.runs.append(manifest)
+
+
+@contextmanager
+def opened(folder: Path, component: str, declaration: str) -> Iterator[tuple[Archive, Lock]]:
+    """Open an archive, or a folder for a new one, and lock it against other runs.
+
+    What a failed run left is removed.
+
+    Raises:
+        ArchiveError: the folder is in use, belongs to another component, holds something else, or
+            cannot be read or made.
+    """
+    refuse_others(folder)
+    with file_lock(folder, _LOCK, "archive", ArchiveError) as lock:
+        archive = Archive(folder, component, declaration)
+        _remove_new(folder, lock)
+        try:
+            yield archive, lock
+        finally:
+            _remove_new(folder, lock)
+
+
+def refuse_others(folder: Path) -> None:
+    """Refuse a folder that holds something other than an archive.
+
+    Raises:
+        ArchiveError: the folder holds something else.
+    """
+    if not any(folder.glob(f"run=*/{_MANIFEST}")):
+        require_empty(folder, _LOCK, (), "archive", ArchiveError)
+
+
+def _remove_new(folder: Path, lock: Lock) -> None:
+    """Remove the folder of an unfinished run, which the lock names."""
+    name = lock.noted
+    if name is not None and re.fullmatch(r"\.new-[0-9a-f]{8}", name):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        if not (folder / name).exists():
+            lock.note(None)
+
+
+def there(
+    folder: Path, component: str, declaration: str, *, as_of: datetime | None = None
+) -> Archive:
+    """Open an archive for reading.
+
+    Args:
+        folder: its folder.
+        component: the component that it must belong to.
+        declaration: how the component's keys are made.
+        as_of: the time after which runs are ignored; None for no limit.
+
+    Raises:
+        ArchiveError: there is no archive, it belongs to another component or cannot be read, or
+            its files are not those that were archived.
+    """
+    archive = Archive(folder, component, declaration)
+    if as_of is not None:
+        archive.runs = [run for run in archive.runs if run.time <= as_of]
+    if not archive.runs:
+        raise ArchiveError(
+            f"There is no archive in {folder}; make one with `reservation archive`, or name the "
+            f"folder in which it is"
+        )
+    archive.require_whole()
+    return archive
+
+
+def files_in(written: Path) -> dict[str, File]:
+    """Return the files that Spark wrote, by their paths within the folder.
+
+    Raises:
+        SparkJobError: they are not here, because Spark's workers wrote them where they are.
+    """
+    found = data_files.listed(written, data_files.data_files(written))
+    if not found:
+        raise SparkJobError(
+            f"What was to be written to {written.parent.parent} is not here: Spark's workers are "
+            f"on other machines; name a place on storage that they and this machine share"
+        )
+    return found
+
+
+def _name(run: int) -> str:
+    return f"run={run:06}"
+
+
+def _sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk, before messages are removed elsewhere."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,1 @@
+"""What all packages of the Spark jobs share: results, errors, files, times."""

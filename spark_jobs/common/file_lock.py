@@ -1,0 +1,88 @@
+"""A folder that only one process at a time may write to."""
+
+import fcntl
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from reservation.errors import ReservationError
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The locked file, which can hold a line for the next process that locks it."""
+
+    _file: int
+
+    @property
+    def noted(self) -> str | None:
+        """The line; None if there is none."""
+        return os.pread(self._file, 1024, 0).decode(errors="replace").strip() or None
+
+    def note(self, line: str | None) -> None:
+        """Replace the line, and flush it to disk; None removes it."""
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{line or ''}\n".encode(), 0)
+        os.fsync(self._file)
+
+    @staticmethod
+    def noted_in(file: Path) -> str | None:
+        """Return the line in a file without locking it; None if there is no such file."""
+        with suppress(OSError):
+            return file.read_text(errors="replace").strip() or None
+        return None
+
+
+def require_empty(
+    folder: Path, file: str, ours: Collection[str], what: str, error: type[ReservationError]
+) -> None:
+    """Refuse a folder that holds something else, before anything in it is changed.
+
+    Args:
+        folder: the folder, which need not exist.
+        file: the name of the lock file in it; what its line names may be there too.
+        ours: further names that may be there.
+        what: the name for the folder in errors.
+        error: the error to raise if it holds something else or cannot be read.
+    """
+    try:
+        there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    except OSError as refused:
+        raise error(f"The {what} {folder} cannot be read: {refused.strerror}") from refused
+    # A file system has this folder from the start.
+    others = there - {file, "lost+found", *ours, Lock.noted_in(folder / file)}
+    if others:
+        raise error(
+            f"The folder {folder} is not empty and no {what}: it holds {min(others)!r}; name "
+            f"another folder"
+        )
+
+
+@contextmanager
+def file_lock(folder: Path, file: str, what: str, error: type[ReservationError]) -> Iterator[Lock]:
+    """Lock a folder, which is made if necessary, against other runs.
+
+    Args:
+        folder: the folder; only its owner can read a new one.
+        file: the name of the lock file in it.
+        what: the name for the folder in errors.
+        error: the error to raise if it is in use or cannot be made.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        lock = os.open(folder / file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as refused:
+        raise error(f"The {what} {folder} cannot be made: {refused.strerror}") from refused
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as refused:
+            raise error(
+                f"The {what} in {folder} is in use by another run; wait for it, or name another"
+            ) from refused
+        yield Lock(lock)
+    finally:
+        os.close(lock)

@@ -1,0 +1,293 @@
+"""The results of the jobs as plain values, for the reports and the thresholds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+# The kinds of findings, by their names in options, JSON, Parquet, pages and metrics.
+VIOLATIONS = (
+    "missing",
+    "orphan",
+    "multiple",
+    "conflict",
+    "conflict-mismatch",
+    "wrong-type",
+    "effect-twice",
+    "unhandled",
+    "without-cause",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCounts:
+    """What became of the commands that are reserved into one category.
+
+    Commands are without a key, the first of their key, a duplicate, or a conflict: ``commands =
+    keyless + keys + duplicates + conflicts``; and ``keyless + keys = reserved + missing +
+    pending + dead``. (If no command of a key has the content of its reservation, each of them is a
+    conflict, and the first is counted as a key too.)
+
+    Attributes:
+        command_category: where the commands are.
+        reservation_category: where they are reserved, or the entity's category for commands that
+            initiate.
+        initiates: whether the commands start their entity's stream.
+        commands: how many commands are stored.
+        keys: how many distinct idempotence keys they have.
+        keyless: commands without a usable key, which cannot be reserved.
+        duplicates: commands with the content of an earlier one of their key.
+        reserved: keys that have a reservation.
+        missing: keys without one although the consumer has read their command: lost.
+        pending: keys without one that the consumer has not read yet.
+        dead: keys without one whose command is a dead letter, or is parked behind one.
+        orphans: reservations without a command.
+        multiple: reservation streams with more than one message.
+        conflicts: commands whose content is not that of their key.
+        wrong_type: messages in the reservation category of a type that is not reserved there.
+        conflict_mismatches: commands that are a conflict and that the consumer did not record as
+            one, or the reverse.
+    """
+
+    command_category: str
+    reservation_category: str
+    initiates: bool
+    commands: int
+    keys: int
+    keyless: int
+    duplicates: int
+    reserved: int
+    missing: int
+    pending: int
+    dead: int
+    orphans: int
+    multiple: int
+    conflicts: int
+    wrong_type: int
+    conflict_mismatches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCounts:
+    """What became of the reserved commands of one category, and of the events that follow.
+
+    ``reserved = handled + silent + pending + unhandled + dead``.
+
+    Attributes:
+        category: where the reserved commands are.
+        reserved: how many there are.
+        handled: those that an event follows.
+        silent: those that were handled in a way that leaves nothing in the log.
+        pending: those that the consumer has not read yet.
+        unhandled: those that it has read and that no event follows.
+        dead: those that are a dead letter, or parked behind one.
+    """
+
+    category: str
+    reserved: int
+    handled: int
+    silent: int
+    pending: int
+    unhandled: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The events of the component's entities.
+
+    Attributes:
+        category: the entity's category.
+        events: how many there are.
+        causes: how many messages they follow.
+        effect_twice: how many messages had their effect twice.
+        without_cause: events that follow no message of the component's categories.
+    """
+
+    category: str
+    events: int
+    causes: int
+    effect_twice: int
+    without_cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long commands took, from one stage to another, in seconds.
+
+    Attributes:
+        stage: ``reserved`` (from sent to reserved), ``handled`` (from reserved, or sent, to the
+            first event) or ``whole`` (from sent to the first event).
+        type: the command's type; None for all of them.
+        hour: when it was sent, to the hour, in UTC; None for all.
+        count: how many commands came that far.
+        p50, p95, p99, max: in seconds.
+    """
+
+    stage: str
+    type: str | None
+    hour: datetime | None
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """What was sent in an hour, and what became of it.
+
+    Attributes:
+        hour: when it was sent, in UTC.
+        commands: how many commands.
+        duplicates: those of them that came after the first of their key.
+        handled: those of them that an event follows.
+    """
+
+    hour: datetime
+    commands: int
+    duplicates: int
+    handled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sends again.
+
+    Attributes:
+        sender: the category that the sender's messages name; None where they name none.
+        type: the command's type.
+        commands: how many it sent.
+        keys: how many distinct idempotence keys they have, each counted for its first send.
+        reissued: how many keys were sent more than once, each counted for its second send.
+        duplicates: commands after the first of their key.
+        longest_gap: the longest time between a duplicate and the send of its key before it; None
+            if there is no duplicate.
+        largest_burst: the most sends of one key that followed each other quickly, counted for the
+            last of them; 0 if none did.
+    """
+
+    sender: str | None
+    type: str
+    commands: int
+    keys: int
+    reissued: int
+    duplicates: int
+    longest_gap: timedelta | None
+    largest_burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Sends of one key that followed each other quickly.
+
+    Attributes:
+        key_stream: the stream that the key names.
+        sends: how many there were.
+        first, last: when they were stored, in UTC.
+    """
+
+    key_stream: str
+    sends: int
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Reissues:
+    """Who sends again, how often and how late.
+
+    Attributes:
+        senders: for each sender and type.
+        longest_gap: the longest time between two sends of one key that follow each other; None if
+            nothing was sent again.
+        longest_gap_key: the stream that this key names.
+        bursts: the largest.
+        longest_span: the longest time from the first to the last send of one key, which any window
+            of retention that starts with the first has to exceed; None if nothing was sent again.
+        longest_span_key: the stream that this key names.
+    """
+
+    senders: Sequence[Sender]
+    longest_gap: timedelta | None
+    longest_gap_key: str | None
+    bursts: Sequence[Burst]
+    longest_span: timedelta | None = None
+    longest_span_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One message that needs attention.
+
+    Attributes:
+        finding: one of `VIOLATIONS`.
+        command_category, reservation_category: where it was found; for events, the category of
+            what they follow (None if they follow nothing) and their own.
+        key_stream: the stream that the key names; None without a key.
+        stream_name, position, global_position, type, message_id, time: of the message.
+    """
+
+    finding: str
+    command_category: str | None
+    reservation_category: str
+    key_stream: str | None
+    stream_name: str
+    position: int
+    global_position: int
+    type: str
+    message_id: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run found.
+
+    Attributes:
+        component: the component's name.
+        time: when the snapshot was taken, in UTC.
+        categories: for each reservation category, what became of the commands reserved into it,
+            and the same for the commands that start their entity's stream.
+        effects: for each category of reserved commands, what became of them.
+        events: of the component's entities.
+        findings: some of the rows that need attention.
+        latency, volume, reissues: where a report shows them; empty or None otherwise.
+    """
+
+    component: str
+    time: datetime
+    categories: Sequence[CommandCounts]
+    effects: Sequence[EffectCounts]
+    events: Events
+    findings: Sequence[Finding]
+    latency: Sequence[Latency] = ()
+    volume: Sequence[Volume] = ()
+    reissues: Reissues | None = None
+
+    def count(self, name: str) -> int:
+        """Return how many findings of a kind there are, by its name in options.
+
+        Raises:
+            KeyError: nothing of that name is counted.
+        """
+        of_categories = {
+            "missing": "missing",
+            "orphan": "orphans",
+            "multiple": "multiple",
+            "conflict": "conflicts",
+            "conflict-mismatch": "conflict_mismatches",
+            "wrong-type": "wrong_type",
+            "keyless": "keyless",
+            "duplicates": "duplicates",
+        }
+        if name in of_categories:
+            return sum(getattr(counts, of_categories[name]) for counts in self.categories)
+        if name in ("pending", "dead"):
+            return sum(getattr(counts, name) for counts in (*self.categories, *self.effects))
+        if name == "unhandled":
+            return sum(effects.unhandled for effects in self.effects)
+        return {
+            "effect-twice": self.events.effect_twice,
+            "without-cause": self.events.without_cause,
+        }[name]

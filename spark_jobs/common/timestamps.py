@@ -1,0 +1,24 @@
+"""Times as numbers, which do not depend on the time zone of a session or a machine."""
+
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HOUR = 3_600_000_000
+
+
+def hours_since_epoch(time: str) -> Column:
+    """Return the hour of a column of timestamps, in whole hours since 1970 in UTC."""
+    return F.floor(F.unix_micros(time) / _HOUR)
+
+
+def from_micros(microseconds: int) -> datetime:
+    """Return the time that is so many microseconds after 1970, in UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def from_hours(hours: int) -> datetime:
+    """Return the time that is so many hours after 1970, in UTC."""
+    return _EPOCH + timedelta(hours=hours)

@@ -1,0 +1,1 @@
+"""``reconcile --follow``: round after round, and violations that persist."""

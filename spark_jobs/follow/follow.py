@@ -1,0 +1,100 @@
+"""Follow a component: rounds of reconciliation, one after the other, until the process stops."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from reservation.errors import DatabaseUnavailableError, ReservationError
+from spark_jobs.follow.rounds import Audience, Follower
+from spark_jobs.reconciliation import stored_state
+from spark_jobs.reconciliation.run import Run, judged_by
+from spark_jobs.session.failure import reason
+from spark_jobs.session.session import spark_session
+from spark_jobs.snapshot.snapshot import exported_snapshot
+
+# Seconds between the end of a round and the next.
+INTERVAL = 10.0
+
+
+def follow(
+    run: Run,
+    audience: Audience,
+    wait: Callable[[float], bool],
+    watch: Callable[[SparkSession], AbstractContextManager[None]],
+) -> Follower:
+    """Follow a component until the process has to stop.
+
+    If the database becomes unavailable, the follower waits for it. After any other failure the
+    round is started again; a second failure ends the follower.
+
+    Args:
+        run: what to reconcile, and where; without a state, a temporary folder holds it.
+        audience: receives the events.
+        wait: waits for at most so many seconds; returns whether the process has to stop.
+        watch: a context to enter with the session while it works.
+
+    Returns:
+        The follower, with its counts and the violations that stand.
+
+    Raises:
+        DatabaseUnavailableError: the database cannot be reached at the beginning.
+        SchemaError: it holds no message store.
+        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
+        SparkSettingError: a property cannot be set.
+        StateError: the state cannot be continued.
+        SparkJobError: a round failed twice.
+    """
+    with ExitStack() as opened:
+        with exported_snapshot(run.database_url) as snapshot:
+            # A missing database or schema is reported before Java starts.
+            size = snapshot.size()
+        folder = run.state or Path(
+            opened.enter_context(tempfile.TemporaryDirectory(prefix="reservation-follow-"))
+        )
+        name, declaration = run.component.name, judged_by(run)
+        state = opened.enter_context(stored_state.opened(folder, name, declaration))
+        spark = opened.enter_context(
+            spark_session(
+                run.database_url,
+                master=run.master,
+                conf=run.conf,
+                app=run.app,
+                app_dir=run.app_dir,
+                size=size,
+            )
+        )
+        opened.enter_context(watch(spark))
+        follower = Follower(run, state, spark, audience)
+        audience.began(follower)
+        _repeat_rounds(follower, audience, wait)
+    return follower
+
+
+def _repeat_rounds(follower: Follower, audience: Audience, wait: Callable[[float], bool]) -> None:
+    """Run rounds until the process has to stop."""
+    has_failed = is_away = False
+    while not wait(0):
+        try:
+            follower.round(follower.look())
+        except DatabaseUnavailableError as error:
+            if not is_away:
+                audience.waits(str(error))
+            is_away, has_failed = True, False
+        except ReservationError:
+            raise
+        except Exception as error:
+            # Spark was interrupted, or ended together with this process.
+            if wait(0):
+                break
+            if has_failed:
+                raise
+            audience.waits(f"A round failed: {reason(error)}")
+            has_failed = True
+        else:
+            has_failed = is_away = False
+            audience.looked(follower)
+        if wait(INTERVAL):
+            break

@@ -1,0 +1,123 @@
+"""How long violations have persisted, for a follower of the store.
+
+For each violation, a follower records since when it has existed and whether it was reported. A
+violation is reported once it has persisted for the grace, and reported as mended if it disappears
+after that. One that disappears before is never reported.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from spark_jobs.common.result import Finding
+from spark_jobs.common.timestamps import from_micros
+from spark_jobs.reconciliation.stored_state import LastingViolations
+from spark_jobs.snapshot.progress import Progress
+
+# A message has each kind of violation at most once.
+_KEY = ["finding", "global_position"]
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationEvent:
+    """A violation that has persisted for the grace, or was mended after it was reported.
+
+    Attributes:
+        is_mended: whether it was mended.
+        time: when a round found that, in UTC.
+        since: since when it has existed, in UTC.
+        violation: the message and what is wrong with it.
+    """
+
+    is_mended: bool
+    time: datetime
+    since: datetime
+    violation: Finding
+
+
+def noted(
+    findings: DataFrame,
+    before: DataFrame | None,
+    progress: Progress,
+    now: datetime,
+    grace: timedelta,
+) -> DataFrame:
+    """Record since when each violation has existed.
+
+    If the age of a message decides whether it was read, a command is missing or unhandled since it
+    was stored, so the grace is over with the verdict.
+
+    Args:
+        findings: the violations that exist now.
+        before: what the last round recorded; None at first.
+        progress: how far the consumers are.
+        now: the time of the round's snapshot, in UTC.
+        grace: how long a violation must persist before it is reported.
+
+    Returns:
+        The findings with ``since``, ``was_told`` (reported before) and ``is_told`` (from now on).
+    """
+    first_seen = F.when(_is_by_age(progress), F.least("time", F.lit(now))).otherwise(F.lit(now))
+    if before is None:
+        known = findings.withColumn("since", first_seen).withColumn("was_told", F.lit(False))
+    else:
+        last = before.select(*_KEY, F.col("since").alias("seen"), F.col("is_told").alias("told"))
+        known = (
+            findings.join(last, _KEY, "left")
+            .withColumn("since", F.coalesce("seen", first_seen))
+            .withColumn("was_told", F.coalesce("told", F.lit(False)))
+            .drop("seen", "told")
+        )
+    is_due = F.col("since") <= F.lit(now - grace)
+    return known.withColumn("is_told", F.col("was_told") | is_due)
+
+
+def _is_by_age(progress: Progress) -> Column:
+    by_age = [name for name, one in progress.consumed.items() if one.position is None]
+    waits = {"missing": "command_category", "unhandled": "reservation_category"}
+    found = F.lit(False)
+    for finding, category in waits.items():
+        found |= (F.col("finding") == finding) & F.col(category).isin(*by_age)
+    return F.coalesce(found, F.lit(False))
+
+
+def events(noted: DataFrame, before: DataFrame | None, now: datetime) -> Iterator[ViolationEvent]:
+    """Yield what to report, in the order of the log: persisting violations, then mended ones."""
+    yield from _events(noted.where("is_told AND NOT was_told"), now, is_mended=False)
+    if before is not None:
+        gone = before.where("is_told").join(noted, _KEY, "left_anti")
+        yield from _events(gone, now, is_mended=True)
+
+
+def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[ViolationEvent]:
+    names = [field.name for field in fields(Finding)]
+    micros = [F.unix_micros(name).alias(name) for name in ("time", "since")]
+    others = [name for name in names if name != "time"]
+    for row in rows.select(*others, *micros).orderBy("global_position", "finding").collect():
+        values = row.asDict()
+        since, time = from_micros(values.pop("since")), from_micros(values.pop("time"))
+        yield ViolationEvent(is_mended, now, since, Finding(**values, time=time))
+
+
+def summed_up(noted: DataFrame, folder: str) -> LastingViolations:
+    """Return the summary for the state's manifest.
+
+    Args:
+        noted: what the round recorded of each violation.
+        folder: the folder that holds it.
+    """
+    waiting = F.min(F.when(~F.col("is_told"), F.unix_micros("since")))
+    rows = (
+        noted.groupBy("finding")
+        .agg(F.count(F.when(F.col("is_told"), 1)).alias("reported"), waiting.alias("waits"))
+        .collect()
+    )
+    waits = [row["waits"] for row in rows if row["waits"] is not None]
+    return LastingViolations(
+        folder,
+        {row["finding"]: row["reported"] for row in rows if row["reported"]},
+        from_micros(min(waits)) if waits else None,
+    )

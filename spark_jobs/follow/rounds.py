@@ -1,0 +1,248 @@
+"""One round of following a store: look, read what is new, judge, report what has persisted.
+
+A round looks at the store in one transaction: how far the consumers are, and what the last message
+of each category is. It then reads from where the state ends to exactly these messages, and judges
+what they change (`spark_jobs.reconciliation.incremental`). So positions and messages are of one
+moment. With newer positions a command could be reported as missing although its reservation was
+only not read yet. The transaction need not stay open meanwhile. A writer that holds the category's
+lock makes nothing visible before the last message that was seen, and what another writer does is
+found by the next round that counts.
+
+A round also counts the messages up to where the state ends, because one that was written without
+the lock may have become visible there. Counting a large store takes long, so it takes at most a
+tenth of the time.
+
+What a round reads, and the verdicts on it, are in the folder of the run. All of it counts from the
+moment at which the state names that folder. So a round that fails leaves no message out, and counts
+none twice.
+
+A round in which nothing has changed and nothing is due only asks the database.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.common.caching import unpersisted
+from spark_jobs.common.concurrency import run_concurrently
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.result import Report
+from spark_jobs.follow import persistence
+from spark_jobs.reconciliation import incremental, late
+from spark_jobs.reconciliation import run as running
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
+from spark_jobs.source import columns
+
+# A count takes at most one part in so many of the time until the next.
+_COUNT_ONE_IN = 10
+
+
+class Audience(Protocol):
+    """Receives the events of a follower."""
+
+    def began(self, follower: "Follower") -> None:
+        """Called before the first round."""
+
+    def happened(self, event: persistence.ViolationEvent) -> None:
+        """Called for a violation that has persisted for the grace, or was mended."""
+
+    def looked(self, follower: "Follower") -> None:
+        """Called after each round."""
+
+    def waits(self, why: str) -> None:
+        """Called when a round failed and is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The store at one moment.
+
+    Attributes:
+        time: when that was, in UTC.
+        heads: the last message of each category.
+        progress: how far the consumers are.
+        late: the categories with late messages, each with the global position up to which it was
+            read.
+        store: the id of the store; None if it has none.
+    """
+
+    time: datetime
+    heads: dict[str, Head]
+    progress: Progress
+    late: dict[str, int]
+    store: str | None
+
+    @property
+    def until(self) -> dict[str, int]:
+        """The global position up to which each category is read."""
+        return {category: head.position for category, head in self.heads.items()}
+
+
+class Follower:
+    """Advances a state, round by round.
+
+    Attributes:
+        categories: the categories that it reads.
+        report: the counts of the last round, without rows; None before the first.
+        reported, mended: how many violations it has reported, and how many of these as mended.
+    """
+
+    def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
+        """Begin.
+
+        Args:
+            run: what to reconcile, and where.
+            state: the state to continue.
+            spark: the session.
+            audience: receives the events.
+        """
+        self.categories = categories_of(run.component)
+        self.reported = self.mended = 0
+        self._run = run
+        self._state = state
+        self._spark = spark
+        self._audience = audience
+        self._jobs = running.jobs(run)
+        self._columns = columns.looked_at(Declaration.of(run.component))
+        self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
+        self._counts_from = 0.0
+        self.report = self._counted(datetime.now(UTC))
+
+    @property
+    def standing(self) -> dict[str, int]:
+        """How many reported violations of each kind still exist."""
+        manifest = self._state.manifest
+        return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
+
+    def _counted(self, time: datetime) -> Report | None:
+        """Return what the state has counted, without rows; None if it is new."""
+        manifest, (reconciling, effects) = self._state.manifest, self._jobs
+        if manifest is None:
+            return None
+        of_categories, events = effects.results(manifest.counts[effects.name])
+        return Report(
+            component=self._run.component.name,
+            time=time,
+            categories=reconciling.results(manifest.counts[reconciling.name]),
+            effects=of_categories,
+            events=events,
+            findings=[],
+        )
+
+    def look(self) -> StoreView:
+        """Look at the store.
+
+        Raises:
+            DatabaseUnavailableError: it cannot be reached.
+            StateError: the state belongs to another store.
+        """
+        with exported_snapshot(self._run.database_url) as snapshot:
+            return self.look_at(snapshot)
+
+    def look_at(self, snapshot: Snapshot) -> StoreView:
+        """Look at the store as a snapshot shows it.
+
+        Raises:
+            StateError: the state belongs to another store.
+        """
+        component, start = self._run.component, time.monotonic()
+        counts = start >= self._counts_from
+        heads, behind = running.heads(component, self._state, snapshot, counts=counts)
+        if counts:
+            end = time.monotonic()
+            self._counts_from = end + _COUNT_ONE_IN * (end - start)
+        progress = snapshot.progress(component, self._run.grace)
+        return StoreView(snapshot.time, heads, progress, behind, snapshot.store)
+
+    def round(self, look: StoreView) -> None:
+        """Read and judge what is new, report violations that persist or were mended, and commit."""
+        if not self._is_settled(look):
+            self._go_on(look)
+        self.report = self._counted(look.time)
+
+    def _is_settled(self, look: StoreView) -> bool:
+        """Return whether no verdict can have changed, and nothing is due to be reported."""
+        manifest = self._state.manifest
+        if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
+            return False
+        since = manifest.lasting.waits_since
+        if since is not None and since <= look.time - self._run.grace:
+            return False
+        # If the age of messages decides what was read, only pending verdicts change with time.
+        is_pending = any(
+            count
+            for counts in manifest.counts.values()
+            for name, count in counts.items()
+            if name.endswith(" pending")
+        )
+
+        def matters(progress: Progress) -> object:
+            return {
+                name: (
+                    one.position,
+                    tuple(one.partitions),
+                    tuple(one.carried),
+                    one.before if is_pending else None,
+                    sorted(one.letters),
+                    sorted(one.conflicts),
+                    one.first_position,
+                )
+                for name, one in progress.consumed.items()
+            }
+
+        return matters(manifest.was()) == matters(look.progress)
+
+    def _go_on(self, look: StoreView) -> None:
+        self._state.require_whole(by_size=True)
+        self._state.remove_leftovers()
+        state, nothing = self._state, self._nothing
+        step = IncrementalRun(self._spark, state, nothing, look.heads, look.progress, look.store)
+        self._read(step, look)
+        run_concurrently([partial(step.take, job) for job in self._jobs])
+        grace, folder = self._run.grace, f"{step.name}/lasting"
+        before = None if step.lasting is None else self._noted(step.lasting.folder)
+        noted = persistence.noted(step.findings(), before, look.progress, look.time, grace)
+        noted.write.parquet(str(self._state.folder / folder))
+        noted = self._noted(folder)
+        step.lasting = persistence.summed_up(noted, folder)
+        step.bring_together()
+        events = list(persistence.events(noted, before, look.time))
+        # No Spark job runs between the report and the commit, which could fail.
+        for event in events:
+            self._audience.happened(event)
+        step.commit()
+        mended = sum(event.is_mended for event in events)
+        self.reported += len(events) - mended
+        self.mended += mended
+
+    def _read(self, step: IncrementalRun, look: StoreView) -> None:
+        """Read what came after the state, up to what was seen, and what became visible late."""
+        declaration, after = Declaration.of(self._run.component), self._state.after
+        has_new = any(last > after.get(name, 0) for name, last in look.until.items())
+        if not (has_new or look.late):
+            return
+        with exported_snapshot(self._run.database_url) as snapshot:
+            if has_new:
+                read = Categories(self._spark, snapshot, declaration, after, look.until)
+                self._add(step, read(self.categories, self._columns), "rows")
+            if look.late:
+                known = incremental.known(self._spark, self._state)
+                read = Categories(self._spark, snapshot, declaration)
+                self._add(step, late.messages(read, known, look.late, self._columns), "late")
+
+    def _add(self, step: IncrementalRun, messages: DataFrame, part: str) -> None:
+        with unpersisted([messages.persist()]):
+            for job in self._jobs:
+                step.add(job, messages, part)
+
+    def _noted(self, folder: str) -> DataFrame:
+        return self._spark.read.parquet(str(self._state.folder / folder))

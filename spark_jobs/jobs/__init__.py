@@ -1,0 +1,1 @@
+"""Entry points: a single job for ``spark-submit``, archiving, and storing Java's classes."""

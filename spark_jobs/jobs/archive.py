@@ -1,0 +1,241 @@
+"""Copy old messages to Parquet, by category and day, and compare them with the store.
+
+Of each category the first messages are archived, in the order of their global positions, as long as
+they are older than a date and the consumer has read them. So an archive has each category up to one
+message, and the store is read from there on (`spark_jobs.reconciliation.union`).
+
+What was written is read back, counted and hashed. It becomes part of the archive only if the server
+counts and hashes the same of its own rows, under the same snapshot.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from reservation.component import Component
+from spark_jobs.archive import archive_folder
+from spark_jobs.archive.archive_folder import Archive
+from spark_jobs.archive.manifest import ArchivePart, DayChecksums
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.timestamps import hours_since_epoch
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.run import Run, working
+from spark_jobs.reconciliation.union import of_one_run
+from spark_jobs.snapshot import checksums
+from spark_jobs.snapshot.checksums import Checksums
+from spark_jobs.snapshot.snapshot import Snapshot
+from spark_jobs.source.columns import CategoryQuery
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedCategory:
+    """What is archived of a category.
+
+    Attributes:
+        category: its name.
+        added: how many messages this run has added.
+        messages: how many there are in all.
+        last: the global position of the last one; 0 if there is none.
+    """
+
+    category: str
+    added: int
+    messages: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """What a run has archived.
+
+    Attributes:
+        component: whose messages they are.
+        time: when the snapshot was taken that was read, in UTC.
+        before: the time that all added messages are older than, in UTC.
+        categories: what is archived of each category.
+        differences: the differences between archive and store; if there are any, nothing is added.
+        removable: whether messages may be removed from the store: all is verified, and consumers
+            keep their positions there.
+    """
+
+    component: str
+    time: datetime
+    before: datetime
+    categories: list[ArchivedCategory]
+    differences: list[str]
+    removable: bool
+
+
+def archive(
+    run: Run,
+    folder: Path,
+    before: datetime,
+    watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None,
+) -> ArchiveResult:
+    """Archive the messages of a component's categories that are older than a date.
+
+    Args:
+        run: the component, the database and Spark.
+        folder: the folder of the archive, which need not exist.
+        before: the date.
+        watch: a context to enter with the session while it works.
+
+    Raises:
+        DatabaseUnavailableError: the database cannot be reached.
+        SchemaError: it holds no message store.
+        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
+        SparkSettingError: a property cannot be set.
+        ArchiveError: the archive cannot be continued.
+        SparkJobError: the job failed.
+    """
+    archive_folder.refuse_others(folder)
+    with working(run, watch) as (snapshot, spark):
+        return in_session(run.component, folder, before, snapshot, spark)
+
+
+def in_session(
+    component: Component,
+    folder: Path,
+    before: datetime,
+    snapshot: Snapshot,
+    spark: SparkSession,
+) -> ArchiveResult:
+    """Archive in an open session, under an open snapshot."""
+    declaration = Declaration.of(component)
+    with archive_folder.opened(folder, component.name, declaration.to_json()) as (archive, lock):
+        archive.check(snapshot, component.command_category)
+        lasts = _lasts(archive, component, before, snapshot)
+        differences = [f"{fault.path} {fault.what}" for fault in archive.faults()]
+        added: dict[str, ArchivePart] = {}
+        if lasts and not differences:
+            until = {category: position for category, (position, _) in lasts.items()}
+            written = archive.begin(lock)
+            write(spark, snapshot, declaration, written, after=archive.after, until=until)
+            files = archive_folder.files_in(written)
+            expected = {
+                category: snapshot.checksums(
+                    CategoryQuery(category, ["category", *checksums.COLUMNS], declaration),
+                    archive.after.get(category, 0) + 1,
+                    last,
+                )
+                for category, last in until.items()
+            }
+            differences = verified(spark, written, expected)
+            if not differences:
+                added = _parts(expected, lasts)
+                archive.put(
+                    written,
+                    files,
+                    time=snapshot.time,
+                    before=before,
+                    categories=added,
+                    store=snapshot.store,
+                )
+        return ArchiveResult(
+            component.name,
+            snapshot.time,
+            before,
+            [
+                ArchivedCategory(
+                    category,
+                    added[category].kept.count if category in added else 0,
+                    archive.counts.get(category, 0),
+                    archive.head(category)[0],
+                )
+                for category in categories_of(component)
+            ],
+            differences,
+            removable=not differences and snapshot.has_positions and bool(archive.runs),
+        )
+
+
+def _lasts(
+    archive: Archive, component: Component, before: datetime, snapshot: Snapshot
+) -> dict[str, tuple[int, str]]:
+    """Return the last message to archive of each category that has more messages to archive."""
+    progress, found = snapshot.progress(component).consumed, {}
+    for category in categories_of(component):
+        consumed = progress.get(category)
+        up_to = None if consumed is None else consumed.position
+        was_read = before if consumed is None or consumed.before is None else consumed.before
+        last = snapshot.older(
+            category, min(before, was_read), after=archive.head(category)[0], up_to=up_to
+        )
+        if last is not None:
+            found[category] = last
+    return found
+
+
+def write(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    declaration: Declaration,
+    folder: Path,
+    *,
+    after: Mapping[str, int],
+    until: Mapping[str, int],
+) -> None:
+    """Write a part of each of some categories to a new folder.
+
+    Args:
+        spark: the session.
+        snapshot: what is read.
+        declaration: how keys are made.
+        folder: the folder.
+        after: the global position behind which the part of each category begins.
+        until: the one that it ends with.
+    """
+    # The type that other programs read too.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    read = Categories(spark, snapshot, declaration, after, until)
+    day = F.date_from_unix_date(F.floor(hours_since_epoch("time") / 24).cast("int"))
+    (
+        read(list(until), ["category", *checksums.COLUMNS])
+        .withColumn("day", day)
+        .sortWithinPartitions("category", "day", "global_position")
+        .write.partitionBy("category", "day")
+        .option("compression", "zstd")
+        .parquet(str(folder))
+    )
+
+
+def verified(
+    spark: SparkSession, folder: Path, expected: Mapping[str, Mapping[str, Checksums]]
+) -> list[str]:
+    """Read back what was written; return how it differs from the server's checksums."""
+    wanted = {
+        (category, day): sums for category, days in expected.items() for day, sums in days.items()
+    }
+    found = checksums.of_rows(of_one_run(spark, str(folder)))
+    return [
+        f"{category} of {day}: {_in_words(wanted.get(key))} in the store, "
+        f"{_in_words(found.get(key))} in the archive"
+        for key in sorted(wanted.keys() | found.keys())
+        if wanted.get(key) != found.get(key)
+        for category, day in [key]
+    ]
+
+
+def _in_words(sums: Checksums | None) -> str:
+    return "nothing" if sums is None else f"{sums.count:,} messages with the hash {sums.hash}"
+
+
+def _parts(
+    expected: Mapping[str, Mapping[str, Checksums]], lasts: Mapping[str, tuple[int, str]]
+) -> dict[str, ArchivePart]:
+    found = {}
+    for category, days in expected.items():
+        whole = checksums.total(days.values())
+        found[category] = ArchivePart(
+            first=whole.first,
+            last=whole.last,
+            last_id=lasts[category][1],
+            kept=DayChecksums(whole.count, whole.hash),
+            days={day: DayChecksums(sums.count, sums.hash) for day, sums in sorted(days.items())},
+        )
+    return found

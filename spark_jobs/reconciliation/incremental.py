@@ -1,0 +1,302 @@
+"""Runs that read only new messages, and judge only the groups that these change.
+
+A state is a folder that every part of Spark can reach. It holds all rows that were read so far. It
+also holds the watched groups with their verdicts: groups that need attention, or whose verdict may
+change later. A manifest holds the counts, up to where the log was read, and how far the consumers
+were.
+
+A run reads the messages that came after, together with the watched groups and the groups that the
+new messages belong to. It judges these groups twice: as they were, which is subtracted from the
+counts, and as they are, which is added. The sums are those of a run over everything.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.sql.types import StructType
+
+from spark_jobs.analysis import judging
+from spark_jobs.analysis.judging import FOUND, Counts, Job, Read, Rows
+from spark_jobs.common.errors import StateError
+from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StateManifest, run_name
+from spark_jobs.snapshot.progress import Progress
+
+_WATCHED = "watched"
+
+# The column with a hash of the row's group, by which few rows are found among many.
+_HASH = "hash"
+
+# The columns with nearly no equal values, for which a dictionary is useless.
+_MANY = (
+    "group",
+    "global_position",
+    "stream_name",
+    "key_stream",
+    "id",
+    "message_id",
+    "content",
+    _HASH,
+)
+
+# Rows are in one folder for each run; beyond so many folders they are combined into one.
+_FOLDERS = 16
+
+
+class IncrementalRun:
+    """One run, which turns a state into the next.
+
+    Attributes:
+        name: the folder of the run, within that of the state.
+        lasting: since when violations persist, for a follower; None without one.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        state: State,
+        new: DataFrame,
+        heads: Mapping[str, Head],
+        progress: Progress,
+        store: str | None = None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            spark: the session.
+            state: the state to continue.
+            new: the messages that came after the state, with the columns of `looked_at`.
+            heads: the last message of each category that they include.
+            progress: how far the consumers are.
+            store: the id of the store; None if it has none.
+        """
+        self._spark = spark
+        self._state = state
+        self._new = new
+        self._progress = progress
+        before = state.manifest
+        self._before = before
+        self.lasting = None if before is None else before.lasting
+        self._run = 1 if before is None else before.run + 1
+        self.name = run_name(self._run)
+        self._store = store
+        self._heads = dict(heads)
+        self._counts: dict[str, Counts] = {}
+        self._rows: dict[str, list[str]] = {}
+        self._added: dict[str, list[str]] = {}
+        self._schemas: dict[str, StructType] = {}
+        self._watched: dict[str, DataFrame] = {}
+        self._watched_in: list[str] = []
+        state.begin(self._run)
+
+    def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
+        """Add new messages; a part that is added again replaces itself."""
+        folder = f"{self.name}/{job.name}/{part}"
+        rows = job.rows(Rows(messages)).withColumn(_HASH, F.xxhash64("group"))
+        self._schemas[job.name] = rows.schema
+        self._write(rows, folder)
+        added = self._added.setdefault(job.name, [])
+        if folder not in added:
+            added.append(folder)
+
+    def take(self, job: Job) -> Counts:
+        """Judge what is new and what it changes; return the counts of a run over everything.
+
+        New are the messages that were added, or else those that were given at the beginning.
+        """
+        before = self._before
+        if job.name not in self._added:
+            self.add(job, self._new)
+        schema, added = self._schemas[job.name], self._added[job.name]
+        older = [] if before is None else before.rows[job.name]
+        # An empty part is read only this once.
+        is_empty = before is not None and before.heads == self._heads
+        self._rows[job.name] = older if is_empty else [*older, *added]
+        is_past, counts = None, Counter[str]()
+        if before is None or _goes_back(before, self._progress):
+            marked = self._progress.marked(self._read(schema, *older, *added))
+        else:
+            is_past, counts = F.col("group.is_past"), Counter(before.counts[job.name])
+            new = self._read(schema, *added)
+            watched = self._read(schema, f"{run_name(before.run)}/{job.name}/{_WATCHED}")
+            recorded = _recorded_since(before, self._progress)
+            known = _touched(self._read(schema, *older), new, watched, recorded)
+            known = known.unionByName(watched)
+            marked = _twice(known, new, before.was(), self._progress)
+        judged, counted = judging.judged(job, marked, is_past)
+        # Watched: groups whose verdict may change, and groups that need attention.
+        is_kept = F.max((F.size("findings") > 0) | F.col("is_open"))
+        watched = judged.withColumn("is_kept", is_kept.over(Window.partitionBy("group")))
+        if is_past is not None:
+            watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
+        columns = dict.fromkeys([*schema.names, *FOUND])
+        folder = f"{self.name}/{job.name}/{_WATCHED}"
+        watched = watched.where("is_kept").select(*columns)
+        self._write(watched, folder)
+        self._watched[job.name] = self._read(watched.schema, folder)
+        self._watched_in.append(folder)
+        self._counts[job.name] = {name: counts[name] + more for name, more in counted().items()}
+        return self._counts[job.name]
+
+    def check(self, jobs: Sequence[Job], read: Read) -> None:
+        """Make sure that the rows of the jobs are those of the store.
+
+        Args:
+            jobs: the jobs that were taken.
+            read: reads all messages, under the snapshot of the new messages.
+
+        Raises:
+            StateError: messages were changed or deleted since they were read, or are missing here.
+        """
+        for job in jobs:
+            names = [name for name in self._schemas[job.name].names if name != _HASH]
+            here, there = (
+                rows.select("global_position", F.struct(*names).alias(of))
+                for rows, of in ((self.rows(job), "here"), (job.rows(read), "there"))
+            )
+            here_, there_ = F.col("here"), F.col("there")
+            differences = here.join(there, "global_position", "full_outer").where(
+                ~here_.eqNullSafe(there_)
+            )
+            found = differences.agg(
+                F.count_if(here_.isNotNull() & there_.isNotNull()).alias("changed"),
+                F.count_if(there_.isNull()).alias("gone"),
+                F.count_if(here_.isNull()).alias("unknown"),
+                F.min("global_position").alias("first"),
+            ).collect()[0]
+            if found["first"] is not None:
+                raise StateError(
+                    f"The state in {self._state.folder} is not what the store holds: "
+                    f"{found['changed']:,} messages were changed since they were read, "
+                    f"{found['gone']:,} are gone and {found['unknown']:,} were never read; the "
+                    f"first is at global position {found['first']}; {ANEW}"
+                )
+
+    def findings(self) -> DataFrame:
+        """Return all rows that need attention, of the jobs that were taken."""
+        watched = [rows for _, rows in sorted(self._watched.items())]
+        return judging.combined([judging.findings_of(rows) for rows in watched])
+
+    def rows(self, job: Job) -> DataFrame:
+        """Return all rows of a job that was taken."""
+        return self._read(self._schemas[job.name], *self._rows[job.name])
+
+    def bring_together(self) -> None:
+        """Combine rows that are in too many folders."""
+        for name, folders in self._rows.items():
+            if len(folders) > _FOLDERS:
+                together = f"{self.name}/{name}/together"
+                self._write(self._read(self._schemas[name], *folders), together)
+                self._rows[name] = [together]
+
+    def commit(self) -> None:
+        """Make this run's result the state."""
+        self.bring_together()
+        self._state.put(
+            self._run,
+            heads=self._heads,
+            progress=self._progress,
+            counts=self._counts,
+            rows=self._rows,
+            watched=self._watched_in,
+            store=self._store,
+            lasting=self.lasting,
+        )
+
+    def _write(self, rows: DataFrame, folder: str) -> None:
+        writer = rows.write.mode("overwrite")
+        for name in _MANY:
+            writer.option(f"parquet.enable.dictionary#{name}", "false")
+        writer.parquet(str(self._state.folder / folder))
+
+    def _read(self, schema: StructType, *folders: str) -> DataFrame:
+        return self._spark.read.schema(schema).parquet(
+            *(str(self._state.folder / name) for name in folders)
+        )
+
+
+def known(spark: SparkSession, state: State) -> DataFrame:
+    """Return the global positions of the messages that a state has read."""
+    manifest = state.manifest
+    assert manifest is not None  # noqa: S101  called only after a first run
+    read = [
+        spark.read.parquet(*(str(state.folder / name) for name in folders))
+        for folders in manifest.rows.values()
+    ]
+    return reduce(DataFrame.union, [rows.select("global_position") for rows in read])
+
+
+def _touched(
+    known: DataFrame, new: DataFrame, watched: DataFrame, recorded: Sequence[int]
+) -> DataFrame:
+    """Return the known rows of the groups of new rows, without the watched groups.
+
+    The groups of messages that were recorded as conflicts since are returned too.
+
+    Mostly the rows are few and near the end of the log. Only hashes of groups are read to find out
+    where they are.
+    """
+    position, touched = F.col("global_position"), new.select("group", _HASH)
+    if recorded:
+        at = known.sparkSession.createDataFrame(pa.table({"global_position": recorded}))
+        of_recorded = known.join(F.broadcast(at), "global_position", "left_semi")
+        touched = touched.unionByName(of_recorded.select("group", _HASH))
+    groups = touched.join(watched.select("group"), "group", "left_anti")
+    (first, last) = (
+        known.select(_HASH, "global_position")
+        .join(groups, _HASH, "left_semi")
+        .agg(F.min(position), F.max(position))
+        .collect()[0]
+    )
+    here = known.where(position.between(F.lit(first), F.lit(last)))
+    return here.join(groups, "group", "left_semi").select(*known.columns)
+
+
+def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> DataFrame:
+    """Return known groups as they were, and as they are with what is new.
+
+    Args:
+        known: their rows.
+        new: the rows that are new.
+        was: how far the consumers were.
+        now: how far the consumers are.
+
+    Returns:
+        The rows, marked with how far the consumers were or are. ``group`` is a struct: ``of``, the
+        group, and ``is_past``, whether the row shows it as it was.
+    """
+    is_past = F.explode(F.array(F.lit(True), F.lit(False))).alias("is_past")
+    both = known.select("*", is_past).unionByName(new.withColumn("is_past", F.lit(False)))
+    group = F.struct("is_past", F.col("group").alias("of"))
+    return now.marked(both, was=was).withColumn("group", group).drop("is_past")
+
+
+def _recorded_since(manifest: StateManifest, now: Progress) -> list[int]:
+    """Return where messages are that were known and have been recorded as conflicts since."""
+    was = manifest.was().consumed
+    return [
+        at
+        for category, one in now.consumed.items()
+        for at in set(one.conflicts).difference(was[category].conflicts)
+        if at <= manifest.heads[category].position
+    ]
+
+
+def _goes_back(manifest: StateManifest, now: Progress) -> bool:
+    """Return whether a consumer was moved back, so that any verdict may have changed.
+
+    A new dead letter among the messages that it had read means so too, even if the consumer is
+    further on by now.
+    """
+    for category, one in manifest.was().consumed.items():
+        other = now.consumed.get(category)
+        if other is None or not other.reaches(one):
+            return True
+        known = min(one.highest, manifest.heads[category].position)
+        came_up = set(other.letters).difference(one.letters)
+        if one.position is not None and any(letter <= known for letter in came_up):
+            return True
+    return False

@@ -1,0 +1,350 @@
+"""A component's reconciliation, from the snapshot to the report."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from operator import attrgetter, itemgetter
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.storagelevel import StorageLevel
+
+from reservation.component import Component
+from reservation.errors import DeclarationError
+from spark_jobs.analysis import fingerprints, latency, reissues
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.archive import archive_folder
+from spark_jobs.archive.archive_folder import Archive
+from spark_jobs.common.caching import unpersisted
+from spark_jobs.common.concurrency import run_concurrently
+from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.result import Finding, Report
+from spark_jobs.common.timestamps import from_micros
+from spark_jobs.reconciliation import incremental, late, stored_state
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.reconciliation.union import Union
+from spark_jobs.session.session import LOCAL, spark_session
+from spark_jobs.session.settings import is_local
+from spark_jobs.session.size import Size
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import GRACE, Snapshot, exported_snapshot
+from spark_jobs.source.columns import looked_at
+
+# How many rows of each finding are shown; the Parquet output has all of them.
+SAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What to reconcile, and where.
+
+    Attributes:
+        component: whose commands and events are looked at.
+        app, app_dir: the app path by which Spark's workers load it, and its folder.
+        database_url: a libpq URL or connection string; empty for libpq's own defaults.
+        grace: how old a message must be to count as read, if no position is stored; with
+            ``--follow``, how long a violation must persist before it is reported.
+        details: whether to measure latency, volume and reissues too.
+        findings: a new folder for every row that needs attention, as Parquet.
+        state: the folder of what earlier runs have read; None to read everything.
+        jdbc: the jar of PostgreSQL's JDBC driver, to read through it; None to read through ADBC.
+        verify: whether to compare the whole state with the store.
+        archive: the folder of an archive to read too; None to read only the store.
+        master, remote, conf: where Spark runs, and its properties; see
+            `spark_jobs.session.session`.
+    """
+
+    component: Component
+    app: str
+    app_dir: Path
+    database_url: str
+    grace: timedelta = GRACE
+    details: bool = False
+    findings: Path | None = None
+    state: Path | None = None
+    verify: bool = False
+    jdbc: Path | None = None
+    archive: Path | None = None
+    master: str | None = LOCAL
+    remote: str | None = None
+    conf: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a component that has nothing to reconcile.
+
+        Raises:
+            DeclarationError: the component reserves no command and initiates with none.
+        """
+        if not (self.component.reservations or self.component.initiations):
+            raise DeclarationError(
+                f"The component {self.component.name!r} reserves no command and initiates with "
+                f"none, so there is nothing to reconcile"
+            )
+
+
+def reconcile(
+    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
+) -> Report:
+    """Compare a component's commands with their reservations, and these with the events.
+
+    Args:
+        run: what to reconcile, and where.
+        watch: a context to enter with the session while it works.
+
+    Raises:
+        DatabaseUnavailableError: the database cannot be reached.
+        SchemaError: it holds no message store.
+        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
+        SparkSettingError: a property cannot be passed on.
+        StateError: the state cannot be continued.
+        ArchiveError: the archive cannot be read.
+        SparkJobError: the job failed, or the findings cannot be written.
+    """
+    if run.state is not None:
+        stored_state.refuse_others(run.state)
+    with working(run, watch) as (snapshot, spark):
+        return in_session(run, snapshot, spark)
+
+
+@contextmanager
+def working(
+    run: Run, watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None
+) -> Iterator[tuple[Snapshot, SparkSession]]:
+    """Open a snapshot of the store, and a watched session, for a run."""
+    with (
+        exported_snapshot(run.database_url) as snapshot,
+        spark_session(
+            run.database_url,
+            master=run.master,
+            remote=run.remote,
+            conf=[*run.conf, *([] if run.jdbc is None else [f"spark.jars={run.jdbc.resolve()}"])],
+            app=run.app,
+            app_dir=run.app_dir,
+            size=snapshot.size(),
+        ) as spark,
+        nullcontext() if watch is None else watch(spark),
+    ):
+        yield snapshot, spark
+
+
+def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
+    """Reconcile in an open session, under an open snapshot."""
+    reconciling, following = jobs(run)
+    with opened(run, snapshot, spark) as taking:
+        reconciled, effects = run_concurrently(
+            [partial(taking.take, job) for job in (reconciling, following)]
+        )
+        findings = taking.findings()
+        of_categories, events = following.results(effects)
+        report = Report(
+            component=run.component.name,
+            time=snapshot.time,
+            categories=reconciling.results(reconciled),
+            effects=of_categories,
+            events=events,
+            findings=samples(findings),
+        )
+        if run.findings is not None:
+            findings.coalesce(1).write.parquet(str(run.findings))
+        if run.details:
+            commands = taking.rows(reconciling)
+            report = with_latency(report, commands, taking.rows(following))
+            report = with_reissues(report, commands)
+    return report
+
+
+def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
+    """Return the jobs that judge a component's messages."""
+    return CommandsJob(run.component, run.app, _app_dir(run)), EffectsJob(run.component)
+
+
+def _app_dir(run: Run) -> Path | None:
+    """Return the folder in which the workers find the app; None if it was sent to them."""
+    is_here = run.remote is None and run.master is not None and is_local(run.master)
+    return run.app_dir.resolve() if is_here else None
+
+
+def judged_by(run: Run) -> str:
+    """Return everything of a component that verdicts depend on, as JSON."""
+    reconciling, following = jobs(run)
+    return json.dumps(
+        {
+            "keys": json.loads(Declaration.of(run.component).to_json()),
+            "silentTypes": following.silent_types,
+            "startsAreFirst": reconciling.starts_are_first,
+        }
+    )
+
+
+def heads(
+    component: Component,
+    state: State,
+    snapshot: Snapshot,
+    archive: Archive | None = None,
+    *,
+    counts: bool = True,
+) -> tuple[dict[str, Head], dict[str, int]]:
+    """Return the last message of each category, if the state belongs to this store.
+
+    Args:
+        component: whose categories they are.
+        state: the state.
+        snapshot: a snapshot of the store.
+        archive: an archive that is read too.
+        counts: whether to look for messages that became visible behind what was read, which scans
+            the index entries of all messages.
+
+    Returns:
+        The last messages; and the categories that have late messages, or lack some that were
+        there, with the global position up to which they were read.
+
+    Raises:
+        StateError: the store is another one.
+    """
+    if state.manifest is not None:
+        state.check(
+            {
+                category: head.message_id is None or snapshot.holds(head.position, head.message_id)
+                for category, head in state.manifest.heads.items()
+            },
+            snapshot.store,
+        )
+    names = categories_of(component)
+    nothing = Head(0, None)
+    was = dict.fromkeys(names, nothing) if state.manifest is None else state.manifest.heads
+    tallies = {name: was[name].tally for name in names}
+    if counts and state.manifest is not None:
+        tallies = snapshot.tallies({name: was[name].position for name in names})
+    late = {name: was[name].position for name in names if tallies[name] != was[name].tally}
+    found = {}
+    for name in names:
+        position, message_id = _head(name, snapshot, archive)
+        new = snapshot.tally(name, was[name].position + 1, position)
+        found[name] = Head(position, message_id, tallies[name] + new)
+    return found, late
+
+
+@contextmanager
+def opened(
+    run: Run, snapshot: Snapshot, spark: SparkSession
+) -> Iterator[FullRun | incremental.IncrementalRun]:
+    """Open a run over everything, or over what is new since a state was written.
+
+    The state is advanced at the end of the block.
+    """
+    component = run.component
+    declaration = Declaration.of(component)
+    progress = snapshot.progress(component, run.grace)
+    archive = _archive(run, declaration, snapshot)
+
+    def stored(after: Mapping[str, int]) -> Categories | Jdbc:
+        if run.jdbc is None:
+            return Categories(spark, snapshot, declaration, after)
+        return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
+
+    def reading(after: Mapping[str, int]) -> Categories | Jdbc | Union:
+        if archive is None:
+            return stored(after)
+        behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
+        return Union(spark, archive, declaration, stored({**after, **behind}), stored(after), after)
+
+    if run.state is None:
+        read = reading({})
+        is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
+        taking = FullRun(
+            read, progress, None if is_small or run.jdbc else _prefiltered(run, read, progress)
+        )
+        with unpersisted(taking.kept):
+            yield taking
+        return
+    with stored_state.opened(run.state, component.name, judged_by(run)) as state:
+        last, behind = heads(component, state, snapshot, archive)
+        columns = looked_at(declaration)
+        new = reading(state.after)(categories_of(component), columns)
+        if behind:
+            known = incremental.known(spark, state)
+            new = new.unionByName(late.messages(stored({}), known, behind, columns))
+        # Read once for both jobs, unless it is the whole store, which would fill the disk.
+        kept = [new.persist(StorageLevel.DISK_ONLY)] if state.manifest is not None else []
+        with unpersisted(kept):
+            step = incremental.IncrementalRun(spark, state, new, last, progress, snapshot.store)
+            yield step
+            if run.verify:
+                step.check(jobs(run), reading({}))
+            step.commit()
+
+
+def _prefiltered(run: Run, read: Categories | Union | Jdbc, progress: Progress) -> PrefilterInput:
+    """Return a component's messages with their fingerprints, made by the server if possible."""
+    assert not isinstance(read, Jdbc)  # noqa: S101  it cannot read single messages
+    component = run.component
+    if isinstance(read, Categories) and not Declaration.of(component).by_function:
+        return PrefilterInput(read.fingerprints(component, progress), read.at)
+    return PrefilterInput(
+        fingerprints.of_messages(read, component, progress, run.app, _app_dir(run)), read.at
+    )
+
+
+def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:
+    """Return the archive to read too; None without one."""
+    if run.archive is None:
+        return None
+    archive = archive_folder.there(
+        run.archive, run.component.name, declaration.to_json(), as_of=snapshot.time
+    )
+    archive.check(snapshot, run.component.command_category)
+    return archive
+
+
+def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[int, str | None]:
+    """Return the global position and id of a category's last message, wherever it is."""
+    head = snapshot.head(category)
+    return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
+
+
+def with_latency(report: Report, rows: DataFrame, effects: DataFrame) -> Report:
+    """Return a report with latency and volume.
+
+    Args:
+        report: the report.
+        rows: those of `CommandsJob`.
+        effects: those of `EffectsJob`.
+    """
+    commands = rows.where("is_command")
+    durations = latency.durations(
+        commands,
+        # What a command initiated is an event, and no reservation.
+        rows.where(~F.col("is_command") & (F.col("pair") != report.component)),
+        effects.where(~F.col("is_cause")).withColumn("causation", F.col("group")),
+    )
+    measured = latency.latencies(durations)
+    return dataclasses.replace(report, latency=measured, volume=latency.volumes(commands, measured))
+
+
+def with_reissues(report: Report, rows: DataFrame) -> Report:
+    """Return a report with the reissues, from the rows of `CommandsJob`."""
+    return dataclasses.replace(report, reissues=reissues.reissues(rows.where("is_command")))
+
+
+def samples(findings: DataFrame) -> list[Finding]:
+    """Return the first rows of each finding."""
+    by_position = Window.partitionBy("finding").orderBy("global_position")
+    rows = (
+        findings.withColumn("nth", F.row_number().over(by_position))
+        .where(F.col("nth") <= SAMPLES)
+        .drop("nth")
+        .withColumn("time", F.unix_micros("time"))
+        .collect()
+    )
+    found = [Finding(**{**row.asDict(), "time": from_micros(row["time"])}) for row in rows]
+    return sorted(found, key=attrgetter("finding", "global_position"))

@@ -1,0 +1,379 @@
+"""The folder of a state: what runs have read and found, and where the next run continues.
+
+Each run writes a folder. It counts once the file ``CURRENT`` names it, so a run that fails leaves
+the state as it was. Only folders that a manifest names, or that ``LOCK`` names as begun, are ever
+removed.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+
+from spark_jobs.analysis.judging import Counts
+from spark_jobs.common import files as data_files
+from spark_jobs.common.errors import StateError
+from spark_jobs.common.file_lock import Lock, file_lock, require_empty
+from spark_jobs.common.files import File
+from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.snapshot.tally import Tally
+
+_VERSION = 5
+_CURRENT = "CURRENT"
+_MANIFEST = "manifest.json"
+_LOCK = "LOCK"
+_RUN = re.compile(r"run-[0-9]{6,}")
+
+ANEW = "name another folder, or remove this one to read everything again"
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The last message of a category that was read; 0 and None if it had none.
+
+    Attributes:
+        position: its global position.
+        message_id: its id.
+        tally: the tally of the messages up to it.
+    """
+
+    position: int
+    message_id: str | None
+    tally: Tally = Tally()
+
+
+class StoredConsumed(msgspec.Struct, frozen=True):
+    """How far a consumer was; see `spark_jobs.snapshot.progress.Consumed`."""
+
+    position: int | None
+    before: datetime | None
+    letters: list[int]
+    partitions: list[int]
+    carried: list[int]
+    conflicts: list[int]
+    first_position: int | None
+
+
+class LastingViolations(msgspec.Struct, frozen=True):
+    """What a follower has recorded of the violations (`spark_jobs.follow.persistence`).
+
+    Attributes:
+        folder: the folder with the record of each violation.
+        standing: how many reported violations of each kind still exist.
+        waits_since: since when the oldest unreported violation exists; None without one.
+    """
+
+    folder: str
+    standing: dict[str, int]
+    waits_since: datetime | None
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class StateManifest(msgspec.Struct, frozen=True):
+    """The contents of a state.
+
+    Attributes:
+        version: the version of the form.
+        component: whose it is.
+        declaration: how its keys were made and its messages judged.
+        run: the number of the run that wrote it, from 1.
+        heads: the last message of each category that was read.
+        progress: how far the consumers were.
+        counts: the counts of each job.
+        rows: for each job, the folders with its rows.
+        files: for each needed folder, its files.
+        needless: folders of runs that are no longer needed, and may be removed.
+        store: the id of the store; None if it has none.
+        lasting: since when violations persist; None without a follower.
+    """
+
+    version: int
+    component: str
+    declaration: str
+    run: int
+    heads: dict[str, Head]
+    progress: dict[str, StoredConsumed]
+    counts: dict[str, Counts]
+    rows: dict[str, list[str]]
+    files: dict[str, dict[str, File]]
+    needless: list[str]
+    store: str | None
+    lasting: LastingViolations | None = None
+
+    def was(self) -> Progress:
+        """Return how far the consumers were."""
+        return Progress(
+            {
+                name: Consumed(
+                    one.position,
+                    one.before,
+                    one.letters,
+                    tuple(one.partitions),
+                    tuple(one.carried),
+                    one.conflicts,
+                    one.first_position,
+                )
+                for name, one in self.progress.items()
+            }
+        )
+
+
+class State:
+    """A state, locked by a run."""
+
+    def __init__(self, folder: Path, component: str, declaration: str, lock: Lock) -> None:
+        self.folder = folder
+        self._component = component
+        self._declaration = declaration
+        self._lock = lock
+        self.manifest = self._current()
+        self.require_whole()
+        self.remove_leftovers()
+
+    def _current(self) -> StateManifest | None:
+        current = self.folder / _CURRENT
+        if not current.exists():
+            return None
+        name, _, digest = current.read_text().strip().partition(" ")
+        if not _RUN.fullmatch(name):
+            raise StateError(
+                f"The state in {self.folder} names {name!r}, which is not a run; {ANEW}"
+            )
+        try:
+            text = (self.folder / name / _MANIFEST).read_bytes()
+            version = msgspec.json.decode(text, type=_Version).version
+            if version != _VERSION:
+                raise StateError(
+                    f"The state in {self.folder} has form {version}, this package knows "
+                    f"{_VERSION}; {ANEW}"
+                )
+            if hashlib.sha256(text).hexdigest() != digest:
+                raise StateError(
+                    f"The manifest of the state in {self.folder} was changed after it was "
+                    f"written; {ANEW}"
+                )
+            manifest = msgspec.json.decode(text, type=StateManifest)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StateError(
+                f"The state in {self.folder} cannot be read ({error}); {ANEW}"
+            ) from error
+        if manifest.component != self._component:
+            raise StateError(
+                f"The state in {self.folder} is of the component {manifest.component!r}, not "
+                f"{self._component!r}; name another folder"
+            )
+        if manifest.declaration != self._declaration:
+            raise StateError(
+                f"The state in {self.folder} was made when the component declared other keys or "
+                f"handlers; {ANEW}"
+            )
+        return manifest
+
+    def require_whole(self, *, by_size: bool = False) -> None:
+        """Make sure that the files are those that the runs wrote.
+
+        Args:
+            by_size: whether to compare only the sizes of the files.
+
+        Raises:
+            StateError: a file is missing, has changed, or does not belong there.
+        """
+        if self.manifest is None:
+            return
+        home, lasting = self.folder.resolve(), self.manifest.lasting
+        for name in [
+            *chain.from_iterable(self.manifest.rows.values()),
+            *([] if lasting is None else [lasting.folder]),
+        ]:
+            if name not in self.manifest.files:
+                raise StateError(
+                    f"The state in {self.folder} does not list the files of {name!r}; {ANEW}"
+                )
+        for name, files in self.manifest.files.items():
+            place = home / name
+            is_ours = data_files.is_within(name) and _RUN.fullmatch(name.partition("/")[0])
+            if not is_ours or place.resolve() != place:
+                raise StateError(
+                    f"The state in {self.folder} names {name!r}, which leads outside of it; {ANEW}"
+                )
+            found = data_files.faults(place, files, by_size=by_size)
+            for fault in found[:1]:
+                raise StateError(f"{place / fault.path} {fault.what}; {ANEW}")
+
+    def remove_leftovers(self) -> None:
+        """Remove the folders of failed runs, and those that are no longer needed."""
+        manifest, begun = self.manifest, self._lock.noted
+        needed = set() if manifest is None else _folders(manifest)
+        needless = set() if manifest is None else {*manifest.needless}
+        for name in needless.union([] if begun is None else [begun]) - needed:
+            path = self.folder / name
+            if _RUN.fullmatch(name) and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+        self._lock.note(None)
+
+    def begin(self, run: int) -> Path:
+        """Make the folder of a run, and return it.
+
+        Raises:
+            StateError: the folder exists, and no run of this state made it.
+        """
+        folder = self.folder / run_name(run)
+        if os.path.lexists(folder):
+            raise StateError(f"{folder} does not belong to the state there; move it away")
+        self._lock.note(folder.name)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def check(self, holds: Mapping[str, bool], store: str | None) -> None:
+        """Make sure that the state belongs to the store.
+
+        Args:
+            holds: for each category, whether the store holds the last message that was read.
+            store: the id of the store; None if it has none.
+
+        Raises:
+            StateError: the store has another id, or lacks one of the messages.
+        """
+        of = None if self.manifest is None else self.manifest.store
+        if store is not None and of not in (None, store):
+            raise StateError(
+                f"The state in {self.folder} is of the store {of}, and this store is {store}; "
+                f"{ANEW}"
+            )
+        for category, is_there in holds.items():
+            if not is_there:
+                raise StateError(
+                    f"The store does not hold the last message of {category} that the state in "
+                    f"{self.folder} has read: it is another store, or messages were deleted; "
+                    f"{ANEW}"
+                )
+
+    def put(
+        self,
+        run: int,
+        *,
+        heads: Mapping[str, Head],
+        progress: Progress,
+        counts: Mapping[str, Counts],
+        rows: Mapping[str, list[str]],
+        watched: Sequence[str],
+        store: str | None,
+        lasting: LastingViolations | None,
+    ) -> None:
+        """Make the result of a run, whose folder is complete, the state.
+
+        Args:
+            run: as in `StateManifest`, like all that follow.
+            heads: the last message of each category that was read.
+            progress: how far the consumers are.
+            counts: the counts of each job.
+            rows: for each job, the folders with its rows.
+            watched: the folders with the groups that are watched.
+            store: the id of the store; None if it has none.
+            lasting: since when violations persist; None without a follower.
+        """
+        before = self.manifest
+        known = {} if before is None else before.files
+        folders = [*chain.from_iterable(rows.values()), *watched]
+        folders += [] if lasting is None else [lasting.folder]
+        files = {name: known.get(name) or self._written(name) for name in folders}
+        past = set() if before is None else {*before.needless} | _folders(before)
+        manifest = StateManifest(
+            version=_VERSION,
+            component=self._component,
+            declaration=self._declaration,
+            run=run,
+            heads=dict(heads),
+            progress={
+                name: StoredConsumed(
+                    one.position,
+                    one.before,
+                    list(one.letters),
+                    list(one.partitions),
+                    list(one.carried),
+                    list(one.conflicts),
+                    one.first_position,
+                )
+                for name, one in progress.consumed.items()
+            },
+            counts=dict(counts),
+            rows=dict(rows),
+            files=files,
+            needless=[],
+            store=store,
+            lasting=lasting,
+        )
+        past = {name for name in past - _folders(manifest) if (self.folder / name).exists()}
+        manifest = msgspec.structs.replace(manifest, needless=sorted(past))
+        text = msgspec.json.encode(manifest)
+        (self.folder / run_name(run) / _MANIFEST).write_bytes(text)
+        data_files.make_private(self.folder / run_name(run))
+        beside = self.folder / f".{_CURRENT}"
+        beside.touch(mode=0o600)
+        beside.write_text(f"{run_name(run)} {hashlib.sha256(text).hexdigest()}\n")
+        beside.replace(self.folder / _CURRENT)
+        self.manifest = manifest
+
+    def _written(self, name: str) -> dict[str, File]:
+        place = self.folder / name
+        found = data_files.listed(place, data_files.data_files(place))
+        if not found:
+            raise StateError(
+                f"What was to be written to {place} is not here: Spark's workers are on other "
+                f"machines; name a place on storage that they and this machine share"
+            )
+        return found
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The global position up to which each category was read."""
+        heads = self.manifest.heads if self.manifest is not None else {}
+        return {category: head.position for category, head in heads.items()}
+
+
+@contextmanager
+def opened(folder: Path, component: str, declaration: str) -> Iterator[State]:
+    """Open a state, or a folder for a new one, and lock it against other runs.
+
+    Raises:
+        StateError: the folder is in use, belongs to another component, holds something else, or
+            cannot be read or made.
+    """
+    refuse_others(folder)
+    with file_lock(folder, _LOCK, "state", StateError) as lock:
+        yield State(folder, component, declaration, lock)
+
+
+def refuse_others(folder: Path) -> None:
+    """Refuse a folder that holds something other than a state, before changing anything in it.
+
+    Raises:
+        StateError: the folder holds something else, or cannot be read.
+    """
+    try:
+        if _RUN.match((folder / _CURRENT).read_text()):
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        raise StateError(f"The state in {folder} cannot be read ({error}); {ANEW}") from error
+    require_empty(folder, _LOCK, [f".{_CURRENT}"], "state", StateError)
+
+
+def run_name(run: int) -> str:
+    """Return the name of a run's folder."""
+    return f"run-{run:06}"
+
+
+def _folders(manifest: StateManifest) -> set[str]:
+    """Return the folders of runs that a state needs."""
+    return {run_name(manifest.run)} | {name.partition("/")[0] for name in manifest.files}

@@ -1,0 +1,154 @@
+"""An archive and the store, read as one.
+
+The archive has each category up to one message, whether or not the store still has the messages
+before it. The store is read from there on. Before it, only messages are read that the archive
+lacks, because they became visible later. So every message is read once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from spark_jobs.analysis.judging import Read, Rows
+from spark_jobs.archive.archive_folder import Archive
+from spark_jobs.archive.content import with_digests
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation import late
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.jdbc import Jdbc
+from spark_jobs.snapshot.checksums import COLUMNS
+from spark_jobs.source.columns import schema, types_of
+
+_FILES = schema(types_of(COLUMNS))
+
+# The columns in the names of the folders. Declared, so that a category such as 12 stays a text.
+_FOLDERS = "category string, day date"
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """Reads columns of categories, out of an archive and then out of the store.
+
+    Attributes:
+        spark: the session.
+        archive: the archive.
+        declaration: how keys are made, there as here.
+        store: reads the store, from behind what is archived.
+        all_stored: reads the store from `after` on.
+        after: the global position behind which each category is read.
+    """
+
+    spark: SparkSession
+    archive: Archive
+    declaration: Declaration
+    store: Categories | Jdbc
+    all_stored: Categories | Jdbc
+    after: Mapping[str, int] = field(default_factory=dict)
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return columns of categories, in one DataFrame."""
+        archived = self.of(self.archived(), categories, columns, firsts_of)
+        stored = self.store(categories, columns, firsts_of=firsts_of)
+        return archived.unionByName(stored).unionByName(self._late(categories, columns))
+
+    def _late(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
+        """Return the messages of the store before the end of the archive that the archive lacks."""
+        until = {
+            name: last
+            for name, last in self.archive.after.items()
+            if name in categories and last > self.after.get(name, 0)
+        }
+        if not until:
+            return self.spark.createDataFrame([], schema(types_of(columns)))
+        return late.messages(self.all_stored, self.archived(), until, columns)
+
+    def at(self, positions: DataFrame) -> "UnionLookup":
+        """Return what reads the messages at some positions only.
+
+        Args:
+            positions: with the column ``global_position``.
+        """
+        assert isinstance(self.store, Categories)  # noqa: S101  JDBC cannot
+        return UnionLookup(self, self.store.at(positions), positions)
+
+    def archived(self) -> DataFrame:
+        """Return what is archived."""
+        return (
+            self.spark.read.schema(f"{_FILES}, run int, {_FOLDERS}")
+            .option("basePath", str(self.archive.folder))
+            .parquet(*self.archive.folders)
+            .where(_behind(self.after))
+        )
+
+    def of(
+        self,
+        archived: DataFrame,
+        categories: Sequence[str],
+        columns: Sequence[str],
+        firsts_of: Sequence[str],
+    ) -> DataFrame:
+        """Return columns of what is archived of some categories."""
+        of_function = F.col("type").isin(self.declaration.by_function)
+        fields = F.from_json("data", "map<string, string>")
+        messages = archived.withColumns(
+            {
+                "function_data": F.when(of_function, F.col("data")),
+                "entity_id": F.try_element_at(fields, F.lit(self.declaration.id)),
+            }
+        )
+        if self.archive.former:
+            is_former = F.col("run").isin(self.archive.former)
+            former = with_digests(messages.where(is_former), self.declaration)
+            messages = messages.where(~is_former).unionByName(former)
+        return Rows(messages)(categories, columns, firsts_of=firsts_of)
+
+
+@dataclass(frozen=True, slots=True)
+class UnionLookup:
+    """Reads columns of some of the messages, from archive and store.
+
+    Attributes:
+        union: archive and store.
+        store: reads them, if the store has them.
+        positions: their positions, in the column ``global_position``.
+    """
+
+    union: Union
+    store: Read
+    positions: DataFrame
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return columns of those that are in some categories, in one DataFrame."""
+        union, positions = self.union, self.positions.select("global_position")
+        archived = union.archived().join(positions, "global_position", "left_semi")
+        # The store may still have what is archived.
+        needed = list(dict.fromkeys([*columns, "global_position"]))
+        stored = self.store(categories, needed, firsts_of=firsts_of)
+        stored = stored.join(archived.select("global_position"), "global_position", "left_anti")
+        return union.of(archived, categories, columns, firsts_of).unionByName(
+            stored.select(*columns)
+        )
+
+
+def _behind(positions: Mapping[str, int]) -> Column:
+    """Return whether a message is behind the position of its category."""
+    is_behind = F.lit(True)
+    for category, position in positions.items():
+        is_behind &= (F.col("category") != category) | (F.col("global_position") > position)
+    return is_behind
+
+
+def of_one_run(spark: SparkSession, folder: str) -> DataFrame:
+    """Return the messages in the folder of one run; unreadable files are left out."""
+    return (
+        spark.read.schema(f"{_FILES}, {_FOLDERS}")
+        .option("ignoreCorruptFiles", "true")
+        .option("ignoreMissingFiles", "true")
+        .parquet(folder)
+    )

@@ -1,0 +1,1 @@
+"""The Spark session, what it is given, and whether what it needs is there."""

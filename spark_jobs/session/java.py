@@ -1,0 +1,81 @@
+"""Find the Java that Spark runs on, with a one-line error if it is missing."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from spark_jobs.common.errors import SparkUnavailableError
+from spark_jobs.session.size import Size
+
+MINIMUM = 17
+
+_INSTALL = (
+    "install it with `apt-get install openjdk-17-jre-headless` (Debian), `dnf install "
+    "java-17-openjdk-headless` (Fedora) or `brew install openjdk@17` (macOS), or point JAVA_HOME "
+    "at one"
+)
+
+
+def kept_classes() -> Path:
+    """Return the file in the user's cache in which `spark_jobs.jobs.prepare` stores classes."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "reservation" / "spark-classes.jsa"
+
+
+def options(size: Size) -> str:
+    """Return the options of Java for Spark's driver.
+
+    Args:
+        size: of the store.
+    """
+    kept = kept_classes()
+    return " ".join(
+        [
+            # A Java process without memory no longer answers, while its end is noticed.
+            "-XX:+ExitOnOutOfMemoryError",
+            # Throughput matters to a job, pauses do not.
+            "-XX:+UseParallelGC",
+            # New objects get a quarter of the memory from the start, 256 MB of the default 1 GB.
+            # Adapting the size takes longer and uses more.
+            "-XX:NewRatio=3",
+            "-XX:NewSize=256m",
+            # Optimizing code that runs once takes as long as running it.
+            *([] if size is Size.LARGE else ["-XX:TieredStopAtLevel=1"]),
+            # Quickly compiled code would get a fifth of this, and be discarded when that is full.
+            "-XX:ReservedCodeCacheSize=240m",
+            *([f'"-XX:SharedArchiveFile={kept}"'] if kept.is_file() else []),
+        ]
+    )
+
+
+def require_java() -> int:
+    """Return the major version of the Java that Spark will use.
+
+    Raises:
+        SparkUnavailableError: there is none, or it is too old; the message names the package.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM} or later and there is none {where}; {_INSTALL}"
+        )
+    try:
+        output = subprocess.run(  # noqa: S603  the very program that Spark would start
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SparkUnavailableError(f"{java} does not run: {error}; {_INSTALL}") from error
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output)
+    if found is None:
+        raise SparkUnavailableError(f"{java} does not print its version; {_INSTALL}")
+    # Java 8 and before call themselves 1.8.
+    major = int(found[2] or 0) if found[1] == "1" else int(found[1])
+    if major < MINIMUM:
+        raise SparkUnavailableError(
+            f"Spark needs Java {MINIMUM} or later and {java} is Java {major}; {_INSTALL}"
+        )
+    return major

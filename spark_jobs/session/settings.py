@@ -1,0 +1,159 @@
+"""The properties of Spark: those for where it runs, and those that the caller adds."""
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
+from spark_jobs.common.errors import SparkSettingError
+from spark_jobs.session import java
+from spark_jobs.session.credentials import holds_a_credential, is_credential
+from spark_jobs.session.size import Size
+
+# The property for how long to wait for a cluster to take up work.
+PATIENCE = "spark.reservation.executorTimeout"
+
+# Of every session, wherever it runs.
+OF_SESSIONS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Finding the best compression of cached rows takes longer than caching them.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # Cached rows are divided by their size too, not into 200 parts.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
+}
+
+# Of every session that starts Spark, rather than connecting to a server.
+_OF_DRIVERS = {
+    # Recording the source line of each column takes longer than making the column.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # The jobs compile more than the 100 pieces of code that Spark caches by default.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
+
+
+def is_local(master: str) -> bool:
+    """Return whether Spark runs within one process of this machine."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def is_on_loopback(master: str) -> bool:
+    """Return whether a standalone master listens only on this machine's loopback."""
+    return master.startswith("spark://") and all(
+        _is_loopback(host) for host, _ in standalone_addresses(master)
+    )
+
+
+def standalone_addresses(master: str) -> list[tuple[str, int]]:
+    """Return the hosts and ports of ``spark://host:port``, of which there may be several.
+
+    Raises:
+        SparkSettingError: it cannot be read.
+    """
+    found = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise SparkSettingError(
+                f"The master {master} cannot be read; write it as spark://host:7077"
+            )
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the properties that the caller adds, given as ``KEY=VALUE``.
+
+    Raises:
+        SparkSettingError: one is not of that form, or holds a credential, which Spark would show
+            in its UI, event logs and the list of processes.
+    """
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        key = key.strip()
+        if not (separator and re.fullmatch(r"spark\.\S+", key)):
+            shown = "" if holds_a_credential(pair) else f", and not {key!r}"
+            raise SparkSettingError(
+                f"--conf takes KEY=VALUE with a property of Spark, for example "
+                f"spark.driver.memory=4g{shown}"
+            )
+        if is_credential(key, value):
+            raise SparkSettingError(
+                f"--conf {key} looks like a credential, and Spark shows its properties to many; "
+                f"the database's belongs in PGPASSFILE, PGSERVICEFILE or {DATABASE_VARIABLE} in "
+                f"the environment of Spark's workers, one of Spark's own in spark-defaults.conf"
+            )
+        found[key] = value
+    return found
+
+
+def local_properties(scratch: Path, size: Size) -> dict[str, str]:
+    """Return the properties of Spark on this machine: no listener, no UI, private files.
+
+    Args:
+        scratch: the folder for its files.
+        size: of the store; jobs on a small one are planned only once.
+    """
+    cores, small = os.cpu_count() or 1, size is Size.SMALL
+    of_size = {
+        "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
+        "spark.driver.extraJavaOptions": java.options(size),
+        "spark.python.daemon.module": "spark_jobs.source.daemon",
+        # Sorting and summing spill to disk sooner, so that Java's memory stays small.
+        "spark.memory.fraction": "0.3",
+    }
+    if small:
+        of_size["spark.sql.adaptive.enabled"] = "false"
+    return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **of_size}
+
+
+def cluster_properties(master: str | None, database_url: str, scratch: Path) -> dict[str, str]:
+    """Return the properties of Spark elsewhere, with the address unless it holds a secret.
+
+    Spark itself divides shuffles by their sizes.
+    """
+    address = address_for_workers(database_url)
+    return {
+        **OF_SESSIONS,
+        **_OF_DRIVERS,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        # Workers import this package, not modules of the same name in their current folder.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
+        **(_on_this_machine(scratch) if master and is_on_loopback(master) else {}),
+        **({f"spark.executorEnv.{DATABASE_VARIABLE}": address} if address else {}),
+    }
+
+
+def _on_this_machine(scratch: Path) -> dict[str, str]:
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+    }
+
+
+def seconds(value: str) -> float:
+    """Return a time span as Spark writes it, such as ``90s`` or ``2min``, in seconds.
+
+    Raises:
+        SparkSettingError: it is not a time span.
+    """
+    units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "ms": 0.001}
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip())
+    if found is None or found[2] not in units:
+        raise SparkSettingError(f"{value!r} is not a time; write it as 90s or 2min")
+    return int(found[1]) * units[found[2]]

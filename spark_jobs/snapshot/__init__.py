@@ -1,0 +1,1 @@
+"""One snapshot of the store: the consumers' positions, heads, tallies and checksums."""

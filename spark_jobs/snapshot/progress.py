@@ -1,0 +1,186 @@
+"""How far consumers are, which distinguishes lost messages from unread ones."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+from spark_jobs.snapshot import partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """How far the consumer of a category is.
+
+    Attributes:
+        position: the global position up to which it has handled everything; None if unknown.
+        before: without a position, messages stored before this time count as read, in UTC.
+        letters: the global positions of the messages that it passed without handling them.
+        partitions: the position of each partition, in order; empty if there is only one.
+        carried: the positions of former partitions, while they still decide what was read.
+        conflicts: the global positions of the messages that it recorded as conflicts.
+        first_position: the position at which it first began; it records conflicts above it. None
+            if that is unknown, or it records none.
+    """
+
+    position: int | None
+    before: datetime | None = None
+    letters: Sequence[int] = ()
+    partitions: Sequence[int] = ()
+    carried: Sequence[int] = ()
+    conflicts: Sequence[int] = ()
+    first_position: int | None = None
+
+    @classmethod
+    def of_partitions(
+        cls,
+        positions: Sequence[int],
+        carried: Sequence[int] = (),
+        *,
+        letters: Sequence[int] = (),
+        conflicts: Sequence[int] = (),
+        first_position: int | None = None,
+    ) -> "Consumed":
+        """Return how far a consumer is whose partitions have separate positions.
+
+        Args:
+            positions: the position of each partition, in order.
+            carried: the positions of former partitions; empty if the number never changed.
+            letters: as in `Consumed`.
+            conflicts: as in `Consumed`.
+            first_position: as in `Consumed`.
+        """
+        lowest = min(positions)
+        in_force = tuple(carried) if max(carried, default=0) > lowest else ()
+        return cls(
+            lowest,
+            letters=letters,
+            partitions=tuple(positions),
+            carried=in_force,
+            conflicts=conflicts,
+            first_position=first_position,
+        )
+
+    @property
+    def highest(self) -> int:
+        """The global position above which nothing was read, where positions are known."""
+        return max((self.position or 0, *self.partitions, *self.carried))
+
+    def reaches(self, other: "Consumed") -> bool:
+        """Return whether everything that the other has read was certainly read."""
+        if self.before is not None and other.before is not None:
+            return self.before >= other.before
+        if self.position is None or other.position is None:
+            return False
+        if self.position >= other.highest:
+            return True
+        if (len(self.partitions), self.carried) != (len(other.partitions), other.carried):
+            return False
+        pairs = zip(self.partitions, other.partitions, strict=True)
+        return self.position >= other.position and all(mine >= theirs for mine, theirs in pairs)
+
+    def has_read(self, hashed: Column) -> Column:
+        """Return whether a message was read, of rows with ``global_position`` and ``time``.
+
+        Args:
+            hashed: the hash of the cardinal id of its stream (`spark_jobs.snapshot.partitions`);
+                used only between the lowest and the highest position.
+        """
+        at = F.col("global_position")
+        if self.position is None:
+            return F.col("time") < F.lit(self.before)
+        if self.highest == self.position:
+            return at <= self.position
+        passed = F.lit(False)
+        for positions in (self.partitions, self.carried):
+            if positions:
+                passed |= at <= partitions.position(hashed, positions)
+        return F.when(at.between(self.position + 1, self.highest), passed).otherwise(
+            at <= self.position
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the consumers of several categories are, by the category's name."""
+
+    consumed: Mapping[str, Consumed] = field(default_factory=dict)
+
+    def uneven(self, category: str) -> tuple[int, int] | None:
+        """Return the range of global positions in which the partition decides what was read.
+
+        Returns:
+            The first and the last; None if there are no such messages.
+        """
+        one = self.consumed.get(category)
+        if one is None or one.position is None or one.highest == one.position:
+            return None
+        return one.position + 1, one.highest
+
+    def marked(
+        self,
+        messages: DataFrame,
+        known_as: Callable[[str], object] = str,
+        *,
+        was: "Progress | None" = None,
+    ) -> DataFrame:
+        """Add what the consumers did to messages, which have category, global position and time.
+
+        Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict) and ``is_watched``
+        (a conflict would have been recorded). Of a category without a known consumer, nothing was
+        read. The partition of a message follows from ``cardinal``, the hash of its stream's
+        cardinal id, or else from ``stream_name``.
+
+        Args:
+            messages: the messages.
+            known_as: returns the value of the column ``category`` for a category.
+            was: how far the consumers were, for the messages with ``is_past``; the messages have
+                that column if this is given.
+        """
+        letters: list[dict[str, object]] = []
+        if "cardinal" in messages.columns:
+            hashed = F.col("cardinal")
+        else:
+            hashed = partitions.hashed(F.col("stream_name"))
+
+        def read(progress: Progress, **also: bool) -> tuple[Column, Column]:
+            was_read = is_watched = F.lit(False)
+            for category, consumed in progress.consumed.items():
+                of = {"category": known_as(category), **also}
+                is_here = F.col("category") == F.lit(of["category"])
+                was_read = F.when(is_here, consumed.has_read(hashed)).otherwise(was_read)
+                if consumed.first_position is not None:
+                    is_watched |= is_here & (F.col("global_position") > consumed.first_position)
+                for is_conflict, of_kind in (
+                    (False, consumed.letters),
+                    (True, consumed.conflicts),
+                ):
+                    letters.extend(
+                        {**of, "global_position": at, "is_conflict": is_conflict} for at in of_kind
+                    )
+            return was_read, is_watched
+
+        if was is None:
+            was_read, is_watched = read(self)
+        else:
+            past, now = read(was, is_past=True), read(self, is_past=False)
+            was_read, is_watched = (
+                F.when(F.col("is_past"), then).otherwise(after)
+                for then, after in zip(past, now, strict=True)
+            )
+        marked = messages.withColumns({"was_read": was_read, "is_watched": is_watched})
+        if not letters:
+            none = F.lit(False)
+            return marked.withColumns({"is_letter": none, "is_recorded": none})
+        found = F.broadcast(messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters)))
+        keys = [name for name in letters[0] if name != "is_conflict"]
+        is_letter = F.coalesce(~F.col("is_conflict"), F.lit(False))
+        is_recorded = F.coalesce(F.col("is_conflict"), F.lit(False))
+        return (
+            marked.join(found, keys, "left")
+            .withColumns({"is_letter": is_letter, "is_recorded": is_recorded})
+            .drop("is_conflict")
+        )

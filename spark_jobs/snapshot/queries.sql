@@ -1,0 +1,74 @@
+-- name: export_snapshot
+SELECT pg_export_snapshot(), now()
+
+-- name: positions
+-- The position of each partition, those of former partitions, and the highest position of another log. No
+-- row if no consumer has run and no position was set.
+SELECT array_agg(p.position ORDER BY p.partition), g.carried, g.first_position,
+       CASE WHEN reservation.carries_foreign(p.consumer, p.category) THEN max(p.position)
+            ELSE max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id)) END
+FROM reservation.positions p
+LEFT JOIN reservation.groups g USING (consumer, category)
+WHERE p.consumer = %s AND p.category = %s
+GROUP BY p.consumer, p.category, g.carried, g.first_position
+HAVING max(p.epoch) > 0 OR max(p.position) > 0
+
+-- name: letters
+-- The messages that the consumer has not handled, and all that it recorded as conflicts. A letter of
+-- another log, at whose position there is another message now, does not count.
+SELECT d.global_position, d.reason = 'conflict' FROM reservation.dead_letters d
+WHERE d.consumer = %s AND d.category = %s AND (d.state <> 'handled' OR d.reason = 'conflict')
+  AND NOT EXISTS (
+    SELECT FROM message_store.messages m
+    WHERE m.global_position = d.global_position AND m.id <> d.message_id)
+
+-- name: position_of_eventide
+-- The lowest of the positions that the consumers of a category stored, each in a stream of its own; a
+-- stream whose last message holds no position says that nothing was read.
+SELECT min(last.position) FROM (
+  SELECT DISTINCT ON (m.stream_name)
+         CASE WHEN m.data->>'position' ~ '^[0-9]{1,18}$' THEN (m.data->>'position')::bigint
+              ELSE 0 END AS position
+  FROM message_store.messages m
+  WHERE message_store.category(m.stream_name) = %(category)s
+  ORDER BY m.stream_name, m.position DESC
+) AS last
+
+-- name: head
+SELECT m.global_position, m.id FROM message_store.messages m
+WHERE (message_store.category(m.stream_name), m.global_position)
+      BETWEEN (%(category)s, 0) AND (%(category)s, 9223372036854775807)
+ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMIT 1
+
+-- name: holds
+SELECT FROM message_store.messages m WHERE m.global_position = %(global_position)s AND m.id = %(id)s::uuid
+
+-- name: tally
+-- How many messages there are in a part of a category, and the sum of their global positions.
+SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+FROM message_store.messages m
+WHERE (message_store.category(m.stream_name), m.global_position)
+      BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
+
+-- name: tallies
+-- The same of what several categories begin with, in one pass.
+SELECT part.category, count(m.global_position),
+       coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+FROM unnest(%(categories)s::text[], %(lasts)s::bigint[]) AS part(category, last)
+LEFT JOIN message_store.messages m
+  ON message_store.category(m.stream_name) = part.category AND m.global_position <= part.last
+GROUP BY part.category
+
+-- name: older
+-- The last message before the first one that is not older, of a part of a category.
+SELECT m.global_position, m.id FROM message_store.messages m
+WHERE (message_store.category(m.stream_name), m.global_position)
+      BETWEEN (%(category)s, %(first)s)
+      AND (%(category)s, coalesce((
+        SELECT younger.global_position - 1 FROM message_store.messages younger
+        WHERE (message_store.category(younger.stream_name), younger.global_position)
+              BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
+          AND younger.time >= %(before)s
+        ORDER BY message_store.category(younger.stream_name), younger.global_position LIMIT 1
+      ), %(last)s))
+ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMIT 1

@@ -1,0 +1,242 @@
+"""One snapshot of the store that every reader of a job sees.
+
+The driver opens a transaction and exports its snapshot; each reader takes it over, so partitions
+and categories that are read at different moments fit together to the row.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg import Connection, IsolationLevel
+
+from reservation.component import Component
+from reservation.errors import ForeignPositionError
+from reservation.maintenance.eventide_positions import position_stream
+from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+from reservation.store.schema.identity import store_id
+from reservation.store.schema.install import is_attached
+from spark_jobs.session.size import Size
+from spark_jobs.snapshot import checksums
+from spark_jobs.snapshot.checksums import Checksums
+from spark_jobs.snapshot.progress import Consumed, Progress
+from spark_jobs.snapshot.tally import MODULUS, Tally
+from spark_jobs.source import ranges
+from spark_jobs.source.columns import CategoryQuery
+
+_QUERIES = load_queries("spark_jobs.snapshot")
+_SETTINGS = load_queries("spark_jobs.source")["settings"]
+
+# How old a message must be to count as read, if no position is stored.
+GRACE = timedelta(minutes=5)
+
+# About how many messages one part of a read holds: what a worker can group in memory.
+_MOST_FOR_ONE = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A moment of the store.
+
+    Attributes:
+        id: the name under which other transactions can take the snapshot over.
+        time: when it was taken, in UTC.
+        has_positions: whether this package's consumers keep their positions in this store.
+        store: the id of the store; None if it has none.
+    """
+
+    id: str
+    time: datetime
+    has_positions: bool
+    store: str | None
+    _connection: Connection[Any]
+
+    def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
+        """Return how far the consumers of a component are.
+
+        If no consumer of this package has run, the positions of Eventide's consumers count. In a
+        store without the schema reservation and without those, messages older than a grace count
+        as read.
+
+        Args:
+            component: the component.
+            grace: how old a message must be to count as read, if no position is stored.
+
+        Raises:
+            ForeignPositionError: a position is of another log, so it does not say what was read of
+                this one.
+        """
+        categories = [component.command_category, *component.reservation_categories]
+        return Progress({name: self._consumed(component, name, grace) for name in categories})
+
+    def _consumed(self, component: Component, category: str, grace: timedelta) -> Consumed:
+        with translated():
+            if self.has_positions:
+                named = [component.name, category]
+                rows = self._connection.execute(_QUERIES["positions"], named).fetchall()
+                letters = self._connection.execute(_QUERIES["letters"], named).fetchall()
+                if rows:
+                    positions, carried, first_position, foreign = rows[0]
+                    if foreign is not None:
+                        raise ForeignPositionError(component.name, category, int(foreign))
+                    return Consumed.of_partitions(
+                        positions,
+                        carried or (),
+                        letters=[at for at, is_conflict in letters if not is_conflict],
+                        conflicts=[at for at, is_conflict in letters if is_conflict],
+                        first_position=first_position,
+                    )
+            theirs = {"category": position_stream(category, None)}
+            rows = self._connection.execute(_QUERIES["position_of_eventide"], theirs).fetchall()
+        position = rows[0][0]
+        if position is not None:
+            return Consumed(int(position))
+        if self.has_positions:
+            return Consumed(0)
+        return Consumed(None, before=self.time - grace)
+
+    def size(self) -> Size:
+        """Return the size of the log."""
+        with translated():
+            return Size.of(ranges.pages(self._connection))
+
+    def parts(
+        self,
+        queries: Sequence[CategoryQuery],
+        number: int,
+        *,
+        after: Mapping[str, int],
+        until: Mapping[str, int],
+    ) -> list[str]:
+        """Return queries that read categories in parts of about equal numbers of messages.
+
+        Each part is a range of the log over all categories, because related messages are mostly
+        near each other.
+
+        Args:
+            queries: what is read, of each category.
+            number: into how many parts a store is divided that is not large.
+            after: the global positions to read after; other categories are read from the start.
+            until: the global positions to read up to; other categories are read to the end.
+        """
+        connection = self._connection
+        names = [query.category for query in queries]
+        begins = [after.get(name, 0) + 1 for name in names]
+        ends = [until[name] if name in until else ranges.head(connection, name) for name in names]
+        found = ranges.divided(
+            connection, names, min(begins), max(ends), number, most=_MOST_FOR_ONE
+        )
+        composed = [query.composed(connection) for query in queries]
+        return [
+            "\nUNION ALL\n".join(
+                query.in_range(max(first, begin), min(last, end))
+                for query, begin, end in zip(composed, begins, ends, strict=True)
+            )
+            for first, last in found
+        ]
+
+    def nothing(self, query: CategoryQuery) -> str:
+        """Return a query with the same columns and no row."""
+        return query.text(0, 0, self._connection)
+
+    def head(self, category: str) -> tuple[int, str | None]:
+        """Return the global position and id of a category's last message, or 0 and None."""
+        with translated():
+            rows = self._connection.execute(_QUERIES["head"], {"category": category}).fetchall()
+        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, None)
+
+    def older(
+        self, category: str, before: datetime, *, after: int, up_to: int | None
+    ) -> tuple[int, str] | None:
+        """Return the last of the first messages of a category that are all older than a time.
+
+        Args:
+            category: the category.
+            before: the time that they are older than, in UTC.
+            after: the global position behind which it is taken to begin.
+            up_to: the highest global position that counts; None if all do.
+
+        Returns:
+            Its global position and id; None if the first is not older, or there is none.
+        """
+        values = {
+            "category": category,
+            "first": after + 1,
+            "last": ranges.LAST if up_to is None else up_to,
+            "before": before.replace(tzinfo=None),  # the column is without a zone
+        }
+        with translated():
+            rows = self._connection.execute(_QUERIES["older"], values).fetchall()
+        return (int(rows[0][0]), str(rows[0][1])) if rows else None
+
+    def checksums(self, query: CategoryQuery, first: int, last: int) -> dict[str, Checksums]:
+        """Return what the server counts and hashes of a part of a category, by day.
+
+        Args:
+            query: what is read of the category.
+            first: the first global position of the part.
+            last: the last one.
+        """
+        with translated():
+            return checksums.of_store(self._connection, query, first, last)
+
+    def tally(self, category: str, first: int, last: int) -> Tally:
+        """Return how many messages a part of a category has, and the sum of their positions.
+
+        Args:
+            category: the category.
+            first: the first global position of the part.
+            last: the last one.
+        """
+        values = {"category": category, "first": first, "last": last, "modulus": MODULUS}
+        with translated():
+            rows = self._connection.execute(_QUERIES["tally"], values).fetchall()
+        return Tally(*rows[0])
+
+    def tallies(self, until: Mapping[str, int]) -> dict[str, Tally]:
+        """Return the same of what categories begin with.
+
+        Args:
+            until: the categories, with the global position that each part ends with.
+        """
+        values = {
+            "categories": list(until),
+            "lasts": list(until.values()),
+            "modulus": MODULUS,
+        }
+        with translated():
+            rows = self._connection.execute(_QUERIES["tallies"], values).fetchall()
+        return {category: Tally(count, total) for category, count, total in rows}
+
+    def holds(self, global_position: int, message_id: str) -> bool:
+        """Return whether the store holds a message."""
+        with translated():
+            rows = self._connection.execute(
+                _QUERIES["holds"], {"global_position": global_position, "id": message_id}
+            ).fetchall()
+        return bool(rows)
+
+
+@contextlib.contextmanager
+def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
+    """Take a snapshot of the store and keep it alive for others to read.
+
+    Raises:
+        DatabaseUnavailableError: the database cannot be reached.
+        SchemaError: it holds no message store, or one of another version.
+    """
+    with connect(database_url, application_name="reservation snapshot") as connection:
+        connection.isolation_level = IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        has_positions = is_attached(connection)
+        # The transaction stays open, and idle, while the job reads.
+        connection.execute(_SETTINGS)
+        with translated():
+            snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
+        found = store_id(connection)
+        store = None if found is None else str(found)
+        yield Snapshot(snapshot, time, has_positions, store, connection)

@@ -1,0 +1,261 @@
+"""The columns of the source, and the queries that read them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection, sql
+
+from reservation.postgres.queries import load_queries
+from spark_jobs.common.declaration import Declaration, DeclaredKey
+
+# The columns by name, with their types in Spark: those of a message, and those computed from it.
+MESSAGE = {
+    "category": "string",
+    "global_position": "bigint",
+    "position": "bigint",
+    "stream_name": "string",
+    "type": "string",
+    "id": "string",
+    "time": "timestamp",
+    "data": "string",
+    "metadata": "string",
+}
+MADE = {
+    "causation": "bigint",
+    "sender": "string",
+    "entity_id": "string",
+    "key_category": "string",
+    "key_stream": "string",
+    "is_copy": "boolean",
+    "content": "string",
+    "function_data": "string",
+}
+TYPES = MESSAGE | MADE
+
+_COLUMNS = {
+    name: text.decode() for name, text in load_queries("spark_jobs.source", "columns.sql").items()
+}
+_QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs.source").items()}
+
+# The condition that reads only the first message of each stream.
+FIRST = sql.SQL("m.position = 0")
+
+
+def _sql(text: str) -> sql.SQL:
+    return sql.SQL(text)  # from this package's files only
+
+
+def types_of(names: Sequence[str]) -> dict[str, str]:
+    """Return some columns with their types."""
+    return {name: TYPES[name] for name in names}
+
+
+def looked_at(declaration: Declaration) -> list[str]:
+    """Return the columns that all jobs together read."""
+    unasked = {"data", "metadata", *([] if declaration.by_function else ["function_data"])}
+    return [name for name in TYPES if name not in unasked]
+
+
+def schema(types: Mapping[str, str]) -> str:
+    """Return columns with their types as a schema of Spark."""
+    return ", ".join(f"{name} {type_}" for name, type_ in types.items())
+
+
+def expressions(
+    names: Sequence[str], category: sql.Composable, declaration: Declaration
+) -> dict[str, sql.Composable]:
+    """Return the SQL of each of some columns, or of ``kept``, for a row of the log.
+
+    Args:
+        names: the columns.
+        category: the SQL of the row's category.
+        declaration: how keys are made.
+    """
+    keys = declaration.keys
+    values = {
+        "category": category,
+        "key_categories": by_type(
+            {type_: sql.Literal(key.category) for type_, key in keys.items()}
+        ),
+        "key_streams": by_type({type_: _key_stream(key) for type_, key in keys.items()}),
+        "copied_to": by_type(
+            {type_: _is_copied_to(key) for type_, key in keys.items() if key.within}
+        ),
+        "within": _texts([type_ for type_, key in keys.items() if key.within]),
+        "by_function": _texts(declaration.by_function),
+        "id": sql.Literal(declaration.id),
+        "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
+    }
+    return {name: _sql(_COLUMNS[name]).format(**values) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedQuery:
+    """The SQL of a query, complete but for the condition that chooses messages by their positions.
+
+    Composing the columns takes long, and the parts of a read differ in that condition only.
+
+    Attributes:
+        before, after: the SQL around the condition.
+    """
+
+    before: str
+    after: str
+
+    def in_range(self, first: int, last: int) -> str:
+        """Return the query of a range of global positions, both ends included."""
+        return self._choosing("in_range", first=sql.Literal(first), last=sql.Literal(last))
+
+    def at(self, positions: Sequence[int]) -> str:
+        """Return the query of the messages at some global positions."""
+        return self._choosing("at_positions", positions=sql.Literal(list(positions)))
+
+    def _choosing(self, condition: str, **values: sql.Composable) -> str:
+        chosen = _sql(_QUERIES[condition]).format(**values)
+        return f"{self.before}{chosen.as_string(None)}{self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryQuery:
+    """What is read of a category.
+
+    Attributes:
+        category: its name.
+        columns: the names of the columns, in their order.
+        declaration: how keys are made.
+        filters: further conditions that the rows fulfil.
+    """
+
+    category: str
+    columns: Sequence[str]
+    declaration: Declaration
+    filters: Sequence[sql.Composable] = ()
+
+    def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
+        """Return the SQL of each of the columns; `category` is that of the row's category."""
+        return expressions(self.columns, category, self.declaration)
+
+    def composed(self, connection: Connection[tuple[object, ...]] | None = None) -> ComposedQuery:
+        """Return the SQL, for reads of one range or several.
+
+        Args:
+            connection: decides how texts are escaped.
+        """
+        category = sql.Literal(self.category)
+        of_category = _sql(_QUERIES["of_category"]).format(category=category)
+        where = sql.SQL(" AND ").join([of_category, *self.filters])
+        kept = expressions(["kept"], category, self.declaration)["kept"]
+        return _composed(self.expressions(category), kept, where, connection)
+
+    def text(self, first: int, last: int, connection: Connection[tuple[object, ...]]) -> str:
+        """Return the query of one range of global positions, both ends included."""
+        return self.composed(connection).in_range(first, last)
+
+
+def queries(
+    categories: Sequence[str],
+    columns: Sequence[str],
+    declaration: Declaration,
+    firsts_of: Sequence[str],
+) -> list[CategoryQuery]:
+    """Return what is read of each category; see `spark_jobs.analysis.judging.Read`."""
+    return [
+        CategoryQuery(name, columns, declaration, [FIRST] if name in firsts_of else [])
+        for name in categories
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsQuery:
+    """What is read of messages that are known by their global positions.
+
+    Attributes:
+        categories: the categories to read; messages of others are left out.
+        columns: the names of the columns, in their order.
+        declaration: how keys are made.
+        firsts_of: the categories of which only the first message of each stream is read.
+    """
+
+    categories: Sequence[str]
+    columns: Sequence[str]
+    declaration: Declaration
+    firsts_of: Sequence[str]
+
+    def composed(self) -> ComposedQuery:
+        """Return the SQL, for reads at any positions."""
+        where = _sql(_QUERIES["of_categories"]).format(
+            categories=_texts(self.categories), firsts_of=_texts(self.firsts_of)
+        )
+        category = _sql(_QUERIES["category_of"])
+        made = expressions([*self.columns, "kept"], category, self.declaration)
+        kept = made.pop("kept")
+        return _composed(made, kept, where, None)
+
+    def text(self, positions: Sequence[int]) -> str:
+        """Return the query of the messages at some global positions."""
+        return self.composed().at(positions)
+
+
+def _composed(
+    columns: Mapping[str, sql.Composable],
+    kept: sql.Composable,
+    where: sql.Composable,
+    connection: Connection[tuple[object, ...]] | None,
+) -> ComposedQuery:
+    """Return the query of columns of the messages that fulfil a condition."""
+    named = [
+        sql.SQL("{} AS {}").format(value, sql.Identifier(name)) for name, value in columns.items()
+    ]
+    chosen = sql.SQL("")
+    query = _sql(_QUERIES["messages"]).format(
+        columns=sql.SQL(", ").join(named), kept=kept, where=where, chosen=chosen
+    )
+    parts = list(query)
+    place = next(n for n, part in enumerate(parts) if part is chosen)
+    before, after = sql.Composed(parts[:place]), sql.Composed(parts[place + 1 :])
+    return ComposedQuery(before.as_string(connection), after.as_string(connection))
+
+
+def _key_stream(key: DeclaredKey, sent_to: str = "sent_to") -> sql.Composable:
+    """Return the SQL of the stream that a key names, NULL if one of its parts is unusable.
+
+    Args:
+        key: how it is made.
+        sent_to: the name of the SQL of the command's stream, which a copy's stream extends.
+    """
+    parts = [
+        _sql(_COLUMNS[f"part_{kind}"]).format(
+            field=sql.Literal(field),
+            # The last part may hold what separates the others.
+            plus_allowed=sql.Literal(n == len(key.fields) and not key.within),
+        )
+        for n, (field, kind) in enumerate(zip(key.fields, key.kinds, strict=True), start=1)
+    ]
+    if not parts:
+        return sql.SQL("NULL::text")
+    prefix = _beneath(sent_to) if key.within else sql.Literal(f"{key.category}-")
+    return sql.SQL("{} || {}").format(prefix, sql.SQL(" || '+' || ").join(parts))
+
+
+def _beneath(sent_to: str) -> sql.Composable:
+    return _sql(_COLUMNS["beneath"]).format(sent_to=_sql(_COLUMNS[sent_to]))
+
+
+def _is_copied_to(key: DeclaredKey) -> sql.Composable:
+    """Return the SQL of whether a message is where its reservation would be."""
+    if key.by_function:
+        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source"))
+    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source"))
+
+
+def by_type(values: dict[str, sql.Composable]) -> sql.Composable:
+    """Return the branches of a CASE by type; at least one, as SQL requires."""
+    branches: list[sql.Composable] = [
+        sql.SQL("WHEN {} THEN {}").format(sql.Literal(type_), value)
+        for type_, value in values.items()
+    ]
+    return sql.SQL(" ").join(branches or [sql.SQL("WHEN NULL THEN NULL")])
+
+
+def _texts(values: Sequence[str]) -> sql.Composable:
+    return sql.SQL("{}::text[]").format(sql.Literal(list(values)))

@@ -1,0 +1,126 @@
+"""Reading messages on a worker, over a connection of its own that sees one snapshot.
+
+The rows come as Arrow batches, through ADBC. The database's address is taken from the environment
+of the process that connects, so that none of Spark's properties, plans or pages holds it.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import Connection, IsolationLevel, conninfo, sql
+from pyspark.sql.datasource import InputPartition
+
+from reservation.postgres.connection import check_address, connect
+from reservation.postgres.queries import load_queries
+from spark_jobs.common.address import DATABASE_VARIABLE
+from spark_jobs.common.errors import ReadError
+from spark_jobs.source.columns import ComposedQuery
+
+_QUERIES = load_queries("spark_jobs.source")
+
+
+@dataclass
+class QueryRange(InputPartition):
+    """A part of a read: the query that gives its rows."""
+
+    query: str
+    snapshot: str | None
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read it; see `batches`."""
+        return batches([self.query], self.snapshot, schema)
+
+
+def database_url() -> str:
+    """Return the address of the database from this process's environment."""
+    return os.environ.get(DATABASE_VARIABLE, "")
+
+
+def planning(snapshot: str | None) -> Connection[tuple[Any, ...]]:
+    """Open a transaction to plan a read, under a snapshot or a new one."""
+    connection = connect(database_url(), application_name="reservation spark")
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    try:
+        if snapshot is not None:
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        connection.execute(_QUERIES["settings"])
+    except psycopg.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def parts(
+    queries: Sequence[str], snapshot: str, schema: pa.Schema, numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read those of several queries whose numbers are given in the one column of the rows."""
+    wanted = (queries[number] for batch in numbers for number in batch.column(0).to_pylist())
+    return batches(wanted, snapshot, schema)
+
+
+def chosen(
+    query: ComposedQuery, snapshot: str, schema: pa.Schema, positions: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the messages at the global positions in the one column of the rows."""
+    wanted = (query.at(batch.column(0).to_pylist()) for batch in positions)
+    return batches(wanted, snapshot, schema)
+
+
+def batches(
+    queries: Iterable[str], snapshot: str | None, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Run queries one after the other, and yield their rows in batches of a few megabytes.
+
+    Args:
+        queries: the queries; without one, no connection is opened.
+        snapshot: the id of the snapshot to read; None for a new one.
+        schema: the schema of the batches, in the order of the queries' columns.
+
+    Raises:
+        ReadError: the database cannot be reached, or ended the connection.
+    """
+    remaining = iter(queries)
+    first = next(remaining, None)
+    if first is None:
+        return
+    # The driver does without these: they import pandas, which takes longer than all the rest.
+    from adbc_driver_manager import Error
+    from adbc_driver_postgresql import dbapi
+
+    address = database_url()
+    check_address(address)
+    named = conninfo.make_conninfo(
+        address, client_encoding="UTF8", fallback_application_name="reservation spark"
+    )
+    try:
+        with dbapi.connect(named, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if snapshot is not None:
+                literal = sql.Literal(snapshot).as_string(None)
+                cursor.execute(f"SET TRANSACTION SNAPSHOT {literal}")
+            cursor.execute(_QUERIES["settings"].decode())
+            for query in chain([first], remaining):
+                cursor.execute(query)
+                for batch in cursor.fetch_record_batch():
+                    yield _cast(batch, schema)
+    except Error as error:
+        raise ReadError(f"The database could not be read: {_first_line(error)}") from None
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the types of a schema."""
+    columns = zip(batch.columns, schema, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [column.cast(field.type) for column, field in columns], schema=schema
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error; the others repeat the query."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason")

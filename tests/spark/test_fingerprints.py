@@ -1,0 +1,117 @@
+"""Fingerprints of messages, which the server and Spark make of different things."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from reservation import Component
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis import fingerprints
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import exported_snapshot
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Open:
+    thing_id: str
+
+
+@dataclass
+class Turn:
+    thing_id: str
+    key: str
+
+
+@dataclass
+class Shift:
+    thing_id: str
+    key: str
+    by: int
+    at: str
+
+
+def component():
+    """Return one that reserves within its command category and beside it, and initiates."""
+    made = Component("thing", id="thing_id")
+    made.initiate(Open)(lambda command, context: None)
+    made.reserve(Turn, key="key")
+    made.handle(Turn)(lambda command, entity, context: None)
+    made.reserve(Shift, into="shifted", entity="thing_id", key="key", volatile="at")
+    made.handle(Shift)(lambda command, entity, context: None)
+    return made
+
+
+def shift(key="k", by=1, at="now", **more):
+    """Return the data of a command."""
+    return {"thingId": "1", "key": key, "by": by, "at": at, **more}
+
+
+COPY = {
+    "localProperties": {"reserved": True},
+    "causationMessageStreamName": "thing:command-1",
+}
+MESSAGES = [
+    ("thing:command-1", "Open", {"thingId": "1"}, None),
+    ("thing:command-1", "Shift", shift(), None),
+    ("thing:command-1", "Shift", shift(at="later"), None),
+    ("thing:command-2", "Shift", shift(), None),
+    ("thing:command-1", "Shift", shift(by=2), None),
+    ("thing:command-1", "Shift", shift(key=None), None),
+    ("thing:command-1", "Shift", shift(key="k+k", more=[["a", "b"]]), None),
+    ("thing:command-1", "Turn", {"thingId": "1", "key": "t"}, None),
+    ("thing:command-1+t", "Turn", {"thingId": "1", "key": "t"}, COPY),
+    ("thing:command-1", "Unknown", {}, None),
+    ("shifted-1+k", "Shift", shift(at="then"), None),
+    ("shifted-1+k", "Shift", shift(by=3), None),
+    ("shifted-1+o", "Audit", {}, None),
+    ("thing-1", "Opened", {}, {"causationMessageGlobalPosition": 1}),
+    ("thing-1", "Shifted", {"by": 1}, {"causationMessageGlobalPosition": 11}),
+    ("thing-1", "Shifted", {"by": 2}, {"causationMessageGlobalPosition": 11}),
+    ("thing-2", "Shifted", {}, {}),
+    ("thing-2", PSEUDO_EVENT, {}, {"causationMessageGlobalPosition": 12}),
+]
+# Of these only what is equal matters, not what it is.
+HASHES = ("key", "says", "kind")
+
+
+def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spark_database_url):
+    """Hashes are equal here where they are there, and all else is the same."""
+    for stream, type_, data, metadata in MESSAGES:
+        spark_connection.execute(
+            "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",
+            [stream, type_, json.dumps(data), None if metadata is None else json.dumps(metadata)],
+        )
+    with exported_snapshot(spark_database_url) as snapshot:
+        read = Categories(spark, snapshot, Declaration.of(component()))
+        frames = (
+            read.fingerprints(component(), Progress()),
+            fingerprints.of_messages(read, component(), Progress(), "", None),
+        )
+        theirs, ours = (
+            [row.asDict() for row in frame.orderBy("global_position").collect()] for frame in frames
+        )
+        again = fingerprints.of_messages(read, component(), Progress(), "", None)
+        seeded = [row["says"] for row in again.orderBy("global_position").collect()]
+    # Nobody can choose contents that collide, because the hashes are others in each run.
+    assert all(one is None or one != row["says"] for one, row in zip(seeded, ours, strict=True))
+    assert [list(row) for row in theirs] == [list(row) for row in ours]
+    for name in fingerprints.TYPES:
+        made = [[row[name] for row in rows] for rows in (theirs, ours)]
+        if name in HASHES:
+            made = [[None if one is None else of.index(one) for one in of] for of in made]
+        assert made[0] == made[1], name
+    keys = [row["key"] for row in ours]
+    # One key has three commands and two reservations, whose streams and senders differ.
+    assert [keys.count(keys[n]) for n in (1, 2, 3, 4, 10, 11)] == [6] * 6
+    assert keys[7] == keys[8] != keys[0] == keys[13]
+    assert [n for n, key in enumerate(keys) if key is None] == [5, 9]
+    says = [row["says"] for row in ours]
+    assert says[1] == says[2] == says[10] != says[4]
+    kinds = [row["kind"] for row in ours]
+    assert kinds[14] == kinds[15] != kinds[16]
+    assert kinds[17] is None

@@ -1,0 +1,108 @@
+"""The grammar of time spans and points in time, which the options of all commands share."""
+
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+
+from cli.common.durations import DurationType, TimestampType, written
+from cli.main import main
+from cli.spark.reconcile import reconcile
+from spark_jobs.snapshot.snapshot import GRACE
+from tests.commands import leaves
+
+DURATION = DurationType()
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("500ms", timedelta(milliseconds=500)),
+        ("0.5s", timedelta(milliseconds=500)),
+        (".5s", timedelta(milliseconds=500)),
+        ("5m", timedelta(minutes=5)),
+        ("1.5h", timedelta(minutes=90)),
+        ("36h", timedelta(hours=36)),
+        ("90d", timedelta(days=90)),
+        (" 2m ", timedelta(minutes=2)),
+        ("0s", timedelta(0)),
+        ("0.000001s", timedelta(microseconds=1)),
+    ],
+)
+def test_a_time_span_is_a_number_and_a_unit(text, span):
+    """Decimals are allowed."""
+    assert DURATION.convert(text, None, None) == span
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5 m", "-5m", "+5m", "m", "1e3s", "5min", "5M", "1.s", "५m", "5m30s"]
+)
+def test_anything_else_is_refused_with_the_grammar(text):
+    """In one line, which names what to write."""
+    with pytest.raises(click.BadParameter, match=r"not a time span; write a number and ms, s, m"):
+        DURATION.convert(text, None, None)
+
+
+def test_a_time_span_out_of_the_limits_is_refused_with_the_limits():
+    """Both limits are accepted themselves."""
+    limited = DurationType(at_least=timedelta(hours=1), at_most=timedelta(days=2))
+    for text in ("1h", "60m", "48h", "2d"):
+        limited.convert(text, None, None)
+    for text in ("59m", "0d", "2.1d", "999999999999d"):
+        with pytest.raises(click.BadParameter, match=r"out of range; write .* from 1h to 2d"):
+            limited.convert(text, None, None)
+
+
+def test_a_plain_number_is_in_seconds_where_the_option_accepts_one():
+    """Options that took seconds before there were units still take them."""
+    plain = DurationType(plain_seconds=True)
+    assert plain.convert("0.5", None, None) == timedelta(milliseconds=500)
+    assert plain.convert("300", None, None) == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("text", ["1500ms", "90s", "5m", "36h", "90d", "0s"])
+def test_a_time_span_is_written_as_an_option_takes_it(text):
+    """In the largest unit that divides it."""
+    span = DURATION.convert(text, None, None)
+    assert DURATION.convert(written(span), None, None) == span
+    assert len(written(span)) <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T12:30", datetime(2026, 1, 31, 12, 30, tzinfo=UTC)),
+        ("2026-01-31T12:30+02:00", datetime(2026, 1, 31, 10, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_date_is_in_utc(text, time):
+    """Unless it names a time zone."""
+    assert TimestampType().convert(text, None, None) == time
+
+
+def test_an_age_counts_from_now():
+    """In any unit; no age at all is refused."""
+    before = datetime.now(UTC)
+    time = TimestampType().convert("36h", None, None)
+    assert before <= time + timedelta(hours=36) <= datetime.now(UTC)
+    for text in ("yesterday", "d", "2026-02-30"):
+        with pytest.raises(click.BadParameter, match="neither a date nor a time span"):
+            TimestampType().convert(text, None, None)
+    with pytest.raises(click.BadParameter, match="out of range"):
+        TimestampType().convert("0d", None, None)
+
+
+def test_every_option_that_takes_a_time_span_has_the_grammar():
+    """A metavar or a help text in seconds would be another grammar."""
+    options = [one for _, command in leaves(main) for one in command.params]
+    spans = {one.name for one in options if isinstance(one.type, DurationType)}
+    assert spans == {"grace", "watch", "reservations"}
+    assert not [one.name for one in options if isinstance(one.type, click.types.FloatParamType)]
+    assert not [one.name for one in options if "SECONDS" in (one.metavar or "")]
+
+
+def test_the_default_grace_is_that_of_the_jobs():
+    """The option writes it as a text, so that its help needs no Spark."""
+    (grace,) = (one for one in reconcile.params if one.name == "grace")
+    assert DURATION.convert(grace.default, None, None) == GRACE

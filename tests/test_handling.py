@@ -1,0 +1,209 @@
+"""Planning a batch: what is decided on its messages, before anything is written."""
+
+import pytest
+
+from bank.messages import Deposit, Open, Opened
+from consumers.dead_letters.failure import Failure, Reason
+from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.handling.handling import Handling
+from consumers.runtime.context import ConsumerContext
+from reservation import Component, Processed, StateBased
+from reservation.errors import DecodeError, HandlerError
+from reservation.store.partition import Partition
+from tests.controls import deposit, open_, stored, withdraw
+from tests.idempotence import Purse, key_of, purse
+
+COMMANDS = "purse:command"
+SENT = "purse:command-123"
+
+
+def plan(connection, store, component, messages, category=COMMANDS, **options):
+    """Plan messages as a batch of the component would."""
+    handling = Handling(
+        ConsumerContext.of(connection, component, category), component.snapshots(connection)
+    )
+    return run(connection, store, handling, messages, **options)
+
+
+def run(connection, store, handling, messages, careful=False, policy=ALL_OR_NOTHING):
+    key_streams = [None] * len(messages)
+    with connection.transaction():
+        return handling.plan(store, messages, key_streams, careful=careful, policy=policy)
+
+
+def sent(store, *commands):
+    """Write commands, and return them as they are read."""
+    store.write(list(commands), SENT)
+    return store.category_batch(COMMANDS, Partition(0), 100)
+
+
+def test_nothing_is_written(connection, store):
+    """Neither the events nor the position; the plan holds the events."""
+    messages = sent(store, deposit("d1", "10"), deposit("d2", "5"))
+    decisions = plan(connection, store, purse(), messages)
+    assert [row.type for row in decisions.writes] == ["Deposited", "Deposited"]
+    assert [row.expected_version for row in decisions.writes] == [-1, 0]
+    assert decisions.counts == {"handled": 2}
+    assert store.stream_version("purse-123") == -1
+
+
+def test_later_messages_are_decided_on_earlier_events(connection, store):
+    """An entity is loaded once for a batch, and each event applied to it."""
+    messages = sent(store, deposit("d1", "10"), withdraw("w1", "4"), withdraw("w2", "7"))
+    decisions = plan(connection, store, purse(), messages)
+    assert [row.type for row in decisions.writes] == ["Deposited", "Withdrawn"]
+    assert decisions.entities["purse-123"].entity.balance == 6
+
+
+def test_what_was_decided_and_not_written_is_forgotten(connection, store):
+    """The entities are read again."""
+    messages = sent(store, deposit("d1", "10"))
+    component = purse()
+    handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
+    run(connection, store, handling, messages)
+    handling.forget()
+    decisions = run(connection, store, handling, messages)
+    assert [row.expected_version for row in decisions.writes] == [-1]
+
+
+def test_the_messages_at_hand_are_named_until_they_are_committed(connection, store):
+    """Also where planning fails, which is when they matter."""
+    component = Component("purse", id="account_id")
+
+    @component.handle(Deposit)
+    def handle(command, entity, context):
+        raise ValueError
+
+    messages = sent(store, deposit())
+    handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
+    assert handling.at_hand == ()
+    with pytest.raises(HandlerError):
+        run(connection, store, handling, messages)
+    assert handling.at_hand == messages
+
+
+def test_each_handler_call_is_a_heartbeat(connection, store):
+    """So a batch may take longer than a consumer may be silent."""
+    beats, component = [], purse()
+    context = ConsumerContext.of(connection, component, COMMANDS)
+    context = ConsumerContext(connection, component, COMMANDS, context.log, lambda: beats.append(1))
+    messages = sent(store, deposit("d1"), deposit("d2"))
+    run(connection, store, Handling(context, None), messages)
+    assert len(beats) == 2
+
+
+def test_a_command_that_initiates_finds_a_stream_that_was_started(connection, store):
+    """Within the batch too; whether it says the same is compared in the server."""
+    component = Component("purse", entity=Purse, id="account_id")
+
+    @component.initiate(Open)
+    def begin(command, context):
+        return context.follow(command, Opened, processed_time=context.time)
+
+    decisions = plan(connection, store, component, sent(store, open_(), open_()))
+    assert [row.type for row in decisions.writes] == ["Opened"]
+    assert [name for _, name in decisions.reissued] == ["purse-123"]
+
+
+def test_a_reserved_command_is_not_handled(connection, store):
+    """It is planned to be copied to the stream that its key names."""
+    component = purse()
+    component.reserve(Deposit, into="sales", key="deposit_id")
+    decisions = plan(connection, store, component, sent(store, deposit("d1"), deposit("d2")))
+    assert [name for _, name in decisions.reservations] == ["sales-d1", "sales-d2"]
+    assert (decisions.writes, decisions.counts) == ([], {})
+
+
+def test_what_a_strategy_recognizes_is_a_duplicate(connection, store):
+    """Within one batch too."""
+    component = purse(Processed(key=key_of))
+    messages = sent(store, deposit("d1"), deposit("d1"), deposit("d2"))
+    decisions = plan(connection, store, component, messages)
+    assert decisions.counts == {"handled": 2, "duplicate": 1}
+
+
+def test_a_pseudo_event_of_another_component_is_ignored(connection, store):
+    """As is a type that is declared to be ignored."""
+    component = purse()
+    component.ignore("Open")
+    assert plan(connection, store, component, sent(store, open_())).counts == {"ignored": 1}
+
+
+def test_with_care_a_message_that_was_handled_is_passed(connection, store):
+    """Its first event is in the stream of its entity."""
+    component, messages = purse(), sent(store, deposit("d1", "10"), deposit("d2", "5"))
+    first = plan(connection, store, component, messages[:1])
+    store.write_encoded(first.writes)
+    decisions = plan(connection, store, component, messages, careful=True)
+    assert decisions.counts == {"redelivered": 1, "handled": 1}
+    assert [row.expected_version for row in decisions.writes] == [0]
+
+
+def test_with_care_a_message_without_events_is_recognized_by_what_it_wrote(connection, store):
+    """If it is the only one; what its handler did is rolled back."""
+    component = Component("purse", id="account_id")
+
+    @component.handle(Deposit)
+    def handle(command, entity, context):
+        context.connection.execute("CREATE TABLE IF NOT EXISTS calls (n int)")
+        context.connection.execute("INSERT INTO calls VALUES (1)")
+        context.write(command, "audit-1")
+
+    messages = sent(store, deposit())
+    first = plan(connection, store, component, messages)
+    store.write_encoded(first.writes)
+    decisions = plan(connection, store, component, messages, careful=True)
+    assert (decisions.counts, decisions.writes) == ({"redelivered": 1}, [])
+    assert connection.execute("SELECT count(*) FROM calls").fetchone() == (1,)
+
+
+def test_a_message_that_cannot_be_decoded_is_a_letter_or_an_error(connection, store):
+    """As the policy says."""
+    odd = stored(deposit(), SENT)
+    odd = type(odd)(odd.id, SENT, "Deposit", 0, 1, "[]", None, odd.time)
+    good = stored(deposit("d2"), SENT, 2, 1)
+    decisions = plan(connection, store, purse(), [odd, good], policy=FailurePolicy())
+    assert decisions.counts == {"dead": 1, "parked": 1}
+    assert [letter.failure.reason for letter in decisions.letters] == [
+        Reason.UNDECODABLE,
+        Reason.PARKED,
+    ]
+    with pytest.raises(DecodeError):
+        plan(connection, store, purse(), [odd, good])
+
+
+def test_a_message_that_was_given_up_is_not_decoded(connection, store):
+    """Its class may be what ended the process."""
+    died = Failure(Reason.PROCESS_DIED, "The process ended")
+    odd = stored(deposit(), SENT)
+    odd = type(odd)(odd.id, SENT, "Deposit", 0, 1, "[]", None, odd.time)
+    policy = FailurePolicy(given_up={1: (died, 3)})
+    (letter,) = plan(connection, store, purse(), [odd], policy=policy).letters
+    assert (letter.failure, letter.entity) == (died, "purse-123")
+
+
+def test_states_are_stored_while_planning(connection, store):
+    """The outputs are pending, until the states are committed."""
+    messages = sent(store, deposit("d1", "10"))
+    decisions = plan(connection, store, purse(StateBased()), messages)
+    assert decisions.pending is not None
+    assert [row.type for row in decisions.pending.rows] == ["Deposited"]
+    assert (decisions.counts, decisions.categories) == ({"handled": 1}, ["purse"])
+    assert connection.execute("SELECT count(*) FROM reservation.states").fetchone() == (1,)
+
+
+def test_the_categories_to_hold_others_off_are_those_that_may_be_written(connection, store):
+    """Those declared, those of states, and those that the last plan wrote."""
+    component = purse(StateBased())
+    component.reserve(Deposit, into="sales", key="deposit_id")
+    handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
+    assert handling.categories == ["purse", "purse:state", "sales"]
+    within = purse()
+    within.reserve(Deposit, key="deposit_id")
+    handling = Handling(ConsumerContext.of(connection, within, COMMANDS), None)
+    assert handling.categories == ["purse", "purse:command"]
+    elsewhere = Component("purse", id="account_id")
+    elsewhere.handle(Deposit)(lambda command, entity, context: context.write(command, "audit-1"))
+    handling = Handling(ConsumerContext.of(connection, elsewhere, COMMANDS), None)
+    run(connection, store, handling, sent(store, deposit()))
+    assert handling.categories == ["audit", "purse"]

@@ -1,0 +1,122 @@
+"""The lease of a member is renewed while a block takes long, and only then."""
+
+import threading
+import time
+
+import pytest
+
+from consumers.group import heartbeat as module
+from consumers.group.heartbeat import Heartbeat
+from tests.processes import PATIENCE
+
+LEASE = 60.0
+
+
+@pytest.fixture
+def member(connection):
+    """Return the id of a member whose lease has expired."""
+    ((member,),) = connection.execute(
+        "INSERT INTO reservation.members (consumer, category, process, expires_at)"
+        " VALUES ('purse', 'purse:command', 'here:1', now() - interval '1 day') RETURNING member"
+    ).fetchall()
+    return member
+
+
+@pytest.fixture
+def heartbeat(database_url, member, monkeypatch):
+    """Return what renews the lease of that member, a hundred times as often as usual."""
+    monkeypatch.setattr(module, "INTERVAL", module.INTERVAL / 100)
+    heartbeat = Heartbeat(database_url, "reservation test", LEASE)
+    heartbeat.member = member
+    yield heartbeat
+    heartbeat.close()
+    wait_for(lambda: not threads())
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+
+
+def is_renewed(connection, member):
+    query = "SELECT expires_at > now() FROM reservation.members WHERE member = %s"
+    return connection.execute(query, [member]).fetchone() == (True,)
+
+
+def expire(connection):
+    connection.execute("UPDATE reservation.members SET expires_at = now() - interval '1 day'")
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_the_lease_is_renewed_while_a_block_takes_long(connection, heartbeat, member):
+    """Again and again, for the seconds that were asked for."""
+    with heartbeat:
+        wait_for(lambda: is_renewed(connection, member))
+        expire(connection)
+        wait_for(lambda: is_renewed(connection, member))
+    query = "SELECT expires_at - now() < make_interval(secs => %s) FROM reservation.members"
+    assert connection.execute(query, [LEASE]).fetchone() == (True,)
+
+
+def test_a_short_block_opens_no_connection(heartbeat, member, connection, monkeypatch):
+    """The thread waits first."""
+    monkeypatch.setattr(module, "INTERVAL", PATIENCE)
+    for _ in range(100):
+        with heartbeat:
+            pass
+    assert heartbeat._connection is None
+    assert not is_renewed(connection, member)
+
+
+def test_one_thread_serves_all_blocks(heartbeat):
+    """It is started by the first."""
+    assert threads() == []
+    for _ in range(3):
+        with heartbeat:
+            assert len(threads()) == 1
+
+
+def test_a_connection_that_is_lost_is_opened_again(connection, heartbeat, member):
+    """At the next beat."""
+    with heartbeat:
+        wait_for(lambda: is_renewed(connection, member))
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'reservation test' AND datname = current_database()"
+        )
+        expire(connection)
+        wait_for(lambda: is_renewed(connection, member))
+
+
+def test_an_unavailable_database_does_not_end_the_thread(database_url, member, monkeypatch):
+    """Without beats the lease expires, which is what it is for."""
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    tried = threading.Event()
+
+    def refuse(*_, **__):
+        tried.set()
+        raise OSError
+
+    monkeypatch.setattr(module, "connect", refuse)
+    heartbeat = Heartbeat(database_url, "reservation test", LEASE)
+    heartbeat.member = member
+    with heartbeat:
+        for _ in range(3):
+            assert tried.wait(PATIENCE)
+            tried.clear()
+    heartbeat.close()
+    wait_for(lambda: not threads())
+
+
+def test_closing_ends_the_thread_and_its_connection(connection, heartbeat, member):
+    """Also within a block."""
+    with heartbeat:
+        wait_for(lambda: is_renewed(connection, member))
+        heartbeat.close()
+        wait_for(lambda: not threads())
+    assert heartbeat._connection is None

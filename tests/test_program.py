@@ -1,0 +1,325 @@
+"""Running a component from a program, and draining it: `consumers.run` and `consumers.drain`."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import structlog
+
+import consumers
+from bank import account
+from consumers import Drained
+from reservation import (
+    Component,
+    Context,
+    DatabaseUnavailableError,
+    DeclarationError,
+    ForeignPositionError,
+    SchemaError,
+    StoreError,
+    connect,
+)
+from tests.bank import broken, event_types
+from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.processes import PATIENCE
+
+
+@dataclass(frozen=True)
+class Count:
+    counter_id: str
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class Counted:
+    left: int
+
+
+def counter(handler: Any, **options: Any) -> Component[None]:
+    """Return a component whose handler is this."""
+    component = Component("counter", id="counter_id", **options)
+    component.handle(Count)(handler)
+    return component
+
+
+def connections(connection: Any) -> list[str]:
+    """Return the names of the other connections to the database."""
+    rows = connection.execute(
+        "SELECT application_name FROM pg_stat_activity"
+        " WHERE datname = current_database() AND backend_type = 'client backend'"
+        " AND pid <> pg_backend_pid()"
+    )
+    return [name for (name,) in rows]
+
+
+def until(condition: Any) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(component: Any, database_url: str) -> Iterator[threading.Thread]:
+    """Run a component in a thread that is not the main one, until the block ends."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            consumers.run(component, database_url, stop=stop)
+        except BaseException as error:  # noqa: BLE001  raised again below
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture
+def _structlog_unset() -> Iterator[None]:
+    """Have structlog as in a program that did not configure it."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+    if before is not None:
+        structlog.configure(**before)
+
+
+# Draining
+
+
+def test_everything_is_handled_and_counted(store, database_url, connection):
+    """The commands, their reissues, and the reserved copies."""
+    for command in (open_(), deposit(), deposit(), withdraw(), open_()):
+        store.write(command, COMMANDS)
+    done = consumers.drain(account, database_url)
+    assert done.counts == {"handled": 3, "reserved": 2, "duplicate": 2}
+    assert done.messages == 7
+    assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
+    assert broken(connection) == {}
+
+
+def test_draining_again_finds_nothing(store, database_url):
+    """And an empty store is drained."""
+    assert consumers.drain(account, database_url) == Drained()
+    store.write(open_(), COMMANDS)
+    assert consumers.drain(account, database_url).messages == 1
+    assert consumers.drain(account, database_url).messages == 0
+
+
+def test_what_handlers_write_meanwhile_is_handled_too(store, database_url):
+    """Also where it is in a category that was drained before."""
+
+    def handle(command: Count, entity: None, context: Context) -> Counted:
+        if command.left:
+            context.write(Count(command.counter_id, command.left - 1), "counter:command-1")
+        return Counted(command.left)
+
+    component = counter(handle)
+    component.reserve(Count, into="counting", key=("counter_id", "left"), entity="counter_id")
+    store.write(Count("1", 3), "counter:command-1")
+    done = consumers.drain(component, database_url, batch_size=2)
+    assert done.counts == {"reserved": 4, "handled": 4}
+    assert [one.decode(Counted).left for one in store.read_stream("counter-1")] == [3, 2, 1, 0]
+
+
+def test_dead_letters_are_a_result(store, database_url):
+    """What waits behind them is counted as parked, and other entities are handled."""
+
+    def handle(command: Count, entity: None, context: Context) -> Counted:
+        if command.left == 0:
+            raise ValueError
+        return Counted(command.left)
+
+    for counter_id, left in (("1", 0), ("2", 1), ("1", 2)):
+        store.write(Count(counter_id, left), f"counter:command-{counter_id}")
+    done = consumers.drain(counter(handle, attempts=1), database_url)
+    assert done.counts == {"dead": 1, "parked": 1, "handled": 1}
+
+
+def test_what_was_lost_with_the_connection_is_handled_by_the_next(store, database_url, connection):
+    """A drain does not wait for a database that goes away, and leaves nothing half done."""
+    calls = []
+
+    def handle(command: Count, entity: None, context: Context) -> Counted:
+        calls.append(command)
+        if len(calls) == 1:
+            with connect(database_url, autocommit=True) as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(%s, 10000)",
+                    [context.connection.info.backend_pid],
+                )
+            context.connection.execute("SELECT 1")
+        return Counted(command.left)
+
+    store.write(Count("1"), "counter:command-1")
+    with pytest.raises(DatabaseUnavailableError):
+        consumers.drain(counter(handle), database_url)
+    assert consumers.drain(counter(handle), database_url).counts == {"handled": 1}
+    assert len(list(store.read_stream("counter-1"))) == 1
+
+
+def test_an_interrupt_ends_a_drain(store, database_url):
+    """It is not taken for a fault of the message, whose handler it met."""
+    signals = [signal.SIGINT]
+
+    def handle(command: Count, entity: None, context: Context) -> Counted:
+        if signals:
+            signal.raise_signal(signals.pop())
+        return Counted(command.left)
+
+    store.write(Count("1"), "counter:command-1")
+    with pytest.raises(KeyboardInterrupt):
+        consumers.drain(counter(handle), database_url)
+    assert consumers.drain(counter(handle), database_url).counts == {"handled": 1}
+
+
+def test_what_cannot_begin_is_refused(database_url, empty_database_url):
+    """An address, a store, a declaration and an argument that are not what they have to be."""
+    with pytest.raises(DatabaseUnavailableError):
+        consumers.drain(account, "postgresql:///?host=/nowhere")
+    for call in (consumers.run, consumers.drain):
+        with pytest.raises(SchemaError):
+            call(account, empty_database_url)
+        with pytest.raises(DeclarationError, match="handles no command"):
+            call(Component("empty", id="id"), database_url)
+        with pytest.raises(StoreError, match="A batch of 0 messages"):
+            call(account, database_url, batch_size=0)
+
+
+def test_a_drain_waits_for_what_others_have_in_hand(store, database_url, connection):
+    """Who handles a message does not matter: it returns when none is left."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(command: Count, entity: None, context: Context) -> Counted:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return Counted(command.left)
+
+    store.write(Count("1"), "counter:command-1")
+    done: list[Drained] = []
+    drain = threading.Thread(
+        target=lambda: done.append(consumers.drain(counter(handle), database_url))
+    )
+    with running(counter(handle), database_url):
+        assert begun.wait(PATIENCE)
+        drain.start()
+        until(lambda: "reservation counter" in connections(connection))
+        assert not done
+        go_on.set()
+        drain.join(PATIENCE)
+    assert done == [Drained()]
+    assert len(list(store.read_stream("counter-1"))) == 1
+
+
+def test_no_connection_and_no_member_is_left(store, database_url, connection):
+    """The next consumer need not wait for a lease."""
+    store.write(open_(), COMMANDS)
+    consumers.drain(account, database_url)
+    assert connection.execute("SELECT count(*) FROM reservation.members").fetchone() == (0,)
+    until(lambda: connections(connection) == [])
+
+
+@pytest.mark.usefixtures("_structlog_unset")
+def test_where_the_program_does_not_configure_structlog_events_go_to_logging(
+    store, database_url, caplog, capfd
+):
+    """At their levels, under one name, and nothing is printed."""
+    store.write(open_(), COMMANDS)
+    with caplog.at_level(logging.INFO, logger="reservation"):
+        consumers.drain(account, database_url)
+    logged = [(one.name, one.levelname, one.getMessage()) for one in caplog.records]
+    expected = "event='consumer_started' consumer='account' category='account:command'"
+    assert logged[0][:2] == ("reservation", "INFO")
+    assert logged[0][2].startswith(expected)
+    assert not structlog.is_configured()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("_structlog_unset")
+def test_where_the_program_configures_structlog_events_go_there(store, database_url):
+    """With the processors that it has."""
+    logs = structlog.testing.LogCapture()
+    structlog.configure(processors=[logs])
+    store.write(open_(), COMMANDS)
+    consumers.drain(account, database_url)
+    assert ("batch_committed", "account") in [
+        (entry["event"], entry.get("consumer")) for entry in logs.entries
+    ]
+
+
+# Running
+
+
+def test_a_component_runs_in_a_thread_until_the_program_stops_it(store, database_url, connection):
+    """It handles what is there and what comes, and leaves nothing behind."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    store.write(open_(), COMMANDS)
+    with running(account, database_url):
+        until(lambda: event_types(store) == ["Opened"])
+        store.write(deposit(), COMMANDS)
+        until(lambda: event_types(store) == ["Opened", "Deposited"])
+        assert handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    assert connection.execute("SELECT count(*) FROM reservation.members").fetchone() == (0,)
+    until(lambda: connections(connection) == [])
+    assert broken(connection) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_in_the_main_thread_a_signal_stops_it(store, database_url, number):
+    """And the program has its own handlers back."""
+    before = signal.getsignal(number)
+    store.write(open_(), COMMANDS)
+
+    def send() -> None:
+        until(lambda: event_types(store) == ["Opened"])
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    consumers.run(account, database_url)
+    sender.join()
+    assert signal.getsignal(number) is before
+
+
+def test_the_error_of_one_consumer_ends_all_and_is_raised(store, database_url, connection):
+    """Here that of a position that was taken in another log."""
+    for command in (open_(), deposit()):
+        store.write(command, COMMANDS)
+    consumers.drain(account, database_url)
+    connection.execute(
+        "UPDATE reservation.positions SET message_id = gen_random_uuid()"
+        " WHERE category = 'accountTransaction'"
+    )
+    with pytest.raises(ForeignPositionError, match="accountTransaction"):
+        consumers.run(account, database_url)
+    until(lambda: connections(connection) == [])
+
+
+def test_a_database_that_goes_away_while_it_runs_is_waited_for(store, database_url, connection):
+    """As by `reservation start`."""
+    with running(account, database_url):
+        until(lambda: len(connections(connection)) >= 2)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        store.write(open_(), COMMANDS)
+        until(lambda: event_types(store) == ["Opened"])

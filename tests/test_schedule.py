@@ -1,0 +1,101 @@
+"""The examples of timers and CronJobs: they parse, and their commands exist."""
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+
+import click
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from cli.main import main
+from tests.pages import ROOT, blocks
+
+PAGE = ROOT / "docs/how-to/schedule.md"
+UNITS = {
+    block.text.partition("\n")[0].removeprefix("# "): block.text for block in blocks(PAGE, "ini")
+}
+CRON_JOBS = [YAML(typ="safe").load(block.text) for block in blocks(PAGE, "yaml")]
+
+
+def parsed(text):
+    """Return the sections of a unit, of which one name may be given twice."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read_string(text)
+    return parser
+
+
+def container(job):
+    """Return the one container that a CronJob starts."""
+    (one,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    return one
+
+
+def commands():
+    """Return the command of each service and CronJob."""
+    services = [text for name, text in UNITS.items() if name.endswith(".service")]
+    started = [shlex.split(parsed(text)["Service"]["ExecStart"]) for text in services]
+    return started + [container(job)["command"] for job in CRON_JOBS]
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: " ".join(command[1:3]))
+def test_the_command_can_be_given(command, monkeypatch, database_url, tmp_path):
+    """With its options and their values, as the reader would give it."""
+    program, name, *arguments = command
+    called = []
+    monkeypatch.setattr(main.commands[name], "callback", lambda **given: called.append(given))
+    for parameter in main.commands[name].params:
+        if isinstance(parameter.type, click.Path):  # the folders are the reader's
+            monkeypatch.setattr(parameter.type, "exists", False)
+    monkeypatch.setenv("RESERVATION_DATABASE_URL", database_url)
+    done = CliRunner().invoke(main, [name, *arguments])
+    assert done.exit_code == 0, done.output
+    assert program.endswith("reservation")
+    assert len(called) == 1
+
+
+def test_there_is_a_timer_for_each_service():
+    """Reconciling and pruning, each with a calendar."""
+    services = {name.removesuffix(".service") for name in UNITS if name.endswith(".service")}
+    timers = {name.removesuffix(".timer") for name in UNITS if name.endswith(".timer")}
+    assert services == timers == {"reservation-reconcile", "reservation-prune"}
+    for name in timers:
+        timer = parsed(UNITS[f"{name}.timer"])
+        assert timer["Timer"]["OnCalendar"]
+        assert timer["Install"]["WantedBy"] == "timers.target"
+        assert parsed(UNITS[f"{name}.service"])["Service"]["Type"] == "oneshot"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
+def test_systemd_takes_the_units(tmp_path):
+    """It knows every section, name and value."""
+    for name, text in UNITS.items():
+        program = re.sub(r"(?<=ExecStart=)\S+", shutil.which("true"), text)
+        (tmp_path / name).write_text(program)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, sorted(tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    complaints = [line for line in done.stderr.splitlines() if "reservation-" in line]
+    assert (done.returncode, complaints) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize("job", CRON_JOBS, ids=lambda job: job["metadata"]["name"])
+def test_a_cron_job_never_runs_beside_itself(job):
+    """It has a schedule of five fields, ends, and finds the volumes that it mounts."""
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    spec = job["spec"]
+    assert len(spec["schedule"].split()) == 5
+    assert spec["concurrencyPolicy"] == "Forbid"
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"
+    assert spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] > 0
+    mounted = {volume["name"] for volume in container(job).get("volumeMounts", [])}
+    assert mounted == {volume["name"] for volume in pod.get("volumes", [])}

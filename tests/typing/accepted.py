@@ -1,0 +1,267 @@
+"""Declarations that mypy and pyright must accept; nothing here is run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Self, assert_type
+
+import consumers
+from reservation import (
+    Component,
+    Context,
+    MessageIdInEvents,
+    MessageStore,
+    Outcome,
+    PositionInEvents,
+    Processed,
+    Revisions,
+    StateBased,
+    Write,
+    connect,
+)
+from reservation.testing import check_deterministic
+
+
+@dataclass(frozen=True)
+class Open:
+    account_id: str
+
+
+@dataclass(frozen=True)
+class Deposit:
+    account_id: str
+    deposit_id: str
+    amount: Decimal
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    account_id: str
+    withdrawal_id: str
+    amount: Decimal
+
+
+@dataclass(frozen=True)
+class Opened:
+    account_id: str
+
+
+@dataclass(frozen=True)
+class Deposited:
+    amount: Decimal
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    amount: Decimal
+
+
+@dataclass(frozen=True)
+class WithdrawalRejected:
+    amount: Decimal
+
+
+@dataclass
+class Account:
+    balance: Decimal = Decimal(0)
+
+
+account = Component("account", entity=Account, id="account_id", snapshot_every=100)
+assert_type(account, Component[Account])
+
+mailer = Component("mailer", id="account_id", attempts=5)
+assert_type(mailer, Component[None])
+
+
+# A component of any entity.
+
+
+def commands_of(component: Component) -> int:
+    return len(component.commands)
+
+
+commands_of(account)
+commands_of(mailer)
+
+
+# Reservations.
+
+account.reserve(Deposit, key="deposit_id", volatile=("amount",))
+account.reserve(Deposit, into="deposits", entity="account_id", key=["account_id", "deposit_id"])
+account.reserve(Deposit, into="deposits", key=lambda command: (command.account_id, 1))
+account.reserve(Deposit, Withdraw, into="all", key=lambda command: command.account_id)
+account.reserve(Deposit, Withdraw, Open, key="account_id", formerly="account_id")
+
+
+def deposit_key(command: Deposit) -> str:
+    return command.deposit_id
+
+
+account.reserve(Deposit, into="deposits", key=deposit_key, formerly=deposit_key)
+
+
+# Commands that start a stream.
+
+
+@account.initiate(Open)
+def open_account(command: Open, context: Context) -> Opened:
+    return context.follow(command, Opened)
+
+
+def call(context: Context) -> None:
+    assert_type(open_account(Open("1"), context), Opened)
+
+
+@account.initiate(Open, volatile="account_id", transaction="message")
+def open_with_deposit(command: Open, context: Context) -> list[Opened | Deposited]:
+    return [Opened(command.account_id), Deposited(Decimal(1))]
+
+
+# Handlers.
+
+
+@account.handle(Deposit)
+def deposit(command: Deposit, account: Account, context: Context) -> Deposited:
+    return Deposited(command.amount + account.balance)
+
+
+@account.handle(Withdraw, transaction="message")
+def withdraw(
+    command: Withdraw, account: Account, context: Context
+) -> Withdrawn | WithdrawalRejected | None:
+    return Withdrawn(command.amount) if context.sequence else None
+
+
+@account.handle(Deposit)
+def returns_nothing(command: Deposit, account: Account, context: Context) -> None:
+    context.write(Opened("1"), "accounts-1")
+
+
+@account.handle(Deposit)
+def returns_several(
+    command: Deposit, account: Account, context: Context
+) -> tuple[Deposited, Withdrawn]:
+    return Deposited(command.amount), Withdrawn(command.amount)
+
+
+@account.handle(Deposit)
+def returns_a_sequence(
+    command: Deposit, account: Account, context: Context
+) -> Sequence[Deposited | None]:
+    return [None]
+
+
+@account.handle(Deposit)
+def without_context(command: Deposit, account: Account, *_: object) -> Deposited:
+    return Deposited(command.amount)
+
+
+@account.handle(Deposit)
+def takes_more(
+    command: Deposit, account: Account, context: Context, limit: int = 100
+) -> Deposited | None:
+    return Deposited(command.amount) if command.amount < limit else None
+
+
+def takes_both(command: Deposit | Withdraw, account: Account, context: Context) -> Deposited:
+    return Deposited(command.amount)
+
+
+account.handle(Deposit)(takes_both)
+account.handle(Withdraw)(takes_both)
+account.handle(Deposit)(lambda command, account, context: Deposited(command.amount))
+
+
+@account.handle(Deposit)
+def takes_anything(command: object, account: object, context: object) -> None: ...
+
+
+@account.handle(Deposit)
+def without_types(command: Any, account: Any, context: Any) -> Any:
+    return command
+
+
+@mailer.handle(Deposit)
+def without_entity(command: Deposit, _: None, context: Context) -> None:
+    context.write(command, "mail-1")
+
+
+class Rates:
+    """What handlers share, which are its methods."""
+
+    def deposit(self, command: Deposit, account: Account, context: Context) -> Deposited:
+        return Deposited(command.amount)
+
+    def __call__(self, command: Withdraw, account: Account, context: Context) -> Withdrawn:
+        return Withdrawn(command.amount)
+
+    @staticmethod
+    def open(command: Open, context: Context) -> Opened:
+        return Opened(command.account_id)
+
+    @classmethod
+    def deposited(cls, account: Account, event: Deposited) -> None:
+        account.balance += event.amount
+
+    def itself(self) -> Self:
+        return self
+
+
+rates = Rates()
+account.handle(Deposit)(rates.deposit)
+account.handle(Withdraw)(rates)
+account.initiate(Open)(Rates.open)
+account.project(Deposited)(Rates.deposited)
+
+
+# Strategies.
+
+account.handle(Deposit, once=Processed())(deposit)
+account.handle(Deposit, once=MessageIdInEvents())(deposit)
+account.handle(Deposit, once=PositionInEvents())(deposit)
+account.handle(Deposit, once=Revisions())(deposit)
+account.handle(Deposit, once=StateBased("delta"))(deposit)
+account.handle(Deposit, once=None)(deposit)
+
+
+# Projectors.
+
+
+@account.project(Deposited)
+def deposited(account: Account, event: Deposited) -> None:
+    account.balance += event.amount
+
+
+def left(account: Account, event: Withdrawn | WithdrawalRejected) -> None: ...
+
+
+account.project(Withdrawn)(left)
+account.project(WithdrawalRejected)(left)
+
+
+account.ignore("Renamed", "Closed")
+
+
+# Clients, tests and programs.
+
+
+def write(database_url: str) -> int:
+    with MessageStore.open(database_url) as store:
+        store.write_batch([Write(Open("1"), "account:command-1")])
+        return store.write_initial(Open("2"), "account:command-2")
+
+
+def read(database_url: str) -> list[Deposit]:
+    with connect(database_url, autocommit=True) as connection:
+        messages = MessageStore(connection).read_category("account:command")
+        return [message.decode(Deposit) for message in messages]
+
+
+def test() -> Any:
+    return check_deterministic(account, Open("1")).state
+
+
+def run(database_url: str) -> int:
+    consumers.run(account, database_url, batch_size=10)
+    done = consumers.drain(mailer, database_url)
+    return done.messages + done.counts["handled"] + len(Outcome)

@@ -1,0 +1,182 @@
+"""Declarations that mypy and pyright must refuse, each at the line that says with which errors.
+
+Nothing here is run. What follows ``# mypy:`` and ``# pyright:`` is the rule that is broken.
+"""
+
+# mypy: disable-error-code="empty-body"
+# pyright: reportReturnType=false
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+import consumers
+from reservation import Component, Context, MessageStore, Processed
+
+
+@dataclass(frozen=True)
+class Open:
+    account_id: str
+
+
+@dataclass(frozen=True)
+class Deposit:
+    account_id: str
+    deposit_id: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    account_id: str
+
+
+@dataclass(frozen=True)
+class Deposited:
+    account_id: str
+
+
+@dataclass
+class Account:
+    balance: Decimal = Decimal(0)
+
+
+@dataclass
+class Cart:
+    lines: int = 0
+
+
+class Plain:
+    """No dataclass."""
+
+
+account = Component("account", entity=Account, id="account_id")
+mailer = Component("mailer", id="account_id")
+
+
+# Handlers.
+
+
+@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+def other_command(command: Open, account: Account, context: Context) -> Deposited: ...
+
+
+@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+def other_entity(command: Deposit, cart: Cart, context: Context) -> Deposited: ...
+
+
+@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+def other_context(command: Deposit, account: Account, context: str) -> Deposited: ...
+
+
+@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+def without_entity(command: Deposit, context: Context) -> Deposited: ...
+
+
+@account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+def needs_more(command: Deposit, account: Account, context: Context, limit: int) -> Deposited: ...
+
+
+@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+def returns_text(command: Deposit, account: Account, context: Context) -> str: ...
+
+
+@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+def returns_texts(command: Deposit, account: Account, context: Context) -> list[str]: ...
+
+
+@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+def returns_no_dataclass(command: Deposit, account: Account, context: Context) -> Plain: ...
+
+
+@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+def returns_a_mapping(
+    command: Deposit, account: Account, context: Context
+) -> dict[str, Deposited]: ...
+
+
+@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+def generates(command: Deposit, account: Account, context: Context) -> Iterator[Deposited]:
+    yield Deposited(command.account_id)
+
+
+@account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
+async def is_asynchronous(command: Deposit, account: Account, context: Context) -> Deposited: ...
+
+
+@mailer.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
+def has_no_entity(command: Deposit, account: Account, context: Context) -> None: ...
+
+
+class Rates:
+    """A method of it is given, and not that of an instance."""
+
+    def deposit(self, command: Deposit, account: Account, context: Context) -> Deposited: ...
+    def opened(self, account: Account, event: Opened) -> Deposited: ...
+
+
+account.handle(Deposit)(Rates.deposit)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Open)(Rates().deposit)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Plain)  # mypy: type-var, pyright: reportArgumentType
+account.handle(Open, once=Processed)  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Open, once="processed")  # mypy: arg-type, pyright: reportArgumentType
+account.handle(Open, transaction="none")  # mypy: arg-type, pyright: reportArgumentType
+
+
+# Commands that start a stream.
+
+
+@account.initiate(Open)  # mypy: arg-type, pyright: reportArgumentType
+def starts_with_entity(command: Open, account: Account, context: Context) -> Opened: ...
+
+
+@account.initiate(Open)  # mypy: arg-type, pyright: reportArgumentType
+def starts_with_other_command(command: Deposit, context: Context) -> Opened: ...
+
+
+@account.initiate(Open)  # mypy: type-var, pyright: reportArgumentType
+def starts_with_nothing(command: Open, context: Context) -> None: ...
+
+
+@account.initiate(Open)  # mypy: type-var, pyright: reportArgumentType
+def starts_perhaps(command: Open, context: Context) -> Opened | None: ...
+
+
+# Reservations.
+
+
+def key_of_other(command: Open) -> str:
+    return command.account_id
+
+
+def key_of_wrong_type(command: Deposit) -> float:
+    return 0.5
+
+
+account.reserve(Deposit, key=key_of_other)  # mypy: arg-type, pyright: reportArgumentType
+account.reserve(Deposit, key=key_of_wrong_type)  # mypy: arg-type, pyright: reportArgumentType
+account.reserve(Deposit)  # mypy: call-overload, pyright: reportCallIssue
+account.reserve(Plain, key="id")  # mypy: type-var, pyright: reportArgumentType
+
+
+# Projectors.
+
+
+@account.project(Opened)  # mypy: arg-type, pyright: reportArgumentType
+def projects_other_event(account: Account, event: Deposited) -> None: ...
+
+
+@account.project(Opened)  # mypy: arg-type, pyright: reportArgumentType
+def projects_other_entity(cart: Cart, event: Opened) -> None: ...
+
+
+@account.project(Opened)  # mypy: arg-type, pyright: reportArgumentType
+def projects_to_a_new_one(account: Account, event: Opened) -> Account: ...
+
+
+# Components and programs.
+
+Component("account", entity=Account)  # mypy: call-overload, pyright: reportCallIssue
+Component("mailer", id="id", snapshot_every=5)  # mypy: call-overload, pyright: reportCallIssue
+MessageStore("postgresql://")  # mypy: arg-type, pyright: reportArgumentType
+consumers.run("bank:account", "")  # mypy: arg-type, pyright: reportArgumentType
+consumers.drain(account)  # mypy: call-arg, pyright: reportCallIssue
