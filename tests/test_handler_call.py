@@ -5,7 +5,7 @@ import signal
 import psycopg
 import pytest
 
-from consumers.handling.handler_call import call, is_interrupt
+from consumers.handling.handler_call import call, guarded, is_interrupt
 from reservation.errors import (
     DatabaseUnavailableError,
     DecodeError,
@@ -13,7 +13,7 @@ from reservation.errors import (
     SerializationError,
 )
 from reservation.postgres.connection import connect
-from tests.controls import deposit, stored
+from tests.controls import COMMANDS, deposit, stored
 
 MESSAGE = stored(deposit())
 
@@ -167,3 +167,21 @@ def test_a_race_that_was_rolled_back_is_a_fault_of_the_message(connection):
 
     with pytest.raises(HandlerError, match="raised SerializationFailure"):
         called(connection, handler)
+
+
+def test_a_connection_may_have_the_descriptor_of_one_that_was_closed(database_url, store):
+    """What a handler raises is its message's fault, and does not end the process."""
+    store.write(deposit(), COMMANDS)
+    (message,) = store.read_stream(COMMANDS)
+    with connect(database_url) as first, guarded(first, [message]):
+        first.execute("SELECT 1")
+        number = first.pgconn.socket
+
+    def handler():
+        raise ValueError
+
+    with connect(database_url) as second:
+        second.execute("SELECT 1")
+        assert second.pgconn.socket == number
+        with pytest.raises(HandlerError):
+            call(second, message, handler)
