@@ -41,6 +41,7 @@ class Reader:
         self.address: str | None = None
         self.consumers: Started | None = None
         self.status = 0
+        self.stderr = ""
 
     def write(self, block: Block) -> None:
         """Write a file that is headed by its name, or change the one line of `wallet.py`."""
@@ -105,7 +106,7 @@ class Reader:
             timeout=180,
             check=False,
         )
-        self.status = done.returncode
+        self.status, self.stderr = done.returncode, done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
@@ -159,5 +160,5 @@ def test_every_step_works_as_it_is_shown(reader):
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M):
             printed = reader.type(command)
             if printed is not None:
-                assert fits(printed, shown), (command, printed)
+                assert fits(printed, shown), (command, printed, reader.stderr)
     reader.stop()
