@@ -29,7 +29,7 @@ from tests.spark.planting import Planting, component
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # each store is judged many times
 
-SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "2")))
+SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "1")))
 APP_DIR = Path(__file__).parents[2]
 ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 
