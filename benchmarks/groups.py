@@ -38,8 +38,8 @@ def workers(bench: Bench) -> Iterator[Result]:
     )
     # In turn, so that what else the machine does falls on both.
     pairs = [(_handle(bench, SAMPLE, 1), _handle(bench, COUNT, WORKERS)) for _ in range(ROUNDS)]
-    one, many = max(one for one, _ in pairs), max(many for _, many in pairs)
-    yield Result.rate(f"workers, {WORKERS}", many, "one worker", one, 3.5)
+    single, many = max(single for single, _ in pairs), max(many for _, many in pairs)
+    yield Result.rate(f"workers, {WORKERS}", many, "one worker", single, 3.5)
 
 
 def _handle(bench: Bench, count: int, workers: int) -> float:

@@ -135,16 +135,16 @@ def idempotence(bench: Bench) -> Iterator[Result]:
                 **{f"{name}, backlog": WAYS[name] for name in (WITHOUT, *BY_EVENTS)},
             }.items()
         }
-        for name, one in running.items():
+        for name, strategy in running.items():
             if name.endswith("backlog"):
-                one.send(workload.CONSUMED * TURNS)
+                strategy.send(workload.CONSUMED * TURNS)
         for _ in range(TURNS):
-            for name, one in running.items():
-                one.turn(send=not name.endswith("backlog"))
-        for name, one in running.items():
-            assert workload.stored(one.connection, "account") == one.sent
+            for name, strategy in running.items():
+                strategy.turn(send=not name.endswith("backlog"))
+        for name, strategy in running.items():
+            assert workload.stored(strategy.connection, "account") == strategy.sent
             without = WITHOUT + name.partition(",")[1] + name.partition(",")[2]
-            yield Result.rate(name, one.speed(), without, running[without].speed(), SPEED)
+            yield Result.rate(name, strategy.speed(), without, running[without].speed(), SPEED)
         kept = {name: running[name].kept() for name in WAYS}
         for name, declare in WAYS.items():
             idle = _Running(stack.enter_context(bench.database()), stack, declare(), amount=0)
@@ -165,7 +165,9 @@ class _Running:
         self._amount = amount
         self._took: list[float] = []
         categories = [declared.command_category, *declared.reservation_categories]
-        self._steps = [workload.consumer(self.connection, declared, one) for one in categories]
+        self._steps = [
+            workload.consumer(self.connection, declared, category) for category in categories
+        ]
         self._before = _rows(self.connection)
 
     def send(self, count: int) -> None:

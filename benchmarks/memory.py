@@ -42,14 +42,16 @@ def memory(bench: Bench) -> Iterator[Result]:
 
 def _sample(consumers: dict[str, Running]) -> dict[str, list[float]]:
     """Return the resident memory of each consumer, in MB, one sample after another."""
-    processes = {which: psutil.Process(one.process.pid) for which, one in consumers.items()}
+    processes = {
+        which: psutil.Process(consumer.process.pid) for which, consumer in consumers.items()
+    }
     samples: dict[str, list[float]] = {which: [] for which in consumers}
     done = dict.fromkeys(consumers, 0)
     while min(done.values()) < DEALT_WITH:
         time.sleep(SAMPLED)
-        for which, one in consumers.items():
-            one.check()
-            done[which] = one.read(READS[which])
+        for which, consumer in consumers.items():
+            consumer.check()
+            done[which] = consumer.read(READS[which])
             if WARM_UP <= done[which] < BACKLOG:
                 samples[which].append(processes[which].memory_info().rss / 2**20)
     return samples

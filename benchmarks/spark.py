@@ -195,11 +195,11 @@ def spark_incremental(bench: Bench) -> Iterator[Result]:
             in_session(Run(account, "bank:account", APP_DIR, url, state=state), snapshot, spark)
         ledger.go_on(connection, ledger.keys - ledger.keys // 100)
         states = [Path(folder) / f"state-{n}" for n in range(3)]
-        for one in states:
-            shutil.copytree(state, one)
+        for copy in states:
+            shutil.copytree(state, copy)
         # The first of each starts up, and is not counted.
         whole = min([_run(spark, url, ledger) for _ in states][1:])
-        new = min([_run(spark, url, ledger, one) for one in states][1:])
+        new = min([_run(spark, url, ledger, copy) for copy in states][1:])
         yield _at_most("spark_incremental", new, f"all of it, {whole:.1f} s", whole, 0.25)
 
 

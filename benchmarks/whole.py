@@ -40,7 +40,11 @@ def _through(bench: Bench, count: int, *arguments: str) -> float:
             start = running.started()
             running.reached(COMMANDS, len(acknowledged))  # a retry with the same id is no message
             end = running.reached(RESERVED, workload.stored(connection, RESERVED))
-        broken = [one.name for one in check_invariants(connection, acknowledged) if not one.holds]
+        broken = [
+            invariant.name
+            for invariant in check_invariants(connection, acknowledged)
+            if not invariant.holds
+        ]
         assert not broken, broken
     return len(acknowledged) / (end - start).total_seconds()
 
