@@ -98,7 +98,7 @@ def there(folder, component=account):
 
 
 def added(result):
-    return [one.added for one in result.categories]
+    return [category.added for category in result.categories]
 
 
 def contents(folder):
@@ -150,7 +150,7 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
     age(spark_connection, "1969-12-31 23:59:59", first=9)
     assert added(archive(component)) == [8, 8, 8]
     columns = [name for name in MESSAGE if name not in ("category", "time")]
-    files = [one for path in folder.glob("run=*/**/*.parquet") for one in [pq.ParquetFile(path)]]
+    files = [file for path in folder.glob("run=*/**/*.parquet") for file in [pq.ParquetFile(path)]]
     lie = [row for file in files for row in file.read(columns).to_pylist()]
     stored = spark_connection.execute(
         f"SELECT {', '.join(f'm.{name}::text' for name in columns)} "
@@ -180,7 +180,9 @@ def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     batch(spark_connection, "account:command").run(4)
     age(spark_connection, OLD)
     result = archive()
-    assert [(one.category, one.added, one.last) for one in result.categories] == [
+    assert [
+        (category.category, category.added, category.last) for category in result.categories
+    ] == [
         ("account:command", 4, 4),
         (RESERVED, 0, 0),  # the consumer of the copies has not read any
         ("account", 1, 7),
@@ -198,7 +200,7 @@ def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     )
     result = archive()
     assert added(result) == [2, 2, 0]
-    assert [one.messages for one in result.categories] == [6, 2, 1]
+    assert [category.messages for category in result.categories] == [6, 2, 1]
     assert before.items() < contents(folder).items()
     assert added(archive(before=BEFORE + timedelta(days=90)))[1:] == [3, 5]
     times = {
@@ -447,7 +449,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
         patched.setattr(size, "_SMALL", 0)
         assert reconcile(with_archive=False) == short
     result = archive()
-    assert all(0 < one.added < 20 for one in result.categories)
+    assert all(0 < category.added < 20 for category in result.categories)
     assert reconcile() == short
     steps = prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000)
     commands, copies, _ = added(result)
@@ -501,7 +503,7 @@ def test_what_became_visible_behind_an_archive_is_judged(
         drain(spark_connection)
         age(spark_connection, OLD)
         state = tmp_path / "state"
-        assert all(one.added for one in archive().categories)
+        assert all(category.added for category in archive().categories)
         before = reconcile(state=state)
         slow.commit()
     if pruned:
@@ -509,7 +511,7 @@ def test_what_became_visible_behind_an_archive_is_judged(
     else:
         assert reconcile() == reconcile(with_archive=False)
     found = reconcile()
-    assert {"conflict", "orphan"} <= {one.finding for one in found.findings}
+    assert {"conflict", "orphan"} <= {finding.finding for finding in found.findings}
     assert found != before
     assert reconcile(state=state) == found
     assert reconcile(state=tmp_path / "another") == found
@@ -530,8 +532,8 @@ def former(folder):
             rewrite(path, change_content)
         manifest = msgspec.json.decode((run / "_manifest.json").read_bytes())
         files = {
-            name: {"size": one.size, "digest": one.digest}
-            for name, one in archive_folder.files_in(run).items()
+            name: {"size": file.size, "digest": file.digest}
+            for name, file in archive_folder.files_in(run).items()
             if name != "_manifest.json"
         }
         declaration = json.loads(manifest["declaration"])
@@ -555,7 +557,7 @@ def test_contents_that_the_first_form_hashed_otherwise_are_compared(
     archive(before=datetime(2026, 2, 1, microsecond=15, tzinfo=UTC))
     former(folder)
     archive()
-    assert [one.version for one in there(folder).runs] == [1, 2]
+    assert [run.version for run in there(folder).runs] == [1, 2]
     assert reconcile() == wanted
     monkeypatch.setattr(size, "_SMALL", 0)
     assert reconcile() == wanted

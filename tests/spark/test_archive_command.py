@@ -49,7 +49,7 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
     told = json.loads(done.stdout)
     assert told["verified"]
     assert told["before"] == "2026-02-01T00:00:00Z"
-    assert {one["category"]: one["archived"] for one in told["categories"]} == {
+    assert {category["category"]: category["archived"] for category in told["categories"]} == {
         "account:command": 3,
         RESERVED: 2,
         "account": 3,

@@ -68,7 +68,7 @@ def test_messages_come_in_portions(folder):
     """Of the category that is asked for, and no more at a time than that."""
     add(folder)
     archive = there(folder)
-    assert [len(one.digests) for one in archive.portions("a:command", 2)] == [2, 1]
+    assert [len(batch.digests) for batch in archive.portions("a:command", 2)] == [2, 1]
     assert list(archive.portions("a", 2)) == []
 
 
@@ -120,7 +120,7 @@ def test_what_a_run_adds_meanwhile_does_not_belong_to_what_is_read(folder):
     assert archive.faults() == []
     later = folder / "run=000002" / "_manifest.json"
     change(later, time=datetime(2026, 2, 1, tzinfo=UTC))
-    assert [one.run for one in there(folder, as_of=TIME).runs] == [1]
+    assert [run.run for run in there(folder, as_of=TIME).runs] == [1]
     (folder / "run=000002" / "more.parquet").touch()
     assert "more.parquet is not listed in the manifest" in refusal(folder)
 

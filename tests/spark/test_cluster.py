@@ -97,7 +97,9 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
     )
     assert done.returncode == 0, done.stderr
     archived = json.loads(done.stdout)["categories"]
-    assert {one["category"]: one["messages"] for one in archived}["account:command"] == 4
+    assert {category["category"]: category["messages"] for category in archived}[
+        "account:command"
+    ] == 4
     with connect_server(tmp_path, python, with_password) as remote:
         assert reconcile(with_password, "--remote", remote, "--archive", archive) == here
 

@@ -54,7 +54,7 @@ def history(chance, length):
         )
         if what == "send":
             opens = chance.random() < 0.2
-            one = message(
+            row = message(
                 position,
                 "a:command-1",
                 "Open" if opens else "Deposit",
@@ -62,24 +62,24 @@ def history(chance, length):
                 key_stream=f"a-{chance.randrange(4)}" if opens else chance.choice([key, key, None]),
                 content=chance.choice(["same", "same", "same", "other"]),
             )
-            commands.append(one)
+            commands.append(row)
         elif what == "reserve" and commands:
             cause = chance.choice(commands)
             stream = cause["key_stream"] or key
             content = cause["content"]
             place = sum(1 for other in copies if other["stream_name"] == stream)
-            one = message(position, stream, "Deposit", content=content, position=place)
-            one["category"] = "t" if stream.startswith("t") else "a"
-            if one["category"] == "a":
-                one.update(type="Opened", causation=cause["global_position"], content=None)
-            copies.append(one)
+            row = message(position, stream, "Deposit", content=content, position=place)
+            row["category"] = "t" if stream.startswith("t") else "a"
+            if row["category"] == "a":
+                row.update(type="Opened", causation=cause["global_position"], content=None)
+            copies.append(row)
         elif what == "event":
             cause = chance.choice(copies)["global_position"] if copies else None
             stream = f"a-{chance.randrange(4)}"
-            one = message(position, stream, "Done", causation=cause, position=position)
+            row = message(position, stream, "Done", causation=cause, position=position)
         else:
-            one = message(position, f"t-1+x{position}", "Odd", content="odd")
-        messages.append(one)
+            row = message(position, f"t-1+x{position}", "Odd", content="odd")
+        messages.append(row)
     return messages
 
 
@@ -117,9 +117,9 @@ def heads(messages):
     return {
         category: max(
             (
-                Head(one["global_position"], one["id"])
-                for one in messages
-                if one["category"] == category
+                Head(message["global_position"], message["id"])
+                for message in messages
+                if message["category"] == category
             ),
             key=lambda head: head.position,
             default=Head(0, None),
@@ -132,7 +132,11 @@ def step(spark, folder, messages, reached, *, commit=True):
     """Go on from the state to where the messages end; return what was found."""
     with stored_state.opened(folder, "a", "keys") as state:
         after = state.after
-        new = [one for one in messages if one["global_position"] > after.get(one["category"], 0)]
+        new = [
+            message
+            for message in messages
+            if message["global_position"] > after.get(message["category"], 0)
+        ]
         taking = IncrementalRun(
             spark, state, reading(spark, new).messages, heads(messages), reached
         )
@@ -210,7 +214,7 @@ def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
             counts.append(taking.take(job))
             taking.commit()
         assert counts[-1] == FullRun(reading(spark, messages), reached).take(job)
-    assert [(one["0 silent"], one["0 dead"]) for one in counts] == [(1, 0), (0, 1)]
+    assert [(count["0 silent"], count["0 dead"]) for count in counts] == [(1, 0), (0, 1)]
 
 
 def test_what_is_taken_in_twice_counts_once(spark, tmp_path):

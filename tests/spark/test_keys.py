@@ -69,7 +69,9 @@ def reconcile(spark, spark_database_url):
         run = Run(component(), "", EXAMPLES, spark_database_url)
         with exported_snapshot(spark_database_url) as snapshot:
             report = in_session(run, snapshot, spark)
-        return {one.reservation_category: one for one in report.categories}, report.findings
+        return {
+            category.reservation_category: category for category in report.categories
+        }, report.findings
 
     return run
 
@@ -85,7 +87,7 @@ def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
     assert (named.keyless, named.dead, named.missing) == (5, 5, 0)
     assert (counted.keys, counted.reserved, counted.duplicates, counted.conflicts) == (2, 2, 1, 0)
     assert (counted.keyless, counted.dead, counted.missing) == (4, 4, 0)
-    assert {one.finding for one in findings} == {"unhandled"}
+    assert {finding.finding for finding in findings} == {"unhandled"}
     spark_connection.execute("TRUNCATE reservation.dead_letters")
     counts, findings = reconcile()
     assert (counts["named"].missing, counts["counted"].missing) == (5, 4)

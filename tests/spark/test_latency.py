@@ -186,8 +186,8 @@ def test_only_the_newest_hours_are_told(spark, monkeypatch):
     told = latencies(took(spark, commands, [], events))
     newest = [NINE + timedelta(hours=n) for n in (2, 3)]
 
-    whole = [one for one in told if one.stage == "whole"]
-    assert [(one.type, one.hour, one.count) for one in whole] == [
+    whole = [row for row in told if row.stage == "whole"]
+    assert [(row.type, row.hour, row.count) for row in whole] == [
         (None, None, 4),
         ("Deposit", None, 4),
         *((None, hour, 1) for hour in newest),
@@ -208,9 +208,9 @@ def test_percentiles_of_many_commands_are_close(spark):
         f"timestamp_micros(1700000000000000 + id + id * 7919 % {many}) AS handled",
     )
 
-    told = [one for one in latencies(frame) if one.stage == "whole"]
+    told = [row for row in latencies(frame) if row.stage == "whole"]
 
-    assert {(one.type, one.hour is None): one.count for one in told} == {
+    assert {(row.type, row.hour is None): row.count for row in told} == {
         (None, True): many,
         (None, False): many,
         ("T0", True): many / 2,
@@ -218,9 +218,9 @@ def test_percentiles_of_many_commands_are_close(spark):
         ("T0", False): many / 2,
         ("T1", False): many / 2,
     }
-    for one in told:
-        assert one.max * 1e6 == pytest.approx(many - 1, abs=1)
-        for rank, value in ((0.5, one.p50), (0.95, one.p95), (0.99, one.p99)):
+    for row in told:
+        assert row.max * 1e6 == pytest.approx(many - 1, abs=1)
+        for rank, value in ((0.5, row.p50), (0.95, row.p95), (0.99, row.p99)):
             # Four times the error that is promised for 99 of 100.
             assert value * 1e6 / many == pytest.approx(rank, abs=4 * 0.0013)
 
@@ -250,8 +250,8 @@ def nearest_rank(values, part):
 def expected_latencies(history):
     """Return what a few lines of Python make of it."""
     taken = {}
-    for one in history:
-        sent, copy, handled = one["sent"], one["copy"], next(iter(one["events"]), None)
+    for command in history:
+        sent, copy, handled = command["sent"], command["copy"], next(iter(command["events"]), None)
         stages = {
             "reserved": None if copy is None else copy - sent,
             "handled": None if handled is None else handled - (sent if copy is None else copy),
@@ -259,7 +259,7 @@ def expected_latencies(history):
         }
         hour = NINE + timedelta(hours=sent // 3600)
         for stage, value in stages.items():
-            for group in {(t, h) for t in (None, one["type"]) for h in (None, hour)}:
+            for group in {(t, h) for t in (None, command["type"]) for h in (None, hour)}:
                 if value is not None:
                     taken.setdefault((stage, *group), []).append(max(0, value))
     return {
@@ -276,12 +276,12 @@ def expected_latencies(history):
 def expected_volumes(history):
     """Return what a few lines of Python make of it."""
     found, seen = {}, set()
-    for one in sorted(history, key=lambda one: one["sent"]):
-        hour = found.setdefault(NINE + timedelta(hours=one["sent"] // 3600), [0, 0, 0])
+    for command in sorted(history, key=lambda command: command["sent"]):
+        hour = found.setdefault(NINE + timedelta(hours=command["sent"] // 3600), [0, 0, 0])
         hour[0] += 1
-        hour[1] += one["key"] in seen
-        hour[2] += bool(one["events"])
-        seen |= {one["key"]} - {None}
+        hour[1] += command["key"] in seen
+        hour[2] += bool(command["events"])
+        seen |= {command["key"]} - {None}
     return [Volume(hour, *counts) for hour, counts in sorted(found.items())]
 
 
@@ -290,12 +290,16 @@ def expected_volumes(history):
 def test_any_history(spark, history):
     """Any history gives what plain Python makes of it."""
     commands, copies, events = [], [], []
-    for n, one in enumerate(history, 1):
-        commands.append(command(n * 10, one["sent"], one["type"], one["key"]))
-        if one["copy"] is not None:
-            copies.append(follows(n * 10 + 1, one["copy"], n * 10))
-        cause = n * 10 + (one["copy"] is not None)
-        events.extend(follows(n * 10 + 2 + m, sent, cause) for m, sent in enumerate(one["events"]))
+    for n, sent_command in enumerate(history, 1):
+        commands.append(
+            command(n * 10, sent_command["sent"], sent_command["type"], sent_command["key"])
+        )
+        if sent_command["copy"] is not None:
+            copies.append(follows(n * 10 + 1, sent_command["copy"], n * 10))
+        cause = n * 10 + (sent_command["copy"] is not None)
+        events.extend(
+            follows(n * 10 + 2 + m, sent, cause) for m, sent in enumerate(sent_command["events"])
+        )
 
     told = latencies(took(spark, commands, copies, events))
 

@@ -37,7 +37,7 @@ ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 def answer(connection):
     """Return what the oracle counts and finds."""
     *counts, findings = connection.execute(ANSWER).fetchone()
-    return counts, [tuple(one) for one in findings]
+    return counts, [tuple(finding) for finding in findings]
 
 
 def of_report(report):
@@ -45,7 +45,8 @@ def of_report(report):
     names = ("command_category", "reservation_category", "initiates", "category")
     counted = [*report.categories, *report.effects, report.events]
     return [
-        {name: count for name, count in asdict(one).items() if name not in names} for one in counted
+        {name: count for name, count in asdict(part).items() if name not in names}
+        for part in counted
     ]
 
 
@@ -69,7 +70,7 @@ class Paths:
         with exported_snapshot(self._database_url) as snapshot:
             report = in_session(run, snapshot, self._spark)
         return of_report(report), sorted(
-            (one.finding, one.global_position) for one in report.findings
+            (finding.finding, finding.global_position) for finding in report.findings
         )
 
     def _judged(self, make):
@@ -83,8 +84,8 @@ class Paths:
             effects, events = following.results(whole.take(following))
             names = ("command_category", "reservation_category", "initiates", "category")
             counts = [
-                {name: count for name, count in asdict(one).items() if name not in names}
-                for one in (*categories, *effects, events)
+                {name: count for name, count in asdict(part).items() if name not in names}
+                for part in (*categories, *effects, events)
             ]
             rows = whole.findings().collect()
         return counts, sorted((row.finding, row.global_position) for row in rows)

@@ -177,13 +177,13 @@ def test_a_letter_of_another_log_is_none_of_the_message_in_its_place(
 
 def test_a_consumer_that_read_at_least_as_much_did_not_go_back():
     """What another number of partitions has read cannot be told, unless it is beyond all of it."""
-    one = Consumed.of_partitions([5, 9])
-    assert Consumed.of_partitions([5, 9]).reaches(one)
-    assert Consumed.of_partitions([6, 9]).reaches(one)
-    assert not Consumed.of_partitions([9, 8]).reaches(one)
-    assert Consumed.of_partitions([9]).reaches(one)
-    assert not Consumed.of_partitions([8]).reaches(one)
-    assert not Consumed.of_partitions([5, 5], [5, 9]).reaches(one)
+    consumed = Consumed.of_partitions([5, 9])
+    assert Consumed.of_partitions([5, 9]).reaches(consumed)
+    assert Consumed.of_partitions([6, 9]).reaches(consumed)
+    assert not Consumed.of_partitions([9, 8]).reaches(consumed)
+    assert Consumed.of_partitions([9]).reaches(consumed)
+    assert not Consumed.of_partitions([8]).reaches(consumed)
+    assert not Consumed.of_partitions([5, 5], [5, 9]).reaches(consumed)
     assert Consumed.of_partitions([5, 9]).reaches(Consumed.of_partitions([5]))
     assert not Consumed.of_partitions([5, 9]).reaches(Consumed.of_partitions([6]))
 

@@ -113,9 +113,14 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         "withoutCause": 1,
     }
     assert len(report["samples"]) == len(rows)
-    assert {one["type"] for one in report["latency"]} == {None, "Deposit", "Withdraw", "Open"}
+    assert {latency["type"] for latency in report["latency"]} == {
+        None,
+        "Deposit",
+        "Withdraw",
+        "Open",
+    }
     assert report["reissues"]["longestGapKey"] is not None
-    assert sum(one["commands"] for one in report["volume"]) == 10
+    assert sum(volume["commands"] for volume in report["volume"]) == 10
     assert "need attention" in (tmp_path / "page.html").read_text()
     assert 'failures="5"' in (tmp_path / "junit.xml").read_text()
     assert "reservation_reconcile_in_order" in (tmp_path / "metrics.prom").read_text()

@@ -120,7 +120,7 @@ def test_only_the_largest_bursts_and_the_busiest_senders_are_told(spark, monkeyp
 
     found = told(spark, sends)
 
-    assert [(one.sender, one.duplicates) for one in found.senders] == [
+    assert [(sender.sender, sender.duplicates) for sender in found.senders] == [
         ("sender29", 29),
         ("sender28", 28),
     ]
@@ -147,7 +147,7 @@ def expected(history):
     """Return what a few lines of Python make of sends in the order of the store."""
     counts, gaps, spans, bursts = {}, [], [], []
     keys = {}
-    for seconds, key, sender, type_ in sorted(history, key=lambda one: one[0]):
+    for seconds, key, sender, type_ in sorted(history, key=lambda send: send[0]):
         counts.setdefault((sender, type_), [0, 0, 0, 0, None, 0])[0] += 1
         if key is not None:
             keys.setdefault(key, []).append((at(seconds), (sender, type_)))
@@ -175,7 +175,7 @@ def expected(history):
         {Sender(*who, *figures) for who, figures in counts.items()},
         max(gaps, default=(None, None)),
         max(spans, default=(None, None)),
-        sorted((one.sends for one in bursts), reverse=True)[:BURSTS],
+        sorted((burst.sends for burst in bursts), reverse=True)[:BURSTS],
         bursts,
     )
 
@@ -184,7 +184,7 @@ def expected(history):
 @given(history=histories)
 def test_any_history(spark, history):
     """Any history gives what plain Python makes of it."""
-    sends = [send(n, *one) for n, one in enumerate(history)]
+    sends = [send(n, *sent) for n, sent in enumerate(history)]
 
     found = told(spark, sends)
 
@@ -193,10 +193,11 @@ def test_any_history(spark, history):
     assert len(found.senders) == len(senders)
     assert (found.longest_gap, found.longest_gap_key) == longest
     assert (found.longest_span, found.longest_span_key) == widest
-    assert [one.sends for one in found.bursts] == sizes
+    assert [burst.sends for burst in found.bursts] == sizes
     assert set(found.bursts) <= set(bursts)
-    for one in found.senders:
+    for sender in found.senders:
         keyless = sum(
-            key is None and (who, type_) == (one.sender, one.type) for _, key, who, type_ in history
+            key is None and (who, type_) == (sender.sender, sender.type)
+            for _, key, who, type_ in history
         )
-        assert one.commands == keyless + one.keys + one.duplicates
+        assert sender.commands == keyless + sender.keys + sender.duplicates

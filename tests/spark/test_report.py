@@ -110,7 +110,9 @@ def test_the_page_says_the_verdict_first_and_all_of_the_counts():
         assert count in words
     for name in VIOLATIONS:
         assert re.search(name.replace("-", "[- ]"), words, re.IGNORECASE), name
-    query = inspecting([one for one in REPORTS["everything"].findings if one.finding == "missing"])
+    query = inspecting(
+        [finding for finding in REPORTS["everything"].findings if finding.finding == "missing"]
+    )
     assert query == (
         "SELECT * FROM message_store.messages WHERE global_position IN (4242, 4243, 4244)"
     )
@@ -159,11 +161,13 @@ def test_the_json_has_what_was_counted():
     """Under the names that the page of the documentation tells."""
     document = rendered(as_json, REPORTS["everything"])
     assert document["inOrder"] is False
-    assert [one["reservationCategory"] for one in document["categories"]] == ["accountTransaction"]
-    assert [one["commands"] for one in document["initiations"]] == [5_310]
+    assert [category["reservationCategory"] for category in document["categories"]] == [
+        "accountTransaction"
+    ]
+    assert [initiation["commands"] for initiation in document["initiations"]] == [5_310]
     assert document["categories"][0]["wrongType"] == 4
     assert document["events"]["effectTwice"] == 5
-    assert {one["name"] for one in document["thresholds"]} == set(VIOLATIONS)
+    assert {threshold["name"] for threshold in document["thresholds"]} == set(VIOLATIONS)
     assert len(document["samples"]) == 27
 
 
@@ -175,7 +179,7 @@ def test_junit_has_a_case_for_everything_that_is_counted(name):
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == list(thresholds.NAMES)
     failed = {case.get("name") for case in cases if case.find("failure") is not None}
-    assert failed == {one.threshold.name for one in thresholds.reached(report)}
+    assert failed == {reached.threshold.name for reached in thresholds.reached(report)}
     assert suite.get("failures") == str(len(failed))
     warned = thresholds.parse("duplicates:1%", failing=False)
     document = render_junit(report, thresholds.reached(report, warned))
@@ -221,7 +225,7 @@ def test_thresholds_are_reached_by_more_than_they_say():
     assert (warning.count, warning.whole, warning.threshold.limit) == (40, 1_040, Decimal(1))
     assert thresholds.in_order([warning])
     found = thresholds.reached(REPORTS["everything"])
-    assert [one.threshold.name for one in found] == list(VIOLATIONS)
+    assert [reached.threshold.name for reached in found] == list(VIOLATIONS)
     assert not thresholds.in_order(found)
     assert thresholds.reached(REPORTS["empty"]) == ()
 

@@ -153,13 +153,13 @@ def test_only_a_driver_without_other_machines_binds_to_loopback(master, local, l
 
 def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(tmp_path):
     """With the queries and the app in it, without what the app does not import."""
-    one, other = tmp_path / "one.zip", tmp_path / "other.zip"
+    first, other = tmp_path / "one.zip", tmp_path / "other.zip"
     other.write_text("an earlier one")
-    for path in (one, other):
+    for path in (first, other):
         done = run_cli("spark", "package", "-o", str(path), "--app", "bank:account")
         assert done.returncode == 0, done.stderr
-    assert one.read_bytes() == other.read_bytes()
-    names = zipfile.ZipFile(one).namelist()
+    assert first.read_bytes() == other.read_bytes()
+    names = zipfile.ZipFile(first).namelist()
     assert names == sorted(names)
     assert done.stdout == f"{other}: {len(names)} files\n"
     assert {
@@ -170,13 +170,13 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
     assert {name.partition("/")[0] for name in names} <= {"bank", "reservation", "spark_jobs"}
     done = subprocess.run(
         [sys.executable, "-S", "-P", "-c", _IMPORTS],
-        env={"PYTHONPATH": f"{one}:{HOME.parent}"},
+        env={"PYTHONPATH": f"{first}:{HOME.parent}"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert str(one) in done.stdout
+    assert str(first) in done.stdout
     assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
 
 

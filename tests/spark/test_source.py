@@ -240,11 +240,11 @@ def test_the_columns_are_what_is_stored(spark, spark_store, spark_connection, sp
     rows = [row.asDict() for row in frame.collect()]
     stored = list(spark_store.read_category("account:command"))
     assert len(rows) == len(stored) == 7
-    for row, one in zip(rows, stored, strict=True):
+    for row, message in zip(rows, stored, strict=True):
         assert row.pop("category") == "account:command"
-        assert row.pop("metadata") == one.metadata_json
-        assert row.pop("time").astimezone(UTC) == one.time.replace(tzinfo=UTC)
-        assert row == {name: getattr(one, name) for name in row}
+        assert row.pop("metadata") == message.metadata_json
+        assert row.pop("time").astimezone(UTC) == message.time.replace(tzinfo=UTC)
+        assert row == {name: getattr(message, name) for name in row}
 
 
 def test_only_the_columns_that_are_asked_for_are_read(spark, spark_store, spark_database_url):
@@ -357,9 +357,9 @@ def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_dat
     counts = [
         spark_connection.execute(
             "SELECT count(*) FROM message_store.messages WHERE global_position BETWEEN %s AND %s",
-            one,
+            bounds,
         ).fetchone()[0]
-        for one in found
+        for bounds in found
     ]
     assert sum(counts) == 120_000
     assert max(counts) - min(counts) <= 2

@@ -94,7 +94,7 @@ def test_an_empty_store_is_in_order(database_url):
     """There is nothing to say of it, and that is said."""
     report = reconcile(database_url, "--details", status=0)
     assert report["inOrder"]
-    assert [one["commands"] for one in report["categories"]] == [0]
+    assert [category["commands"] for category in report["categories"]] == [0]
     assert report["samples"] == []
 
 

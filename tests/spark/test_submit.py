@@ -43,7 +43,11 @@ def test_each_job_alone_tells_its_part(spark, spark_connection, spark_store, spa
     assert told["reconcile"]["categories"][0]["orphans"] == 1
     assert [row["finding"] for row in told["reconcile"]["samples"]] == ["orphan"]
     assert told["effects"]["events"]["causes"] == 2
-    assert {one["stage"] for one in told["latency"]["latency"]} == {"reserved", "handled", "whole"}
+    assert {latency["stage"] for latency in told["latency"]["latency"]} == {
+        "reserved",
+        "handled",
+        "whole",
+    }
     assert told["reissues"]["reissues"]["senders"][0]["duplicates"] == 1
 
 
