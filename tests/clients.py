@@ -96,8 +96,8 @@ class _Outcome:
         yield  # a generator is what can be awaited
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        for one in self._value:
-            yield one
+        for item in self._value:
+            yield item
 
     async def __aenter__(self) -> Any:
         return self._value.__enter__()

@@ -221,22 +221,24 @@ class Explorer:
         try:
             for consumer in self._consumers:
                 self._settle(consumer, went_on=False)
-            self._first = [one.seen for one in self._consumers]
+            self._first = [consumer.seen for consumer in self._consumers]
             for choice in prefix:
                 self._take(choice, taken)
             while self._state() not in self._seen:
                 self._seen.add(self._state())
-                choices = [one for one in self._choices() if self._after(one) not in self._seen]
-                if all(one.done for one in self._consumers):
+                choices = [
+                    choice for choice in self._choices() if self._after(choice) not in self._seen
+                ]
+                if all(consumer.done for consumer in self._consumers):
                     found.schedules += 1
                     self.check(self._control)
                     break
                 if not choices:
                     break
-                later.extend((*taken, one) for one in choices[1:])
+                later.extend((*taken, choice) for choice in choices[1:])
                 self._take(choices[0], taken)
         except AssertionError as error:
-            raise Violation([str(one) for one in taken], str(error)) from error
+            raise Violation([str(choice) for choice in taken], str(error)) from error
         finally:
             self._abandon()
         return iter(later)
@@ -252,7 +254,7 @@ class Explorer:
         )
 
     def _state(self) -> object:
-        now = [(one.seen, one.blocked, one.done) for one in self._consumers]
+        now = [(consumer.seen, consumer.blocked, consumer.done) for consumer in self._consumers]
         return self._told(now, self._kills)
 
     def _told(self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int) -> object:
@@ -269,19 +271,23 @@ class Explorer:
         """Return the state that a choice leads to, unless that commits or waits for a lock."""
         kills = self._kills + choice.kill
         one_by_one = []
-        for n, one in enumerate(self._consumers):
-            seen = one.seen
+        for n, consumer in enumerate(self._consumers):
+            seen = consumer.seen
             if n == choice.consumer:
                 # One that is killed begins as all of them began.
                 seen = self._first[n] if choice.kill else (*seen, self._version)
-            elif one.blocked:
+            elif consumer.blocked:
                 return None  # which may be let go
-            one_by_one.append((seen, False, one.done))
+            one_by_one.append((seen, False, consumer.done))
         return self._told(one_by_one, kills)
 
     def _choices(self) -> Iterable[Choice]:
-        able = [n for n, one in enumerate(self._consumers) if not (one.done or one.blocked)]
-        waiting = [one for one in self._consumers if one.blocked]
+        able = [
+            n
+            for n, consumer in enumerate(self._consumers)
+            if not (consumer.done or consumer.blocked)
+        ]
+        waiting = [consumer for consumer in self._consumers if consumer.blocked]
         assert able or not waiting, "the consumers wait for each other"
         yield from (Choice(n) for n in able)
         if self._kills < self.kills:
@@ -341,7 +347,7 @@ class Explorer:
 
     def _abandon(self) -> None:
         """End what still runs, those first that others wait for."""
-        for consumer in sorted(self._consumers, key=lambda one: one.blocked):
+        for consumer in sorted(self._consumers, key=lambda consumer: consumer.blocked):
             if not consumer.arrived.wait(PATIENCE):
                 consumer.connection.cancel()
                 consumer.arrived.wait(PATIENCE)
@@ -354,7 +360,7 @@ class Explorer:
 
     def _committed(self) -> Version:
         """Return what stands for what is committed."""
-        rows = [self._control.execute(one).fetchall() for one in (_KEPT, self._counts)]
+        rows = [self._control.execute(query).fetchall() for query in (_KEPT, self._counts)]
         positions = self._control.execute(_POSITIONS).fetchall()
         other = dict(zip(self.names, reversed(self.names), strict=True))
         swapped = [(other[name], *rest) for name, *rest in positions]

@@ -163,4 +163,6 @@ def drained(connection: Connection[Any], component: Component) -> dict[str, int]
 
 def effects(store: MessageStore, stream_name: str = "purse-123") -> list[str]:
     """Return the types of an entity's events, without those that have no effect."""
-    return [one.type for one in store.read_stream(stream_name) if one.type != "PseudoEvent"]
+    return [
+        message.type for message in store.read_stream(stream_name) if message.type != "PseudoEvent"
+    ]

@@ -69,8 +69,8 @@ def effects(connection, component="till"):
 def run(connection, component, limit=100):
     """Take the commands to their end, and return what became of them."""
     counts = Counter()
-    one = batch(connection, component.command_category, component)
-    while (result := one.run(limit)).read:
+    claimed = batch(connection, component.command_category, component)
+    while (result := claimed.run(limit)).read:
         counts += result.counts
     return counts
 

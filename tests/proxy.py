@@ -69,8 +69,8 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._order("stop")
         self._thread.join(PATIENCE)
-        for one in (self._listener, self._wake, self._woken, self._selector):
-            one.close()
+        for resource in (self._listener, self._wake, self._woken, self._selector):
+            resource.close()
 
     def cut(self, when: Cut, statement: str) -> None:
         """Cut the next connection that sends a statement that holds this text, once."""

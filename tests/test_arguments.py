@@ -193,12 +193,12 @@ async def test_what_can_not_be_meant_is_refused(client, database_url, store):
 async def test_the_longest_names_that_are_not_refused_are_stored(client, database_url):
     """Random ones, because an index row of equal letters is compressed; a letter takes 4 bytes."""
     letters = [chr(0x1F300 + n % 700) for n in range(650)]
-    one, other = "".join(letters[::7] * 10)[:325], "".join(letters[::-11] * 10)[:325]
-    assert len((one + other).encode()) == 2600
+    category, other = "".join(letters[::7] * 10)[:325], "".join(letters[::-11] * 10)[:325]
+    assert len((category + other).encode()) == 2600
     async with await client.open(database_url, max_connections=1) as used:
         metadata = Metadata(correlation_stream_name=f"{other}-1")
-        assert await used.write(deposit(), f"{one}-1", metadata=metadata) == 0
-        (found,) = [m async for m in used.read_category(one, correlation=other)]
+        assert await used.write(deposit(), f"{category}-1", metadata=metadata) == 0
+        (found,) = [m async for m in used.read_category(category, correlation=other)]
         assert found.metadata == metadata
 
 

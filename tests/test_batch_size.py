@@ -65,9 +65,9 @@ def test_each_such_message_has_a_transaction_of_its_own(connection, store):
     """And those around it share theirs."""
     calls = []
     store.write([open_(), close(), deposit("d1"), deposit("d2"), close(), close()], SENT)
-    one = batch(connection, "shop:command", shop(calls, transaction="message"))
+    claimed = batch(connection, "shop:command", shop(calls, transaction="message"))
     counts = []
-    while (result := one.run(100)).read:
+    while (result := claimed.run(100)).read:
         counts.append(result.counts["handled"])
     numbers = Counter(calls)
     assert [numbers[number] for number in dict.fromkeys(calls)] == counts == [2, 1, 1, 1, 1]
@@ -76,10 +76,10 @@ def test_each_such_message_has_a_transaction_of_its_own(connection, store):
 def test_what_was_committed_before_a_failure_stays(connection, store):
     """Only the message that failed is behind the position."""
     store.write([deposit("d1"), deposit("bad")], SENT)
-    one = batch(connection, "shop:command", shop([], transaction="message"))
-    assert one.run(100).read == 1
+    claimed = batch(connection, "shop:command", shop([], transaction="message"))
+    assert claimed.run(100).read == 1
     with pytest.raises(HandlerError, match="position 2"):
-        one.run(100)
+        claimed.run(100)
 
 
 def test_a_reserved_command_goes_alone_where_it_is_handled(connection, store):
@@ -101,8 +101,8 @@ def test_a_command_that_initiates_may_go_alone_too(connection, store):
         return context.follow(command, Opened, processed_time=context.time)
 
     store.write([open_("1"), open_("2")], SENT)
-    one = batch(connection, "shop:command", component)
-    assert [one.run(100).read for _ in range(3)] == [1, 1, 0]
+    claimed = batch(connection, "shop:command", component)
+    assert [claimed.run(100).read for _ in range(3)] == [1, 1, 0]
 
 
 @pytest.mark.parametrize("wrong", ["each", None, True, []])

@@ -310,7 +310,7 @@ def test_every_command_explains_itself(words):
     assert done.exit_code == 0
     assert f"Usage: reservation {words}".rstrip() in done.output.replace("main", "reservation")
     assert command.help
-    assert all(one.help for one in command.params if one.param_type_name == "option"), words
+    assert all(param.help for param in command.params if param.param_type_name == "option"), words
 
 
 def test_the_overview_names_every_command():

@@ -216,9 +216,9 @@ def test_a_number_that_only_a_decimal_can_be_is_refused_where_no_type_says_so():
     """It would be read as a float, which ends long before."""
     large = Decimal("1E+308")
     assert codec.decode(Line, codec.encode(Line(large))) == Line(large)
-    for one in (large, Decimal("1" * 309 + ".5")):
-        assert "where no type says" in refusal_of(Note(payload=[one]))
-        assert "where no type says" in refusal_of(Note(payload=one))
+    for number in (large, Decimal("1" * 309 + ".5")):
+        assert "where no type says" in refusal_of(Note(payload=[number]))
+        assert "where no type says" in refusal_of(Note(payload=number))
     assert "`$.properties[...]`" in refusal_of(Metadata(properties={"a": large}))
     assert codec.decode(Note, codec.encode(Note(payload=10**4298))).payload == 10**4298
 

@@ -62,8 +62,10 @@ def mixed():
     component.reserve(ByFunction, into=RESERVED, key=lambda command: command.key, entity="id")
     component.ignore("Audited")
     for command in (ByField, ByKind, ByFunction, Note):
-        component.handle(command)(lambda one, entity, context: Done(one.id, type(one).__name__))
-    component.initiate(Start)(lambda one, context: Done(one.id, "Start"))
+        component.handle(command)(
+            lambda handled, entity, context: Done(handled.id, type(handled).__name__)
+        )
+    component.initiate(Start)(lambda command, context: Done(command.id, "Start"))
     return component
 
 

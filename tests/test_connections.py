@@ -261,19 +261,19 @@ async def test_a_serialization_failure_has_its_own_name(client, database_url, co
 @in_loop
 async def test_a_deadlock_is_a_serialization_error(client, database_url, admin):
     """Two transactions that each wait for the other's category: the server ends one of them."""
-    one, other = "first-1", "second-1"
+    first, other = "first-1", "second-1"
     lost = []
 
     def lock(rival):
         try:
-            MessageStore(rival).lock_categories([one])
+            MessageStore(rival).lock_categories([first])
         except SerializationError as error:
             lost.append(str(error))
 
     with connect(database_url) as rival:
         MessageStore(rival).lock_categories([other])
         async with await client.connect(database_url) as own:
-            await client.on(own).write(deposit(), one)
+            await client.on(own).write(deposit(), first)
             locking = threading.Thread(target=lock, args=(rival,))
             locking.start()
             while not admin.execute(

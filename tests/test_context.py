@@ -121,7 +121,7 @@ def test_a_further_message_follows_the_one_that_is_handled(connection, store):
     store.write(deposit(), SENT, metadata=metadata)
     drain(connection, shop(handle))
     first, second = store.read_stream("audit-1")
-    assert [one.decode(Noted).n for one in (first, second)] == [1, 2]
+    assert [message.decode(Noted).n for message in (first, second)] == [1, 2]
     assert first.metadata.causation_message_stream_name == SENT
     assert first.metadata.causation_message_global_position == 1
     assert first.metadata.correlation_stream_name == "order-1"
@@ -139,11 +139,11 @@ def test_a_handler_that_fails_has_written_nothing(connection, store):
             raise ZeroDivisionError
 
     store.write([deposit("d1"), deposit("d2")], SENT)
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(HandlerError, match=r"position 2 raised ZeroDivisionError in handle"):
-        one.run(100)
+        claimed.run(100)
     assert (store.stream_version("audit-1"), positions(connection)) == (NO_STREAM, [0])
-    assert one.run(1).counts == Counter(handled=1)
+    assert claimed.run(1).counts == Counter(handled=1)
     assert store.stream_version("audit-1") == 0
 
 
@@ -177,12 +177,12 @@ def test_a_redelivery_writes_no_further_message_twice(connection, store):
     batches(connection, shop(handle))
     connection.execute("UPDATE reservation.positions SET position = 0")
     store.write(deposit("d3"), SENT)
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(MessageIdConflictError, match="was written before"):
-        one.run(100)
+        claimed.run(100)
     with pytest.raises(MessageError, match="of 3 messages from Deposit"):
-        one.run(100, careful=True)
-    counts = [one.run(1, careful=True).counts for _ in range(3)]
+        claimed.run(100, careful=True)
+    counts = [claimed.run(1, careful=True).counts for _ in range(3)]
     assert counts == [Counter(redelivered=1), Counter(redelivered=1), Counter(handled=1)]
     assert store.stream_version("audit-1") == 2
     assert connection.execute("SELECT count(*) FROM sold").fetchone() == (3,)
@@ -218,7 +218,7 @@ def test_an_entity_of_the_batch_has_what_was_written_to_it(connection, store):
 
     store.write([deposit("d1", account="2"), deposit("d2", account="1")], SENT)
     store.write([deposit("d3", account="2")], SENT)
-    assert [one.counts for one in batches(connection, shop(handle))] == [Counter(handled=3)]
+    assert [result.counts for result in batches(connection, shop(handle))] == [Counter(handled=3)]
     assert [m.decode(Noted).n for m in store.read_stream("shop-2")] == [0, 0, 2]
 
 
@@ -323,10 +323,10 @@ def test_an_expected_version_that_was_read_is_met_under_the_locks(connection, st
             context.write(Noted("1"), "audit-1", expected_version=version)
 
         store.write(deposit(), SENT)
-        one = batch(connection, "shop:command", shop(handle))
+        claimed = batch(connection, "shop:command", shop(handle))
         with pytest.raises(ExpectedVersionError):
-            one.run(100)
-        assert one.run(100, careful=True).counts == Counter(handled=1)
+            claimed.run(100)
+        assert claimed.run(100, careful=True).counts == Counter(handled=1)
     assert outcomes == [0, "LockTimeoutError"]
 
 
@@ -397,11 +397,11 @@ def test_tables_of_the_users_own_change_with_the_events(connection, store, sold)
         return Noted(command.account_id)
 
     store.write([deposit("d1", "1"), deposit("d2", "2")], SENT)
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(HandlerError):
-        one.run(100)
+        claimed.run(100)
     assert sold() == []
-    one.run(1)
+    claimed.run(1)
     assert sold() == [1]
 
 
@@ -459,9 +459,9 @@ def test_a_handler_that_spoils_the_transaction_is_named(
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with pytest.raises(HandlerError, match=f"Deposit at {SENT}, global position 1 {problem}"):
-            one.run(1, careful=careful)
+            claimed.run(1, careful=careful)
         KEPT.clear()
     assert (positions(connection), store.stream_version("shop-123")) == ([0], NO_STREAM)
 
@@ -483,9 +483,9 @@ def test_a_lost_connection_is_no_fault_of_the_handler(database_url, connection, 
 
     for _ in range(2):
         with connect(database_url, autocommit=True) as own:
-            one = batch(own, "shop:command", shop(handle))
+            claimed = batch(own, "shop:command", shop(handle))
             with pytest.raises(DatabaseUnavailableError, match="was lost while Deposit at"):
-                one.run(1)
+                claimed.run(1)
 
 
 def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
@@ -501,9 +501,9 @@ def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
             other.execute("SELECT 1")
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with pytest.raises(HandlerError, match="raised AdminShutdown in"):
-            one.run(1)
+            claimed.run(1)
 
 
 @pytest.mark.parametrize(
@@ -527,9 +527,9 @@ def test_whatever_a_handler_raises_is_its_failure_while_the_connection_is_sound(
     def handle(command, entity, context):
         raise kind("secret")
 
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(HandlerError, match=f"raised {kind.__name__} in handle") as caught:
-        one.run(1)
+        claimed.run(1)
     assert "secret" not in str(caught.value)
 
 
@@ -563,12 +563,12 @@ def test_a_lock_that_is_not_to_be_had_lets_the_batch_run_again(
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with connection.transaction():
             connection.execute("SELECT FROM sold WHERE n = 1 FOR UPDATE")
             with pytest.raises(SerializationError, match=r"handler of Deposit .* LockNotAvailable"):
-                one.run(1)
-        assert one.run(1).counts == Counter(handled=1)
+                claimed.run(1)
+        assert claimed.run(1).counts == Counter(handled=1)
 
 
 def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connection, store, sold):
@@ -599,11 +599,11 @@ def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connecti
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with pytest.raises(SerializationError, match="DeadlockDetected"):
-            one.run(1)
+            claimed.run(1)
         threads[0].join()
-        assert one.run(1).counts == Counter(handled=1)
+        assert claimed.run(1).counts == Counter(handled=1)
 
 
 # Time, ids, and a context in a test
@@ -628,7 +628,7 @@ def test_an_id_is_of_the_message_and_the_name():
     assert (context.id(), context.id("mail")) == (again.id(), again.id("mail"))
     ids = {context.id(), context.id("mail"), other.id(), other.id("mail")}
     assert len(ids) == 4
-    assert {one.version for one in ids} == {5}
+    assert {id_.version for id_ in ids} == {5}
 
 
 def test_a_context_is_made_of_a_message_alone():

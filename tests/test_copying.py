@@ -104,11 +104,11 @@ def mutable_parts(value: Any, seen: dict[int, Any]) -> dict[int, Any]:
     if isinstance(value, list | dict | set | deque | bytearray) or hasattr(value, "__dict__"):
         seen[id(value)] = value
     if isinstance(value, dict):
-        for one in [*value, *value.values()]:
-            mutable_parts(one, seen)
+        for item in [*value, *value.values()]:
+            mutable_parts(item, seen)
     elif isinstance(value, list | set | deque | tuple | frozenset):
-        for one in value:
-            mutable_parts(one, seen)
+        for item in value:
+            mutable_parts(item, seen)
     for name in [*getattr(value, "__dict__", ()), *getattr(value, "__dataclass_fields__", ())]:
         mutable_parts(getattr(value, name), seen)
     return seen

@@ -75,7 +75,7 @@ class Till:
 
     def paid(self, store):
         """Return the deposits that were paid, in order."""
-        return [json.loads(one.data)["depositId"] for one in store.read_category("till")]
+        return [json.loads(event.data)["depositId"] for event in store.read_category("till")]
 
     def states(self):
         """Return the state of each letter, by its deposit."""
@@ -126,18 +126,18 @@ def test_what_is_recorded_tells_the_fault_and_nothing_of_the_message(
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "2a")
     till.drain(database_url)
-    one, other = administration.find(connection, Selection())
-    assert (one.consumer, one.category, one.entity, one.state) == (
+    letter, other = administration.find(connection, Selection())
+    assert (letter.consumer, letter.category, letter.entity, letter.state) == (
         "till",
         CATEGORY,
         "till-1",
         "dead",
     )
-    assert (one.reason, one.attempts, one.type) == ("handler", 3, "Deposit")
-    assert one.process.endswith(f":{os.getpid()}")
-    assert "raised ValueError in handle (test_dead_letters.py:" in one.error
-    assert "secret" not in f"{one}{other}"
-    assert one.digest == other.digest
+    assert (letter.reason, letter.attempts, letter.type) == ("handler", 3, "Deposit")
+    assert letter.process.endswith(f":{os.getpid()}")
+    assert "raised ValueError in handle (test_dead_letters.py:" in letter.error
+    assert "secret" not in f"{letter}{other}"
+    assert letter.digest == other.digest
     assert till.calls.count("1a") == 4  # once in a batch with the other
 
 
@@ -249,7 +249,9 @@ def test_a_retry_that_fails_again_is_dead_again_and_the_rest_stays(
         "2b": "parked",
     }
     assert till.paid(store) == ["1a"]
-    letters = {one.global_position: one for one in administration.find(connection, Selection())}
+    letters = {
+        letter.global_position: letter for letter in administration.find(connection, Selection())
+    }
     assert letters[till.position("1b")].reason == "handler"
     assert letters[till.position("1b")].attempts == 3
 
@@ -326,7 +328,7 @@ def test_a_partition_that_moved_takes_its_letters_along(connection, store, till,
     retry(connection, till.position("1a"))
     former = claim(connection, "till", CATEGORY)
     letters = due(connection, former)
-    assert [one.entity for one in letters] == ["till-1"] * 2
+    assert [letter.entity for letter in letters] == ["till-1"] * 2
     claim(connection, "till", CATEGORY)
     with pytest.raises(PositionLostError):
         new_batch(connection, till.component, CATEGORY).retry_transaction.run(former, letters)
@@ -458,7 +460,7 @@ def test_the_list_is_for_people_and_for_machines(connection, database_url):
     assert "\x07" not in shown
     assert "Odd\\x07" in shown.replace("\n", "")
     listed = json.loads(cli(database_url, "list", "--json"))["deadLetters"]
-    assert [(one["globalPosition"], one["state"], one["behind"]) for one in listed] == [
+    assert [(row["globalPosition"], row["state"], row["behind"]) for row in listed] == [
         (1, "dead", None),
         (2, "parked", 1),
     ]

@@ -122,8 +122,8 @@ def test_the_command_lines_of_a_page_can_be_given(name, monkeypatch, tmp_path):
 
 def _leaves(command: click.Command) -> Iterator[click.Command]:
     if isinstance(command, click.Group):
-        for one in command.commands.values():
-            yield from _leaves(one)
+        for subcommand in command.commands.values():
+            yield from _leaves(subcommand)
     else:
         yield command
 

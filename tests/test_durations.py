@@ -95,14 +95,16 @@ def test_an_age_counts_from_now():
 
 def test_every_option_that_takes_a_time_span_has_the_grammar():
     """A metavar or a help text in seconds would be another grammar."""
-    options = [one for _, command in leaves(main) for one in command.params]
-    spans = {one.name for one in options if isinstance(one.type, DurationType)}
+    options = [param for _, command in leaves(main) for param in command.params]
+    spans = {option.name for option in options if isinstance(option.type, DurationType)}
     assert spans == {"grace", "watch", "reservations"}
-    assert not [one.name for one in options if isinstance(one.type, click.types.FloatParamType)]
-    assert not [one.name for one in options if "SECONDS" in (one.metavar or "")]
+    assert not [
+        option.name for option in options if isinstance(option.type, click.types.FloatParamType)
+    ]
+    assert not [option.name for option in options if "SECONDS" in (option.metavar or "")]
 
 
 def test_the_default_grace_is_that_of_the_jobs():
     """The option writes it as a text, so that its help needs no Spark."""
-    (grace,) = (one for one in reconcile.params if one.name == "grace")
+    (grace,) = (param for param in reconcile.params if param.name == "grace")
     assert DURATION.convert(grace.default, None, None) == GRACE

@@ -88,28 +88,28 @@ def each(came: list[Sent]) -> list[Sent]:
 
 def by_key(came: list[Sent]) -> list[Sent]:
     """Take the first of each intent."""
-    return list({one.number: one for one in came}.values())
+    return list({message.number: message for message in came}.values())
 
 
 def newer(came: list[Sent]) -> list[Sent]:
     """Take what is newer than all that came before it, by entity and source."""
     taken, last = [], dict[tuple[str, str], int]()
-    for one in came:
-        command = numbered_intent(one)
+    for message in came:
+        command = numbered_intent(message)
         line = (command.account_id, command.source)
-        if one.revision > last.get(line, -1):
-            last[line] = one.revision
-            taken.append(one)
+        if message.revision > last.get(line, -1):
+            last[line] = message.revision
+            taken.append(message)
     return taken
 
 
 def opening(came: list[Sent]) -> list[Sent]:
     """Take every message but one that opens what there is already."""
     taken: list[Sent] = []
-    for one in came:
-        begun = any(other.number % 2 == one.number % 2 for other in effective(taken, OPENING))
-        if not (isinstance(opening_intent(one), Open) and begun):
-            taken.append(one)
+    for message in came:
+        begun = any(other.number % 2 == message.number % 2 for other in effective(taken, OPENING))
+        if not (isinstance(opening_intent(message), Open) and begun):
+            taken.append(message)
     return taken
 
 
@@ -226,7 +226,9 @@ class World:
             options="-clock_timeout=40ms -csynchronous_commit=off",
         )
         component = self.make()
-        batches = {one: new_batch(connection, component, one) for one in self.categories}
+        batches = {
+            category: new_batch(connection, component, category) for category in self.categories
+        }
         return connection, name, batches
 
     def send(self, number: int, anew: bool) -> None:
@@ -302,22 +304,22 @@ class World:
     def left(self) -> dict[str, list[Any]]:
         """Return what came of it: what was added and taken, and who opened it, by entity."""
         found: dict[str, list[Any]] = {}
-        for one in self.store.read_category("purse"):
-            if one.type == "PseudoEvent":
+        for event in self.store.read_category("purse"):
+            if event.type == "PseudoEvent":
                 continue
-            done = found.setdefault(one.stream_name.partition("-")[2], [])
-            if one.type == "Opened":
+            done = found.setdefault(event.stream_name.partition("-")[2], [])
+            if event.type == "Opened":
                 done.append(OPENED)
             else:
-                sign = {"Deposited": 1, "Withdrawn": -1}[one.type]
-                done.append(sign * one.decode(Amount).amount)
+                sign = {"Deposited": 1, "Withdrawn": -1}[event.type]
+                done.append(sign * event.decode(Amount).amount)
         return found
 
     def expected(self) -> dict[str, list[Any]]:
         """Return what must come of those messages that take effect."""
         found: dict[str, list[Any]] = {}
-        for one in effective(self.way.taken(self.came), self.way):
-            command = self.way.intent(one)
+        for message in effective(self.way.taken(self.came), self.way):
+            command = self.way.intent(message)
             found.setdefault(command.account_id, []).append(amount(command))
         return found
 
@@ -341,12 +343,12 @@ def effective(taken: list[Sent], way: Way) -> list[Sent]:
     """Return those that bring something about: nothing is taken from where there is not enough."""
     balances = {"0": Decimal(0), "1": Decimal(0)}
     found = []
-    for one in taken:
-        command = way.intent(one)
+    for choice in taken:
+        command = way.intent(choice)
         change = 0 if isinstance(command, Open) else amount(command)
         if balances[command.account_id] + change >= 0:
             balances[command.account_id] += change
-            found.append(one)
+            found.append(choice)
     return found
 
 

@@ -175,9 +175,9 @@ def test_a_conflict_names_the_stream_of_the_command_that_was_there_first(
 def test_reissues_in_the_batch_of_a_new_command_are_duplicates_too(eventide, connection, store):
     """Of those that have a former reservation and of those that have none, in one statement."""
     eventide.reserve("old", "Deposit", DEPOSIT | {"depositId": "old"})
-    one = moved()
+    component = moved()
     store.write([deposit("old", "11"), deposit("new"), deposit("new"), deposit("old")], COMMANDS)
-    assert drained(connection, one) == {
+    assert drained(connection, component) == {
         "reserved": 1,
         "duplicate": 3,
         "conflict": 1,
@@ -193,7 +193,8 @@ def test_a_copy_that_eventide_left_unhandled_is_handled(eventide, connection, st
 
 
 @pytest.mark.parametrize(
-    "formerly", [lambda one: one.deposit_id, lambda one: [one.deposit_id], ("deposit_id",)]
+    "formerly",
+    [lambda command: command.deposit_id, lambda command: [command.deposit_id], ("deposit_id",)],
 )
 def test_a_former_name_is_a_field_several_or_a_function(eventide, connection, formerly):
     """As a key is."""

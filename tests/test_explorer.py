@@ -132,8 +132,8 @@ def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
         found = effects(MessageStore(connection))
         assert found == list(way.effects), f"the effects are {found}"
 
-    one, two = (consumer(way.make(), name, size) for name in names)
-    return Explorer(address, names, (one, two), prepare, check, kills=kills)
+    first, two = (consumer(way.make(), name, size) for name in names)
+    return Explorer(address, names, (first, two), prepare, check, kills=kills)
 
 
 # How many kills there are in the run of every day; the ways that are left out differ from these in

@@ -82,8 +82,8 @@ def wait_until(connection, query, values, *running):
     """Wait until a query says true, and see to it that the processes run."""
     deadline = time.monotonic() + PATIENCE
     while not connection.execute(query, values).fetchone()[0]:
-        for one in running:
-            assert one.process.poll() is None, one.log
+        for process in running:
+            assert process.process.poll() is None, process.log
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -112,14 +112,14 @@ def test_two_members_handle_every_message_once_between_them(
         members = []
         for member in ("0", "1"):
             monkeypatch.setenv("NOTES_BY", member)
-            one = Started(database_url, *options, "--member", member, app="notes:notes")
-            members.append(running.enter_context(one))
-            assert one.wait_for("consumer_started")["partitions"] == [int(member)]
+            started = Started(database_url, *options, "--member", member, app="notes:notes")
+            members.append(running.enter_context(started))
+            assert started.wait_for("consumer_started")["partitions"] == [int(member)]
         for name, positions in write_notes(connection, range(5, 10)).items():
             written[name] += positions
         last = max(positions[-1] for positions in written.values())
         wait_until(connection, REACHED, {"last": last}, *members)
-        assert [one.stop() for one in members] == [0, 0]
+        assert [member.stop() for member in members] == [0, 0]
     handled, by = {}, {}
     for name, position, process in connection.execute(
         "SELECT stream_name, position, process FROM noted ORDER BY n"
@@ -217,7 +217,7 @@ def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
             assert connection.execute(
                 "SELECT holder, epoch FROM reservation.positions WHERE category = %s", [RESERVED]
             ).fetchall() == [(member, 1)]
-            assert [one.stop() for one in (other, slow)] == [0, 0]
+            assert [started.stop() for started in (other, slow)] == [0, 0]
             for line in ("taken_for_dead", "partitions_lost", "database_unavailable"):
                 assert line not in slow.log
             assert "batch_committed" not in other.log
@@ -251,8 +251,8 @@ def test_each_event_of_a_member_tells_what_it_holds_by_then(connection, store, d
         again.wait_for("database_unavailable", partitions=[0, 1, 2, 3])
         again.wait_for("database_available")
         assert again.stop() == 0
-    for one in (first, second, again):
-        for line in map(json.loads, one.log.splitlines()):
+    for started in (first, second, again):
+        for line in map(json.loads, started.log.splitlines()):
             assert (line["consumer"], line["category"]) == ("account", "account:command")
             assert "partitions" in line
             assert set(line.get("taken", [])) <= set(line["partitions"])

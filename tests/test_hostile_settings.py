@@ -84,8 +84,8 @@ async def test_a_sender_leaves_nothing_behind_in_a_connection_of_the_caller(clie
         used = client.on(connection)
         for n in range(8):
             await used.write(deposit(f"d{n}"), COMMANDS)
-        stream = [one async for one in used.read_stream(COMMANDS)]
-        assert [one.decode(type(deposit())) for one in stream] == [
+        stream = [message async for message in used.read_stream(COMMANDS)]
+        assert [message.decode(type(deposit())) for message in stream] == [
             deposit(f"d{n}") for n in range(8)
         ]
         assert before.items() <= (await settings(connection)).items()
@@ -143,7 +143,7 @@ async def use(store):
     """Write and read, with prepared statements if there were any."""
     for n in range(8):
         await store.write(deposit(f"d{n}"), COMMANDS)
-    assert len([one async for one in store.read_stream(COMMANDS)]) == 8
+    assert len([message async for message in store.read_stream(COMMANDS)]) == 8
     assert (await store.last_message(COMMANDS)).position == 7
 
 
@@ -154,10 +154,10 @@ async def test_senders_work_behind_a_pooler_of_transactions(database_url, connec
     with pgbouncer(database_url, tmp_path, "transaction", default_pool_size=2) as behind:
         async with await AsyncMessageStore.open(behind) as asynchronous:
             await use(asynchronous)
-        with MessageStore.open(behind) as one, MessageStore.open(behind) as other:
+        with MessageStore.open(behind) as pooled, MessageStore.open(behind) as other:
             for n in range(8):
-                (one, other)[n % 2].write(deposit(f"e{n}"), COMMANDS)
-            assert len(list(one.read_category("account:command"))) == 16
+                (pooled, other)[n % 2].write(deposit(f"e{n}"), COMMANDS)
+            assert len(list(pooled.read_category("account:command"))) == 16
             with psycopg.connect(behind, autocommit=True) as plain:
                 for setting, value in (("search_path", '"$user", public'), ("row_security", "on")):
                     found = plain.execute(
@@ -176,7 +176,7 @@ def test_a_consumer_refuses_a_pooler_of_transactions(database_url, connection, t
         if not settings:
             with Started(behind) as started:
                 assert started.process.wait(PATIENCE) == 2
-                (line,) = [one for one in started.log.splitlines() if one.startswith("Error: ")]
+                (line,) = [text for text in started.log.splitlines() if text.startswith("Error: ")]
             assert "pool_mode=session" in line
             assert "Traceback" not in started.log
     assert connection.execute("SELECT count(*) FROM reservation.groups").fetchone() == (0,)

@@ -29,8 +29,8 @@ RECORDING = [MessageIdInEvents(), PositionInEvents(pseudo_events=True)]
 BOTH = [MessageIdInEvents(), PositionInEvents()]
 
 
-def named(one):
-    return repr(one)
+def named(strategy):
+    return repr(strategy)
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
@@ -87,7 +87,9 @@ FOUR_STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("once", "then"), FOUR_STEPS, ids=[repr(one) for one, _ in FOUR_STEPS])
+@pytest.mark.parametrize(
+    ("once", "then"), FOUR_STEPS, ids=[repr(strategy) for strategy, _ in FOUR_STEPS]
+)
 def test_what_had_no_effect_has_none_after_the_state_has_changed(connection, store, once, then):
     """A is handled without an event, B changes the state, A comes again and would take effect."""
     component = purse(once)
@@ -120,10 +122,10 @@ def test_what_the_events_carry(connection, store):
     store.write(deposit(), "other:command-123")
     (again,) = store.read_stream("other:command-123")
     drained(connection, purse(PositionInEvents(), name="other"))
-    (one,), (other,) = store.read_stream("purse-123"), store.read_stream("other-123")
-    assert one.metadata.local_properties == {"messageId": command.id}
+    (event,), (other,) = store.read_stream("purse-123"), store.read_stream("other-123")
+    assert event.metadata.local_properties == {"messageId": command.id}
     assert other.metadata.local_properties == {"sequence": again.global_position}
-    assert one.follow_metadata().local_properties == {}
+    assert event.follow_metadata().local_properties == {}
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
@@ -140,8 +142,8 @@ def test_entities_are_told_from_each_other(connection, store, once):
     component = purse(once)
     store.write([deposit("d1", account="1"), deposit("d2", account="2")], "purse:command-1")
     store.write(deposit("d3", account="1"), "purse:command-1")
-    one = batch(connection, "purse:command", component)
-    one.run(1)
+    claimed = batch(connection, "purse:command", component)
+    claimed.run(1)
     redeliver(connection)
     assert drained(connection, component) == {"duplicate": 1, "handled": 2}
     assert (effects(store, "purse-1"), effects(store, "purse-2")) == (
@@ -190,21 +192,21 @@ def incoming(n=1, id_="0190163d-8694-739b-aea5-966c26f8ad91", stream="purse-123"
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_a_message_that_is_in_a_batch_twice_is_known_at_once(connection, once):
     """What the first brings about is not written yet when the second is looked at."""
-    one = incoming()
-    check = once.begin(connection, "purse", "purse:command", [one, one])
-    assert not check.is_duplicate(one)
-    check.effects(one, [PseudoEvent()], Metadata())
-    assert check.is_duplicate(one)
+    message = incoming()
+    check = once.begin(connection, "purse", "purse:command", [message, message])
+    assert not check.is_duplicate(message)
+    check.effects(message, [PseudoEvent()], Metadata())
+    assert check.is_duplicate(message)
     assert not check.is_duplicate(incoming(stream="purse-456"))
     check.record()
 
 
 def test_a_sequence_without_an_event_is_not_known_at_once_either(connection):
     """Within a batch it is as it is between batches."""
-    one = incoming()
-    check = PositionInEvents().begin(connection, "purse", "purse:command", [one, one])
-    assert check.effects(one, [], Metadata())[0] == []
-    assert not check.is_duplicate(one)
+    message = incoming()
+    check = PositionInEvents().begin(connection, "purse", "purse:command", [message, message])
+    assert check.effects(message, [], Metadata())[0] == []
+    assert not check.is_duplicate(message)
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
@@ -252,8 +254,8 @@ def test_a_stream_is_read_no_further_back_than_the_message(connection, store, on
 
 def nodes(plan):
     yield plan
-    for one in plan.get("Plans", ()):
-        yield from nodes(one)
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, {"a": 1}, "9" * 30, 7.5])
@@ -307,15 +309,15 @@ def test_a_stream_of_pseudo_events_is_not_started_for_a_later_batch_either(conne
     for fresh in (False, True):
         stream = f"purse:command-{fresh}"
         component = beginning(MessageIdInEvents(), snapshot_every=1)
-        one = batch(connection, "purse:command", component)
+        claimed = batch(connection, "purse:command", component)
         store.write(withdraw(account=str(fresh)), stream)
-        assert one.run(10).counts == Counter(handled=1)
+        assert claimed.run(10).counts == Counter(handled=1)
         if fresh:
-            one = batch(
+            claimed = batch(
                 connection, "purse:command", beginning(MessageIdInEvents(), snapshot_every=1)
             )
         store.write(Begin(str(fresh)), stream)
-        assert one.run(10).counts == Counter(handled=1)
+        assert claimed.run(10).counts == Counter(handled=1)
         assert effects(store, f"purse-{fresh}") == ["Begun"]
 
 

@@ -109,8 +109,8 @@ def test_writers_of_one_category_wait_for_each_other(connection, database_url, f
             "ours": lambda c: MessageStore(c).write(deposit(), "account:command-1"),
             "theirs": lambda c: write(c, "account:command-2"),
         }
-        for one in (connection, other):
-            one.execute("SET search_path = message_store")
+        for locking in (connection, other):
+            locking.execute("SET search_path = message_store")
         other.execute("SET lock_timeout = '50ms'")
         second = "theirs" if first == "ours" else "ours"
         with connection.transaction():

@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_named(database_url):
 def test_an_address_of_the_newer_kind_is_as_good(database_url):
     """Where the machine has one."""
     if not socket.has_ipv6 or not any(
-        one.address == "::1" for all_ in psutil.net_if_addrs().values() for one in all_
+        address.address == "::1" for all_ in psutil.net_if_addrs().values() for address in all_
     ):
         pytest.skip("this machine has no IPv6")
     with Started(

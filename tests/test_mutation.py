@@ -29,8 +29,8 @@ def after(mutants: list[Mutant], source: bytes) -> set[str]:
     old = source.decode().splitlines()
     return {
         " ".join(line.split())
-        for one in mutants
-        for line in one.applied(source).decode().splitlines()
+        for mutant in mutants
+        for line in mutant.applied(source).decode().splitlines()
         if line not in old
     }
 
@@ -73,16 +73,16 @@ def test_mutants_of_sql():
 def test_every_mutant_of_python_can_be_compiled():
     """A mutant that is no Python would be noticed by any test, and count for nothing."""
     for mutants in targets.all_mutants(ROOT).values():
-        for one in mutants:
-            if not one.query:
-                compile(one.applied((ROOT / one.path).read_bytes()), one.path, "exec")
+        for mutant in mutants:
+            if not mutant.query:
+                compile(mutant.applied((ROOT / mutant.path).read_bytes()), mutant.path, "exec")
 
 
 def test_a_change_is_noticed_or_survives(server_url, tmp_path):
     """The tests that reach a mutant are run on it, in a copy, which is then as before."""
     source = (ROOT / MODULE).read_bytes()
     mutants = python.mutants(MODULE, source)
-    turned = next(one for one in mutants if one.told(ROOT).endswith(" not in -> in"))
+    turned = next(mutant for mutant in mutants if mutant.told(ROOT).endswith(" not in -> in"))
     as_it_is = source[turned.start : turned.end]
     harmless = Mutant(MODULE, turned.start, turned.end, as_it_is, turned.lines)
     notes = {TEST: targets.Note(0.1, {MODULE: list(turned.lines)})}

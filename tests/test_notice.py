@@ -47,8 +47,8 @@ def open_connection(database_url):
         return opened[-1]
 
     yield open_one
-    for one in opened:
-        one.close()
+    for connection in opened:
+        connection.close()
 
 
 @pytest.fixture
@@ -197,7 +197,8 @@ def test_no_notice_is_lost_however_writing_and_waiting_meet(given, database_url,
                 )
                 with turns:
                     if not turns.wait_for(
-                        lambda n=n: all(one[writer] >= n for one in seen), timeout=PATIENCE
+                        lambda n=n: all(partition[writer] >= n for partition in seen),
+                        timeout=PATIENCE,
                     ):
                         late.append(writer)
                         return
@@ -205,8 +206,8 @@ def test_no_notice_is_lost_however_writing_and_waiting_meet(given, database_url,
     with ThreadPoolExecutor(writers + waiters) as threads:
         running = [threads.submit(wait, n) for n in range(waiters)]
         running += [threads.submit(write, n) for n in range(writers)]
-        for one in running:
-            one.result(NEVER)
+        for process in running:
+            process.result(NEVER)
     assert late == []
 
 
@@ -253,15 +254,15 @@ def test_several_wait_for_one_category(given, database_url, connection):
     """The lock is shared by those who wait, and each is told."""
     with connect(database_url, autocommit=True) as reader:
         every = [Notices(reader, database_url, CATEGORY) for _ in range(3)]
-        assert [one.wait(0) for one in every] == [True] * 3
+        assert [notices.wait(0) for notices in every] == [True] * 3
         insert(connection)
-        assert [one.wait(NEVER) for one in every] == [True] * 3
-        assert [one.wait(0) for one in every] == [True] * 3  # wait again
+        assert [notices.wait(NEVER) for notices in every] == [True] * 3
+        assert [notices.wait(0) for notices in every] == [True] * 3  # wait again
         every[0].leave()
         insert(connection)
-        assert [one.wait(NEVER) for one in every[1:]] == [True] * 2
-        for one in every:
-            one.close()
+        assert [notices.wait(NEVER) for notices in every[1:]] == [True] * 2
+        for notices in every:
+            notices.close()
 
 
 def test_another_category_wakes_nobody(waiting, connection):
@@ -307,15 +308,15 @@ def test_a_transaction_of_many_categories_takes_few_locks(given, connection):
 
 def test_writers_wait_neither_for_each_other_nor_for_who_waits(given, open_connection, waiting):
     """The trigger only tries for its lock."""
-    one, other = (open_connection(options="-c lock_timeout=1") for _ in range(2))
-    with one.transaction():
-        insert(one)
+    first, other = (open_connection(options="-c lock_timeout=1") for _ in range(2))
+    with first.transaction():
+        insert(first)
         with other.transaction():
             insert(other)
-            insert(one)
+            insert(first)
     waiting.leave()
-    with one.transaction():
-        insert(one)
+    with first.transaction():
+        insert(first)
         with other.transaction():
             insert(other)
     assert waiting.missing is None
@@ -324,11 +325,11 @@ def test_writers_wait_neither_for_each_other_nor_for_who_waits(given, open_conne
 def test_writers_at_one_time_take_each_other_for_nobody_who_waits(listener, open_connection):
     """Two sessions that write to one category at once have parts of its lock each."""
     count = listener(waits=False)
-    one, other = open_connection(), open_connection()
-    while (one.info.backend_pid - other.info.backend_pid) % 16 == 0:
+    first, other = open_connection(), open_connection()
+    while (first.info.backend_pid - other.info.backend_pid) % 16 == 0:
         other = open_connection()
-    with one.transaction():
-        insert(one)
+    with first.transaction():
+        insert(first)
         insert(other)
     assert count() == 0
 

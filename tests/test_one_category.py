@@ -97,10 +97,10 @@ def test_without_a_strategy_the_ids_of_the_events_are_the_second_guard(connectio
     store.write([deposit("d1"), deposit("d2")], PURSE)
     drained(connection, make())
     redeliver(connection)
-    one = batch(connection, CATEGORY, make())
+    claimed = batch(connection, CATEGORY, make())
     with pytest.raises(MessageIdConflictError):
-        one.run(100)
-    assert one.run(100, careful=True).counts == Counter(duplicate=2, redelivered=2)
+        claimed.run(100)
+    assert claimed.run(100, careful=True).counts == Counter(duplicate=2, redelivered=2)
 
 
 @KINDS
@@ -111,8 +111,8 @@ def test_a_batch_that_is_run_with_care_holds_its_own_category(
     outcomes = []
     component = make()
     store.write(deposit(), PURSE)
-    one = batch(connection, CATEGORY, component)
-    one.run(10)
+    claimed = batch(connection, CATEGORY, component)
+    claimed.run(10)
     with connect(database_url, autocommit=True) as other:
         other.execute("SET lock_timeout = '50ms'")
 
@@ -209,7 +209,9 @@ def test_what_takes_the_place_of_a_copy_is_the_only_one_of_its_key(connection, s
     store.write(deposit(), PURSE)
     drained(connection, make())
     (copy, again) = store.read_stream(f"{PURSE}+d1")
-    causes = [one.metadata.causation_message_stream_name for one in store.read_stream("purse-123")]
+    causes = [
+        event.metadata.causation_message_stream_name for event in store.read_stream("purse-123")
+    ]
     assert causes == [copy.stream_name, f"{again.stream_name}+d1"]
 
 
@@ -236,7 +238,9 @@ def test_the_property_means_nothing_where_copies_have_a_category_of_their_own(co
     metadata = Metadata(local_properties={"reserved": True})
     store.write([deposit(), withdraw()], PURSE, metadata=metadata)
     assert batch(connection, CATEGORY, component).run(10).counts == Counter(reserved=2)
-    assert [one.metadata.local_properties for one in store.read_category("purseTransaction")] == [
+    assert [
+        message.metadata.local_properties for message in store.read_category("purseTransaction")
+    ] == [
         {},
         {},
     ]
@@ -257,12 +261,12 @@ def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
         )
     total = Counter()
     for partition in range(3):  # each alone to its end: what it reserves, it handles
-        one, positions = (
+        claimed, positions = (
             new_batch(connection, component, CATEGORY),
             Positions("purse", CATEGORY, 3, [HeldPartition(partition, 0, 1)]),
         )
         counts = Counter()
-        while (result := one.run(positions, 7)).moved:
+        while (result := claimed.run(positions, 7)).moved:
             counts += result.counts
         assert counts["reserved"] == counts["handled"] == counts["duplicate"] > 0
         total += counts

@@ -65,7 +65,7 @@ def reserving(**options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"entity": "deposit_id"}, {"key": lambda one: one.account_id}],
+    [{}, {"entity": "deposit_id"}, {"key": lambda command: command.account_id}],
     ids=["key", "another field", "function"],
 )
 def test_streams_that_the_entity_does_not_lead_are_not_shared(options):
@@ -229,9 +229,11 @@ class Carried:
     def run(self, limit, given_up=MappingProxyType({}), blocked=frozenset()):
         """Read the category to its end, so many messages at once; give what became of them."""
         positions = claim(self.connection, "purse", RESERVED)
-        one = new_batch(self.connection, self.component, RESERVED)
+        claimed = new_batch(self.connection, self.component, RESERVED)
         results = []
-        while (result := one.run(positions, limit, policy=FailurePolicy(blocked, given_up))).moved:
+        while (
+            result := claimed.run(positions, limit, policy=FailurePolicy(blocked, given_up))
+        ).moved:
             results.append(result)
         return counts(results), [letter for result in results for letter in result.letters]
 
@@ -256,8 +258,8 @@ def test_what_was_left_behind_by_several_partitions_is_not_lost_by_its_sequence(
     carried = Carried(connection, store, PositionInEvents())
     handled, letters = carried.run(limit)
     assert handled == {"dead": 1, "handled": 1}
-    assert [str(one.message.stream_name) for one in letters] == ["purseTransaction-d0"]
-    assert [one.failure.reason for one in letters] == ["key"]
+    assert [str(letter.message.stream_name) for letter in letters] == ["purseTransaction-d0"]
+    assert [letter.failure.reason for letter in letters] == ["key"]
     assert effects(store) == ["Deposited"] * 2
 
 
@@ -284,7 +286,7 @@ def test_nor_if_it_was_parked_before_it_was_handled(connection, store):
     """Behind a letter of its entity, which says nothing of what was handled before."""
     carried = Carried(connection, store, None)
     _, letters = carried.run(10, blocked={"purse-123"})
-    assert [one.parked for one in letters] == [True, True]
+    assert [letter.parked for letter in letters] == [True, True]
     for partitions in (1, 2, 1):
         carried.change(partitions)
         with pytest.raises(IdempotenceKeyError, match="may have been handled before"):

@@ -137,7 +137,7 @@ def finish(server, sender, *running):
         wait_until_drained(connection, *running)
         sender.send_late()
         wait_until_drained(connection, *running)
-        assert [one.stop() for one in running] == [0] * len(running)
+        assert [process.stop() for process in running] == [0] * len(running)
         assert broken(connection, sender.acknowledged) == {}
 
 

@@ -362,13 +362,13 @@ def test_a_lost_race_leaves_nothing_and_is_run_again(connection, store):
         return Noted(command.account_id)
 
     store.write(deposit(), "racing:command-123")
-    one = batch(connection, "racing:command", racing)
+    claimed = batch(connection, "racing:command", racing)
     # The handler writes in the batch's own connection, before the batch writes at the version that
     # it had loaded.
     with pytest.raises(ExpectedVersionError):
-        one.run(100)
+        claimed.run(100)
     assert store.stream_version("racing-123") == -1
-    assert one.run(100).counts == Counter(handled=1)
+    assert claimed.run(100).counts == Counter(handled=1)
     assert store.stream_version("racing-123") == 0
 
 
@@ -415,10 +415,10 @@ def test_a_batch_that_lost_a_race_wins_under_the_locks(database_url, connection,
             return Noted("123")
 
         store.write(deposit(), "racing:command-123")
-        one = batch(connection, "racing:command", racing)
+        claimed = batch(connection, "racing:command", racing)
         with pytest.raises(ExpectedVersionError):
-            one.run(100)
-        assert one.run(100, careful=True).counts == Counter(handled=1)
+            claimed.run(100)
+        assert claimed.run(100, careful=True).counts == Counter(handled=1)
         assert outcomes == [0, "kept out"]
 
 

@@ -69,7 +69,7 @@ def test_no_call_touches_more_than_its_batch(large, session, name):
 def test_the_calls_do_what_they_are_counted_for(large):
     """A call that found nothing would touch nothing."""
     found = {name: run(large["new"], work.do).result for name, work in WORK.items()}
-    sizes = {name: len(one) for name, one in found.items() if isinstance(one, list | dict)}
+    sizes = {name: len(result) for name, result in found.items() if isinstance(result, list | dict)}
     assert {name for name, size in sizes.items() if not size} == {
         "a category that is empty",
         "a correlation that there is not",

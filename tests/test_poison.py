@@ -54,7 +54,9 @@ def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
         drained(connection, started)
         assert started.stop() == 0
         assert "secret" not in started.log
-    deposited = [json.loads(one.data).get("depositId") for one in store.read_stream("account-123")]
+    deposited = [
+        json.loads(event.data).get("depositId") for event in store.read_stream("account-123")
+    ]
     assert deposited == [None, "d1", "bad", "d3", "d4", "d5"]
     assert {state for _, state, *_ in letters(connection)} == {"handled"}
     assert broken(connection) == {}
@@ -115,7 +117,7 @@ def test_a_process_that_dies_before_the_handler_is_called_is_counted_too(
         assert started.stop() == 0
     assert (dead["reason"], dead["attempts"]) == ("process_died", 3)
     assert poison.calls("bad") == 4
-    assert [one[1:] for one in letters(connection)] == [
+    assert [letter[1:] for letter in letters(connection)] == [
         ("dead", "process_died", 3),
         ("parked", "parked", 0),
     ]
@@ -149,10 +151,10 @@ def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Checked', %s)",
         ["purse:command-random", Jsonb(data)],
     )
-    one = batch(connection, component.command_category, component)
+    claimed = batch(connection, component.command_category, component)
     given_up = {1: (process_died("it", 3), 3)}
     seen.clear()
-    result = one.run(1, careful=careful, policy=FailurePolicy(given_up=given_up))
+    result = claimed.run(1, careful=careful, policy=FailurePolicy(given_up=given_up))
     (letter,) = result.letters
     assert (letter.failure.reason, letter.attempts) == ("process_died", 3)
     assert letter.entity == "purse-123"
@@ -187,7 +189,7 @@ def test_a_process_that_dies_in_a_retry_is_counted_too(connection, store, databa
         poison.set(d3="kill")
         retry(database_url, "retry", "--all")
         started.wait_for("message_dead", reason="process_died", attempts=3)
-        assert [one[:3] for one in letters(connection)] == [
+        assert [letter[:3] for letter in letters(connection)] == [
             ("bad", "handled", "handler"),
             ("d3", "dead", "process_died"),
         ]

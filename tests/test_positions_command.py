@@ -66,7 +66,7 @@ def stored(connection):
 def test_positions_are_listed(reservation):
     """As JSON with all that is stored, and as a table."""
     listed = reservation("positions", "list", "--json")["positions"]
-    assert [(one["category"], one["position"]) for one in listed] == [(COMMANDS, 5), (RESERVED, 10)]
+    assert [(row["category"], row["position"]) for row in listed] == [(COMMANDS, 5), (RESERVED, 10)]
     assert listed[0]["holder"] == {"process": None, "gone": True}
     assert (listed[0]["partition"], listed[0]["partitions"], listed[0]["epoch"]) == (0, 1, 1)
     table = reservation("positions", "list", "bank:account").stdout
@@ -101,7 +101,7 @@ def test_moving_back_redelivers_and_says_how_many(reservation, connection, store
     assert stored(connection)[COMMANDS] == [2]
     before = event_types(store)
     again = batches(connection)
-    assert [one.read for one in again] == [3]
+    assert [result.read for result in again] == [3]
     assert event_types(store) == before
     assert broken(connection) == {}
 
@@ -278,7 +278,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
         "changes"
     ]
     assert change["redelivered"] == 5
-    assert sum(one.read for one in batches(connection)) == 5
+    assert sum(result.read for result in batches(connection)) == 5
 
 
 # What Eventide stores.
@@ -323,7 +323,7 @@ def test_the_next_message_is_the_one_after_the_last_that_eventide_handled(
     assert "account:command+position: 3" in done.stderr
     assert stored(connection) == {COMMANDS: [3]}
     read = batches(connection)
-    assert [one.read for one in read if one.part.after < 4] == [1, 1]
+    assert [result.read for result in read if result.part.after < 4] == [1, 1]
 
 
 def test_of_a_group_of_eventide_the_lowest_position_is_taken(reservation, connection, store):
@@ -377,7 +377,7 @@ def test_the_partitions_of_a_component_are_changed_at_once(reservation, connecti
     before = stored(connection)
     done = reservation("partitions", "bank:account", "3")
     assert "in account:command: from 2 to 2 in 3 partitions" in done.stdout
-    assert stored(connection) == {name: one * 3 for name, one in before.items()}
+    assert stored(connection) == {name: position * 3 for name, position in before.items()}
     reservation("partitions", "bank:account", "1", "--category", RESERVED)
     assert len(stored(connection)[RESERVED]) == 1
     assert "stays at 2 in 3" in reservation("partitions", "bank:account", "3").stdout

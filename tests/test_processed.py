@@ -147,12 +147,12 @@ def test_of_two_processes_that_handle_a_key_at_once_one_starts_anew(
     age(connection, "a", days)
     store.write(pay("a"), "till:command-2")
     first, second = incoming(store)
-    with connect(database_url) as one, connect(database_url) as other:
-        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((one, first), (other, second))]
+    with connect(database_url) as own, connect(database_url) as other:
+        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((own, first), (other, second))]
         assert not checks[0].is_duplicate(first)
         assert not checks[1].is_duplicate(second)
         checks[0].record()
-        one.commit()
+        own.commit()
         with pytest.raises(SerializationError, match="run it again"):
             checks[1].record()
         other.rollback()
@@ -172,15 +172,15 @@ def test_who_records_a_key_waits_for_another_that_does(connection, database_url,
         "WHERE stream_name = 'till:command-1'"
     )
     _, first, second = incoming(store)
-    with connect(database_url) as one, connect(database_url) as other:
-        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((one, first), (other, second))]
+    with connect(database_url) as own, connect(database_url) as other:
+        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((own, first), (other, second))]
         assert not checks[0].is_duplicate(first)
         assert not checks[1].is_duplicate(second)
         checks[0].record()
         with ThreadPoolExecutor(1) as pool:
             recorded = pool.submit(checks[1].record)
             wait_for(connection, other, recorded)
-            one.commit()
+            own.commit()
             with pytest.raises(SerializationError, match="run it again"):
                 recorded.result()
 
@@ -351,12 +351,12 @@ def test_a_day_stays_while_its_messages_are_not_handled(connection, store, settl
     for days, key in ((9, "a"), (7, "b"), (5, "c")):
         store.write(pay(key), SENT)
         age(connection, key, days)
-    one = batch(connection, COMMANDS, till(KEPT))
-    one.run(1)
+    claimed = batch(connection, COMMANDS, till(KEPT))
+    claimed.run(1)
     count, notes = prune(connection)
     assert count == 1
     assert "till has yet to handle messages" in notes[0]
-    assert one.run(1).counts == Counter(handled=1)
+    assert claimed.run(1).counts == Counter(handled=1)
     connection.execute(
         "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
         "stream_name, type, state, reason, process) SELECT 'till', %s, global_position, id, "
@@ -364,7 +364,7 @@ def test_a_day_stays_while_its_messages_are_not_handled(connection, store, settl
         "WHERE data->>'payId' = 'b'",
         [COMMANDS],
     )
-    one.run(1)
+    claimed.run(1)
     assert prune(connection)[0] == 0
     connection.execute(f"UPDATE reservation.dead_letters SET {settled}")
     assert prune(connection) == (2, [])
@@ -530,9 +530,9 @@ def test_the_time_of_a_message_may_say_its_zone(connection, store):
     """As a message that was not read from the store does."""
     store.write(pay("a"), SENT)
     connection.execute("SET TIME ZONE 'Asia/Tokyo'")
-    (one,) = incoming(store)
-    aware = msgspec.structs.replace(one.message, time=datetime(2026, 1, 2, 3, tzinfo=UTC))
-    zoned = Incoming(aware, one.command, one.entity_stream)
+    (stored,) = incoming(store)
+    aware = msgspec.structs.replace(stored.message, time=datetime(2026, 1, 2, 3, tzinfo=UTC))
+    zoned = Incoming(aware, stored.command, stored.entity_stream)
     with connection.transaction():
         check = KEPT.begin(connection, "till", COMMANDS, [zoned])
         assert not check.is_duplicate(zoned)
@@ -597,7 +597,7 @@ def test_who_handled_the_reissue_meanwhile_is_found_too(connection, store):
     older, newer = incoming(store)
     with connection.transaction():
         check, other = (
-            KEPT_BY_KEY.begin(connection, "till", COMMANDS, [one]) for one in (older, newer)
+            KEPT_BY_KEY.begin(connection, "till", COMMANDS, [message]) for message in (older, newer)
         )
         assert not check.is_duplicate(older)
         assert not other.is_duplicate(newer)
@@ -845,13 +845,13 @@ def test_a_partition_begins_where_its_own_handler_does(connection):
 def test_a_partition_is_made_once_by_whoever_makes_it(connection, database_url):
     """Who makes days ahead meanwhile waits, and finds it there."""
     begun(connection, "till")
-    with connect(database_url) as one, connect(database_url, autocommit=True) as other:
+    with connect(database_url) as own, connect(database_url, autocommit=True) as other:
         today = datetime.now(UTC).date()
-        assert one.execute(MAKE, [1, today]).fetchone() == (True,)
+        assert own.execute(MAKE, [1, today]).fetchone() == (True,)
         with ThreadPoolExecutor(1) as pool:
             pruned = pool.submit(prune, other)
             wait_for(connection, other, pruned)
-            one.commit()
+            own.commit()
             assert pruned.result() == (0, [])
     assert len(kept_days(connection)[1]) == 4
 
@@ -870,10 +870,10 @@ def test_the_first_messages_of_a_type_may_come_to_two_processes_at_once(
     """Each records its own, and neither fails."""
     store.write([pay("a"), pay("b")], SENT)
     messages = incoming(store)
-    with connect(database_url) as one, connect(database_url) as other:
+    with connect(database_url) as own, connect(database_url) as other:
         checks = [
             once.begin(c, "till", COMMANDS, [m])
-            for c, m in zip((one, other), messages, strict=True)
+            for c, m in zip((own, other), messages, strict=True)
         ]
         for check, message in zip(checks, messages, strict=True):
             assert not check.is_duplicate(message)
@@ -881,7 +881,7 @@ def test_the_first_messages_of_a_type_may_come_to_two_processes_at_once(
         with ThreadPoolExecutor(1) as pool:
             recorded = pool.submit(checks[1].record)
             wait_for(connection, other, recorded)
-            one.commit()
+            own.commit()
             recorded.result()
         other.commit()
     assert len(kept(connection)) == 2

@@ -137,7 +137,7 @@ def test_what_handlers_write_meanwhile_is_handled_too(store, database_url):
     store.write(Count("1", 3), "counter:command-1")
     done = consumers.drain(component, database_url, batch_size=2)
     assert done.counts == {"reserved": 4, "handled": 4}
-    assert [one.decode(Counted).left for one in store.read_stream("counter-1")] == [3, 2, 1, 0]
+    assert [event.decode(Counted).left for event in store.read_stream("counter-1")] == [3, 2, 1, 0]
 
 
 def test_dead_letters_are_a_result(store, database_url):
@@ -245,7 +245,7 @@ def test_where_the_program_does_not_configure_structlog_events_go_to_logging(
     store.write(open_(), COMMANDS)
     with caplog.at_level(logging.INFO, logger="reservation"):
         consumers.drain(account, database_url)
-    logged = [(one.name, one.levelname, one.getMessage()) for one in caplog.records]
+    logged = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
     expected = "event='consumer_started' consumer='account' category='account:command'"
     assert logged[0][:2] == ("reservation", "INFO")
     assert logged[0][2].startswith(expected)
@@ -276,7 +276,9 @@ def test_a_component_runs_in_a_thread_until_the_program_stops_it(store, database
         until(lambda: event_types(store) == ["Opened"])
         store.write(deposit(), COMMANDS)
         until(lambda: event_types(store) == ["Opened", "Deposited"])
-        assert handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+        assert handlers == [
+            signal.getsignal(signal_number) for signal_number in (signal.SIGINT, signal.SIGTERM)
+        ]
     assert connection.execute("SELECT count(*) FROM reservation.members").fetchone() == (0,)
     until(lambda: connections(connection) == [])
     assert broken(connection) == {}

@@ -71,7 +71,7 @@ def is_fit(name):
         length = len(name.encode())
     except UnicodeEncodeError:
         return False
-    control = any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name)
+    control = any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name)
     return name[:1] not in ("", "-") and not control and length <= MAX_BYTES
 
 
@@ -184,7 +184,7 @@ containers = [
     lambda hint, values: (tuple[hint, ...], st.lists(values, max_size=3).map(tuple)),
     lambda hint, values: (list[dict[str, hint]], st.lists(st.dictionaries(texts, values))),
 ]
-fields = [wrap(*one) for one, wrap in itertools.product(plain, containers)]
+fields = [wrap(*hinted) for hinted, wrap in itertools.product(plain, containers)]
 
 
 @st.composite

@@ -111,7 +111,7 @@ def test_days_of_every_handler_are_told_and_left(connection, store):
     age(connection, "other:command-1", 3)
     run(connection, other)
     before = partitions(connection)
-    told = sorted(prune_processed(connection, False, 100), key=lambda one: one.of)
+    told = sorted(prune_processed(connection, False, 100), key=lambda result: result.of)
     assert told == [
         Pruned("processed messages", "other Pay", 1, "days"),
         Pruned("processed messages", "till Pay", 3, "days"),
@@ -127,7 +127,7 @@ def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_u
         busy.execute("SELECT FROM reservation.processed_for_a_time")
         (told,) = prune_processed(connection, True, 100)
         assert (told.count, "is in use; run this again" in told.note) == (0, True)
-    assert [one.count for one in prune_processed(connection, True, 100)] == [1, 1, 1]
+    assert [result.count for result in prune_processed(connection, True, 100)] == [1, 1, 1]
 
 
 def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url, monkeypatch):
@@ -148,7 +148,7 @@ def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url,
 
         with monkeypatch.context() as patch:
             patch.setattr(connection, "execute", watched)
-            assert [one.count for one in prune_processed(connection, True, 100)] == [1, 1, 1]
+            assert [result.count for result in prune_processed(connection, True, 100)] == [1, 1, 1]
     assert (len(tries), len(raised)) == (4, 3)
 
 
@@ -421,7 +421,7 @@ class Everything:
             yield Portion(list(positions), [self._digest(message) for message in messages])
 
     def _digest(self, message):
-        texts = ["-" if one is None else f"{len(str(one))}:{one}" for one in message]
+        texts = ["-" if field is None else f"{len(str(field))}:{field}" for field in message]
         return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
@@ -523,7 +523,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     assert prune_everything(connection, 6) == {}
     assert store.write(deposit("f"), COMMANDS) == 4
     store.write([deposit("a"), deposit("d")], COMMANDS)
-    assert sum(one.counts["duplicate"] for one in batches(connection)) == 2
+    assert sum(result.counts["duplicate"] for result in batches(connection)) == 2
 
 
 def test_archived_commands_that_somebody_still_needs_stay(connection, store):
@@ -570,7 +570,9 @@ def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connecti
     assert prune_everything(connection, e) == {SENT_TO: 4}
     gone = prune_everything(connection, e, older_than=days, limit=limit)
     assert gone == {RESERVED: 1}
-    assert [one for one in (a, b, c, d, e) if one in positions(connection, RESERVED)] == [
+    assert [
+        position for position in (a, b, c, d, e) if position in positions(connection, RESERVED)
+    ] == [
         b,
         c,
         d,

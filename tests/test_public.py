@@ -69,7 +69,7 @@ def test_private_imports_are_found():
 
 def test_every_error_is_exported():
     """A program can catch each by its name."""
-    tree = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    tree = {name for name, error in vars(errors).items() if isinstance(error, type)}
     tree = {name for name in tree if issubclass(getattr(errors, name), errors.ReservationError)}
     assert tree <= set(reservation.__all__)
 
@@ -84,8 +84,12 @@ def test_the_errors_are_drawn_in_one_tree():
             depth = len(found[1]) // 4
             path = [*path[:depth], found[2]]
             drawn[found[2]] = path[depth - 1] if depth else "Exception"
-    classes = [one for one in vars(errors).values() if isinstance(one, type)]
-    known = {one.__name__: one.__base__.__name__ for one in classes if issubclass(one, Exception)}
+    classes = [error for error in vars(errors).values() if isinstance(error, type)]
+    known = {
+        class_.__name__: class_.__base__.__name__
+        for class_ in classes
+        if issubclass(class_, Exception)
+    }
     assert drawn == known
 
 

@@ -380,7 +380,7 @@ def test_a_batch_that_loses_race_after_race_is_run_until_it_wins(
     with session(database_url) as opened, structlog.testing.capture_logs() as logs:
         Consumer(opened, account, "account:command").run(stop)
     assert tries == [False] + [True] * 20
-    again = [one["times"] for one in logs if one["event"] == "race_lost_again"]
+    again = [event["times"] for event in logs if event["event"] == "race_lost_again"]
     assert again == list(range(2, 21))
     assert event_types(store) == ["Opened"]
 

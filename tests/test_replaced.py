@@ -171,11 +171,14 @@ def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
 def test_status_and_positions_say_so(connection, store, reservation):
     """With how much is left to handle, and the command that helps."""
     deal_with(connection, store)
-    assert not any(one["foreign"] for one in reservation("status", "--json")["partitions"])
+    assert not any(
+        partition["foreign"] for partition in reservation("status", "--json")["partitions"]
+    )
     new_log(connection, store)
     shown = reservation("status", "--json")
     assert {
-        one["category"]: (one["foreign"], one["lagMessages"]) for one in shown["partitions"]
+        partition["category"]: (partition["foreign"], partition["lagMessages"])
+        for partition in shown["partitions"]
     } == {
         COMMANDS: (True, NEW),
         RESERVED: (True, 0),
@@ -184,7 +187,7 @@ def test_status_and_positions_say_so(connection, store, reservation):
     assert "not of this store" in table
     assert "`reservation positions reset bank:account`" in " ".join(table.split())
     listed = reservation("positions", "list", "--json")["positions"]
-    assert [one["foreign"] for one in listed] == [True, True]
+    assert [row["foreign"] for row in listed] == [True, True]
 
 
 def test_readiness_says_so_until_the_end(connection, store, database_url):
@@ -388,7 +391,7 @@ def test_partitions_recognize_it_each(connection, store, database_url, reservati
     # One partition is far behind, so a change of their number carries the others' positions over.
     connection.execute("UPDATE reservation.positions SET position = 0 WHERE partition = 2")
     reservation("partitions", "bank:account", "2")
-    assert not any(one.stored.foreign for one in read_status(connection).partitions)
+    assert not any(partition.stored.foreign for partition in read_status(connection).partitions)
     new_log(connection, store)
     for arguments in (("partitions", "bank:account", "3"), ("start", "bank:account")):
         line = reservation(*arguments, status=2).stderr

@@ -111,12 +111,14 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
     model = Model()
     given_before = last_position(connection)
     for start, end in itertools.pairwise([0, *sorted(cuts), len(commands)]):
-        batch = [(one, f"{one.into}{number}-{one.key}") for one in commands[start:end]]
+        batch = [
+            (command, f"{command.into}{number}-{command.key}") for command in commands[start:end]
+        ]
         with connection.transaction():
             outcomes = reserve(
-                connection, [(one.global_position, name) for one, name in batch], VOLATILE
+                connection, [(command.global_position, name) for command, name in batch], VOLATILE
             )
-        assert outcomes == [model.reserve(name, one) for one, name in batch]
+        assert outcomes == [model.reserve(name, command) for command, name in batch]
     assert last_position(connection) - given_before == len(model.first)
     sources = {m.global_position: m for m in store.read_category(f"c{number}:command")}
     copies = [
@@ -184,8 +186,8 @@ def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
         ids = [uuid.UUID(copy.id) for copy in copies]
         assert ids == sorted(set(ids))
         assert len(ids) == 100
-        assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}
-        assert all(before <= one.int >> 80 <= after for one in ids)
+        assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
+        assert all(before <= id_.int >> 80 <= after for id_ in ids)
 
 
 def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, store):
@@ -223,10 +225,10 @@ def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(data
         with connect(database_url, autocommit=True) as connection:
             read = 1
             while read:
-                one = batch(connection, "account:command")
+                claimed = batch(connection, "account:command")
                 with contextlib.suppress(PositionLostError, *TO_BE_RETRIED):
                     for _ in range(3):
-                        result = one.run(7, careful=careful)
+                        result = claimed.run(7, careful=careful)
                         if result.part is None:  # the other has taken over before it began
                             break
                         read = result.read

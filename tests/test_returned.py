@@ -46,8 +46,8 @@ class Cart:
 
 def run(connection, component, size):
     """Take the commands of a component to their end in batches of a size."""
-    one = batch(connection, component.command_category, component)
-    while one.run(size).read:
+    claimed = batch(connection, component.command_category, component)
+    while claimed.run(size).read:
         pass
 
 
@@ -181,8 +181,8 @@ def test_what_a_handler_keeps_leads_nowhere(connection, store, size):
     @component.handle(Put)
     def put(command, entity, context):
         seen = Added(list(entity.lines))
-        for one in kept:
-            one.lines.append("changed")
+        for holder in kept:
+            holder.lines.append("changed")
         kept[:] = [command, entity, returned := Added(command.lines)]
         context.write(seen, "seen-1")
         return returned
@@ -215,11 +215,11 @@ def test_a_handler_that_raises_leaves_no_trace(connection, store, size, once):
         entity.lines.clear()
 
     store.write([Put("1", ["a"]), Put("1", ["b"])], SENT)
-    one = batch(connection, component.command_category, component)
+    claimed = batch(connection, component.command_category, component)
     for _ in range(3):
         with pytest.raises(HandlerError):
-            one.run(size)
-    while one.run(size).read:
+            claimed.run(size)
+    while claimed.run(size).read:
         pass
     assert seen == [(["a"], [])] * 4 + [(["b"], [])]
     assert lines(store, "audit-1") == [["never"], ["never"]]
@@ -371,6 +371,6 @@ def test_an_entity_is_what_its_events_make_of_it_when_they_are_read(
     run(connection, component, size)
     run(connection, component, size)
     (read,) = (message.decode(happened) for message in list(store.read_stream("cart-1"))[:1])
-    one = (type(read.value).__name__, read.value, vars(read))
+    value_read = (type(read.value).__name__, read.value, vars(read))
     seen = [message.decode(Noted).value for message in store.read_stream("seen-1")]
-    assert seen == [repr([one] * n) for n in range(3)]
+    assert seen == [repr([value_read] * n) for n in range(3)]

@@ -174,11 +174,11 @@ def test_of_two_processes_that_handle_a_revision_at_once_one_starts_anew(
     store.write(pay("a", 2), SENT)
     message = list(store.read_category(COMMANDS))[-1]
     incoming = Incoming(message, message.decode(Pay), "till-123")
-    with connect(database_url) as one, connect(database_url) as other:
-        checks = [ONCE.begin(c, "till", COMMANDS, [incoming]) for c in (one, other)]
+    with connect(database_url) as own, connect(database_url) as other:
+        checks = [ONCE.begin(c, "till", COMMANDS, [incoming]) for c in (own, other)]
         assert not any(check.is_duplicate(incoming) for check in checks)
         checks[0].record()
-        one.commit()
+        own.commit()
         with pytest.raises(SerializationError, match="run it again"):
             checks[1].record()
         other.rollback()
@@ -226,8 +226,8 @@ def test_the_role_of_a_consumer_may_keep_revisions(connection, store):
 def test_revisions_of_an_entity_or_of_all(connection):
     """By the scope."""
     with connection.transaction():
-        one, all_ = DatabaseRevisions(connection), DatabaseRevisions(connection, "global")
-        assert [one.next("a-1"), one.next("a-2"), one.next("a-1")] == [1, 1, 2]
+        by_entity, all_ = DatabaseRevisions(connection), DatabaseRevisions(connection, "global")
+        assert [by_entity.next("a-1"), by_entity.next("a-2"), by_entity.next("a-1")] == [1, 1, 2]
         assert [all_.next("a-1"), all_.next("a-2"), all_.next("a-1")] == [1, 2, 3]
     # Its name, which no stream has, is not to change: it would begin anew.
     counters_of = connection.execute("SELECT name FROM reservation.revision_counters ORDER BY 1")
@@ -405,7 +405,7 @@ def test_whatever_the_clock_and_the_machine_do_they_rise(tmp_path_factory, steps
                 boot += 1
             revisions._boot = f"boot-{boot}"
             drawn.append(revisions.next())
-    assert all(one < other for one, other in pairwise(drawn))
+    assert all(earlier < other for earlier, other in pairwise(drawn))
 
 
 def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_path, monkeypatch):
@@ -508,7 +508,7 @@ def test_processes_draw_no_revision_twice_whoever_is_killed(tmp_path, drawers):
         return start_drawing("clock", str(tmp_path / "revision"), "3000")
 
     drawers.extend(make() for _ in range(4))
-    drawn = [int(one) for one in kill_some(drawers, make)]
+    drawn = [int(line) for line in kill_some(drawers, make)]
     assert len(drawn) >= 4 * 3000
     assert len(set(drawn)) == len(drawn)
     assert ClockRevisions(tmp_path / "revision", Clock(0)).next() > max(drawn)

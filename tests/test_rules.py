@@ -47,13 +47,13 @@ scalars = (
     | numbers
     | st.sampled_from(["null", "true", "false", "[]", "{}", '[""]', '["a"]', '{"a": "b"}', '""'])
     | st.sampled_from(["a", "b"]).map(json.dumps)
-    | st.uuids().map(lambda one: json.dumps(str(one)))
+    | st.uuids().map(lambda id_: json.dumps(str(id_)))
     | st.builds(
-        lambda one, form: json.dumps(form(one)),
+        lambda id_, form: json.dumps(form(id_)),
         st.uuids(),
         st.sampled_from([lambda u: str(u).upper(), lambda u: u.hex, lambda u: u.urn]),
     )
-    | st.dates().map(lambda one: json.dumps(one.isoformat()))
+    | st.dates().map(lambda date: json.dumps(date.isoformat()))
     | st.from_regex(r"\A[0-2]0[0-9]{2}-[01][0-9]-[0-3][0-9]( |T00:00:00Z)?\Z").map(json.dumps)
     | st.decimals(allow_nan=False, allow_infinity=False).map(str)
     | st.sampled_from(["one", "two words", "a.b", "A+B", ""]).map(json.dumps)
@@ -81,8 +81,8 @@ class Count(Enum):
 # Those that the server takes.
 LIKELY: list[Any] = [str, int, uuid.UUID, date, Decimal, Word]
 FITTING = {
-    uuid.UUID: st.uuids().map(lambda one: json.dumps(str(one))),
-    date: st.dates().map(lambda one: json.dumps(one.isoformat())),
+    uuid.UUID: st.uuids().map(lambda id_: json.dumps(str(id_))),
+    date: st.dates().map(lambda date: json.dumps(date.isoformat())),
     Decimal: st.decimals(-(10**9), 10**9, allow_nan=False, places=2).map(str),
     Word: st.sampled_from(Word).map(json.dumps),
 }
@@ -274,7 +274,11 @@ def encoded(request, admin, server_url):
 )
 def test_the_names_do_not_depend_on_the_encoding(encoded, characters, left):
     """A pattern of PostgreSQL knows characters by their numbers in the encoding of the database."""
-    ids = [*characters, *(f"{one}+" for one in characters), *(f"k{one}" for one in characters)]
+    ids = [
+        *characters,
+        *(f"{character}+" for character in characters),
+        *(f"k{character}" for character in characters),
+    ]
     written = [
         json.dumps({"key": key, "n": 7, "accountId": "a"}, ensure_ascii=False) for key in ids
     ]
@@ -352,9 +356,9 @@ def test_equal_values_are_one_key():
     """However they are written."""
     command = dataclasses.make_dataclass("Command", [("key", Any)])
     declared = Reservation(command, into="t", key=("key",))
-    names = [declared.stream_name(command(Decimal(one))) for one in ("1.50", "1.5", "15E-1")]
+    names = [declared.stream_name(command(Decimal(number))) for number in ("1.50", "1.5", "15E-1")]
     assert names == ["t-1.5"] * 3
-    names = [declared.stream_name(command(Decimal(one))) for one in ("-0.0", "0", "0E+3")]
+    names = [declared.stream_name(command(Decimal(number))) for number in ("-0.0", "0", "0E+3")]
     assert names == ["t-0"] * 3
     assert declared.stream_name(command(Decimal("1E+2"))) == "t-100"
     assert declared.stream_name(command(Count.MANY)) == "t-10"

@@ -31,8 +31,8 @@ def parsed(text):
 
 def container(job):
     """Return the one container that a CronJob starts."""
-    (one,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    return one
+    (started,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    return started
 
 
 def commands():

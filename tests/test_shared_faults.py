@@ -23,7 +23,7 @@ COMMIT = "COMMIT\0"  # the whole statement, not BEGIN ISOLATION LEVEL READ COMMI
 
 def stop(*running):
     """Stop what runs and return the exit statuses."""
-    return [one.stop() for one in running]
+    return [process.stop() for process in running]
 
 
 def holder(connection):
@@ -108,8 +108,8 @@ def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
         Started(*arguments, "--only", "reserved") as paused,
         Started(*arguments, "--only", "reserved") as other,
     ):
-        for one in (commands, paused, other):
-            one.wait_for("consumer_started")
+        for process in (commands, paused, other):
+            process.wait_for("consumer_started")
         with Sender(database_url, traffic, 1) as sender:
             for _ in range(chance.randrange(1, 4)):
                 paused.wait_for("batch_committed")
@@ -191,8 +191,8 @@ class Members:
     def __exit__(self, *_):
         self.resume()
         for members in self._running.values():
-            for one in members:
-                one.kill()
+            for member in members:
+                member.kill()
 
     def change(self):
         """Let one join, leave, die, or pause; one that was paused before goes on."""
@@ -206,9 +206,9 @@ class Members:
             self._paused.append(self._chance.choice(members))
             self._paused[-1].send(signal.SIGSTOP)
         else:
-            one = members.pop(self._chance.randrange(len(members)))
+            leaving = members.pop(self._chance.randrange(len(members)))
             # One that was about to start ends as every process does.
-            assert one.stop() in (0, -signal.SIGTERM) if what == "leave" else one.kill()
+            assert leaving.stop() in (0, -signal.SIGTERM) if what == "leave" else leaving.kill()
             self.join(category)
 
     def join(self, category):

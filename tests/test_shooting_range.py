@@ -165,7 +165,7 @@ def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, s
     assert found[-1] == (0, 4, 3)
     assert {ended for ended, _, _ in found[:-1]} == {-9}
     # What is committed is never less than before.
-    assert found == sorted(found, key=lambda one: one[1:])
+    assert found == sorted(found, key=lambda result: result[1:])
 
 
 @pytest.mark.faults
@@ -236,10 +236,10 @@ def test_whatever_happens_every_shot_has_one_outcome(database_url, connection, s
 def run_and_cut(url, component, limit, at):
     """Take a component's commands forward by a batch on a connection that may be lost in it."""
     with connect(url, autocommit=True) as connection:
-        one = batch(connection, component.command_category, component)
+        claimed = batch(connection, component.command_category, component)
         Cut(connection, at, crash)
         try:
-            one.run(limit)
+            claimed.run(limit)
         except (Crash, ReservationError):
             pass
         finally:

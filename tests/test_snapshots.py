@@ -80,11 +80,11 @@ def totals(store, account="123"):
 
 def test_a_snapshot_is_taken_when_there_are_events_enough(connection, store):
     """And the next one as many events later."""
-    one = batch(connection, "purse:command", purse(3))
+    claimed = batch(connection, "purse:command", purse(3))
     taken = []
     for n in range(8):
         pay(store, f"d{n}")
-        one.run(100)
+        claimed.run(100)
         taken.append(snapshots(connection).get("purse-123"))
     assert taken == [None, None, 2, 2, 2, 5, 5, 5]
 
@@ -133,11 +133,11 @@ def test_an_entity_with_a_long_stream_gets_one_when_it_is_read(connection, store
 def test_a_batch_that_fails_leaves_no_snapshot(connection, store):
     """So none is ever ahead of its stream."""
     pay(store, "a", "b", "bad")
-    one = batch(connection, "purse:command", purse(1))
+    claimed = batch(connection, "purse:command", purse(1))
     with pytest.raises(HandlerError):
-        one.run(100)
+        claimed.run(100)
     assert snapshots(connection) == {}
-    one.run(2)
+    claimed.run(2)
     assert snapshots(connection) == {"purse-123": 1}
 
 
@@ -248,7 +248,9 @@ def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity)
         drain(connection, component)
     assert snapshots(connection) == {}
     assert totals(store)[3] == Decimal("4.50")
-    told = [(one["log_level"], one["stream_name"]) for one in logs if "snapshot" in one["event"]]
+    told = [
+        (entry["log_level"], entry["stream_name"]) for entry in logs if "snapshot" in entry["event"]
+    ]
     assert told == [("warning", "purse-123")] * 2
 
 

@@ -161,11 +161,11 @@ def test_each_message_makes_a_version(connection, store, form):
     drain(connection, tally(StateBased(form)))
     sent = list(store.read_stream(SENT))
     stored = versions(connection)
-    assert [one["position"] for one in stored] == [0, 1, 2]
-    assert [str(one["message_id"]) for one in stored] == [message.id for message in sent]
-    assert [one["global_position"] for one in stored] == [1, 2, 3]
-    assert {one["category"] for one in stored} == {COMMANDS}
-    assert all(one["published"] for one in stored)
+    assert [version["position"] for version in stored] == [0, 1, 2]
+    assert [str(version["message_id"]) for version in stored] == [message.id for message in sent]
+    assert [version["global_position"] for version in stored] == [1, 2, 3]
+    assert {version["category"] for version in stored} == {COMMANDS}
+    assert all(version["published"] for version in stored)
     assert whole(connection)["total"] == 5
     assert totals(store) == [2, 5]
 
@@ -187,7 +187,7 @@ def test_the_whole_is_stored_now_and_then_among_deltas(connection, store):
     for size in (7, 100, 100):
         batch(connection, COMMANDS, tally(StateBased("delta"))).run(size)
     stored = versions(connection)
-    wholes = [one["position"] for one in stored if one["base"] == one["position"]]
+    wholes = [version["position"] for version in stored if version["base"] == version["position"]]
     assert wholes == [0, MOST_DELTAS + 1, 2 * MOST_DELTAS + 2]
     read = States(connection).read((STATE, position) for position in range(n))
     assert [json.loads(read[STATE, p].text)["total"] for p in range(n)] == list(range(1, n + 1))
@@ -214,9 +214,9 @@ JSON = st.recursive(
 @given(st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), JSON))
 def test_a_difference_makes_the_one_of_the_other(before, after):
     """Whatever the objects hold."""
-    one, other = json.dumps(before), json.dumps(after)
-    assert json.loads(apply(one, difference(one, other))) == after
-    assert difference(one, one) == "{}"
+    old, other = json.dumps(before), json.dumps(after)
+    assert json.loads(apply(old, difference(old, other))) == after
+    assert difference(old, old) == "{}"
 
 
 def test_a_mapping_keeps_its_order(connection, store):
@@ -266,12 +266,12 @@ def test_what_was_stored_and_not_published_is_published(connection, store):
     component = tally()
     store.write([Add("1", 1), Add("1", 10)], SENT)
     crash_between(connection, component)
-    assert [one["published"] for one in versions(connection)] == [False, False]
+    assert [version["published"] for version in versions(connection)] == [False, False]
     assert totals(store) == []
     store.write(Add("1", 100), SENT)
     assert batches(connection, component)[0].counts == {"redelivered": 2, "handled": 1}
     assert totals(store) == totals(store, "told-1") == [1, 11, 111]
-    assert all(one["published"] for one in versions(connection))
+    assert all(version["published"] for version in versions(connection))
 
 
 def test_what_was_never_handled_meets_the_newest_state(connection, store):
@@ -542,11 +542,11 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
             context.write(Added(command.tally_id, state.total, "told"), "told-1")
             return Added(command.tally_id, state.total)
 
-        one = batch(connection, COMMANDS, tally(handler=handle))
+        claimed = batch(connection, COMMANDS, tally(handler=handle))
         with pytest.raises(
             ExpectedVersionError, match="Another transaction stored the state first"
         ):
-            one.run(100)
+            claimed.run(100)
     assert batches(connection, tally(handler=handle))[0].counts == {"redelivered": 1}
     assert totals(store) == totals(store, "told-1") == [5]
 
@@ -617,7 +617,7 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     store.write(Added("9", 9), "another-1", id=taken)
     run(connection, database_url, component, "SELECT count(*) = 3 FROM reservation.dead_letters")
     assert totals(store) == [1]
-    assert [one["published"] for one in versions(connection, "tally:state-2")] == [False]
+    assert [version["published"] for version in versions(connection, "tally:state-2")] == [False]
     broken.clear()
     connection.execute("DELETE FROM message_store.messages WHERE id = %s", [taken])
     administration.retry(connection, Selection(), [])
@@ -629,7 +629,8 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     )
     assert (totals(store), totals(store, "tally-2")) == ([1, 3, 6], [10])
     assert all(
-        one["published"] for one in versions(connection) + versions(connection, "tally:state-2")
+        version["published"]
+        for version in versions(connection) + versions(connection, "tally:state-2")
     )
 
 
@@ -702,7 +703,7 @@ def test_what_is_not_known_to_be_published_stays(connection, store):
     crash_between(connection, component)
     age(connection)
     assert clean_up_states(connection, DAY).removed == 1
-    assert [one["position"] for one in versions(connection)] == [1, 2]
+    assert [version["position"] for version in versions(connection)] == [1, 2]
     assert batches(connection, component)[0].counts == {"redelivered": 1}
     assert totals(store) == [1, 2, 3]
 
@@ -822,7 +823,7 @@ def test_what_is_published_says_nothing_of_other_versions(connection, store):
     redeliver(connection, 2)
     drain(connection, component)
     States(connection).publish([(STATE, 1), ("tally:state-2", 0)])
-    assert [one["published"] for one in versions(connection)] == [False, True]
+    assert [version["published"] for version in versions(connection)] == [False, True]
 
 
 @pytest.mark.parametrize("streams", ["12", "21"])
@@ -847,7 +848,7 @@ def test_a_reserved_command_has_its_state_too(connection, store):
     redeliver(connection)
     drain(connection, component)
     assert totals(store) == [5, 11]
-    assert {one["category"] for one in versions(connection)} == {"tallyTransaction"}
+    assert {version["category"] for version in versions(connection)} == {"tallyTransaction"}
 
 
 def test_the_highest_of_what_was_removed_is_remembered(connection, store):
@@ -884,7 +885,13 @@ def test_a_step_removes_a_bounded_number(connection, store):
     assert sum(steps) == 12
     assert max(steps) == 2
     left = [versions(connection, f"tally:state-{n}") for n in range(5)]
-    assert [[one["position"] for one in stream] for stream in left] == [[0], [0], [3], [4], [5]]
+    assert [[version["position"] for version in stream] for stream in left] == [
+        [0],
+        [0],
+        [3],
+        [4],
+        [5],
+    ]
     assert count_removable(connection, DAY) == 0
 
 
@@ -900,7 +907,7 @@ def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
         batches(connection, component)
     assert clean_up_states(connection, DAY).removed == 6
     left = [versions(connection, f"tally:state-{n}") for n in (1, 2, 3, 4, 5)]
-    assert [[one["position"] for one in stream] for stream in left] == [
+    assert [[version["position"] for version in stream] for stream in left] == [
         [0, 1, 2, 3, 4],
         [3, 4],
         [0, 1, 2, 3],
@@ -1008,7 +1015,7 @@ def test_a_consumer_that_has_nothing_to_do_cleans_up(connection, store, database
     events = [entry["event"] for entry in logs]
     assert events.index("batch_committed") < events.index("states_removed")
     assert [entry["versions"] for entry in logs if entry["event"] == "states_removed"] == [4]
-    assert [one["position"] for one in versions(connection)] == [4, 5, 6]
+    assert [version["position"] for version in versions(connection)] == [4, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -1035,14 +1042,14 @@ def test_a_connection_that_is_lost_at_any_point_loses_nothing(connection, store,
     """Before each exchange with the server in turn."""
     store.write([Add("1", 1), Add("2", 10), Add("1", 100)], SENT)
     with connect(database_url, autocommit=True) as lost:
-        one = batch(lost, COMMANDS, tally())
+        claimed = batch(lost, COMMANDS, tally())
 
         def crash():
             raise Crash
 
         cut = Cut(lost, at, crash)
         try:
-            one.run(100)
+            claimed.run(100)
         except Crash:
             lost.close()
     batches(connection, tally())

@@ -67,7 +67,7 @@ def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
     """With everything before it, and nobody at work."""
     messages(connection, 1, 5, age=90)
     seen = read_status(connection, account).partitions
-    assert [one.stored.category for one in seen] == [COMMANDS, "accountTransaction"]
+    assert [partition.stored.category for partition in seen] == [COMMANDS, "accountTransaction"]
     assert (seen[0].stored.position, seen[0].head, seen[0].lag.messages) == (0, 5, 5)
     assert 90 <= seen[0].lag.seconds < 90 + PATIENCE
     assert (seen[0].stored.holder, seen[0].stored.updated_at) == (None, None)
@@ -82,12 +82,12 @@ def test_each_partition_has_a_lag_of_its_own(connection):
     positions = [100, 600, 550, 0]
     group(connection, positions)
     seen = read_status(connection).partitions
-    assert [one.stored.position for one in seen] == positions
+    assert [partition.stored.position for partition in seen] == positions
     expected = [left(connection, n, 4, position) for n, position in enumerate(positions)]
-    assert [one.lag.messages for one in seen] == expected
+    assert [partition.lag.messages for partition in seen] == expected
     assert expected[1] == 0 < min(expected[0], expected[2], expected[3])
-    assert not any(one.lag.at_least for one in seen)
-    ages = [one.lag.seconds for one in seen]
+    assert not any(partition.lag.at_least for partition in seen)
+    ages = [partition.lag.seconds for partition in seen]
     assert ages[1] is None
     assert ages[0] >= 300
     assert 20 <= ages[2] < 300 <= ages[3]
@@ -299,7 +299,7 @@ def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
             "WHERE process <> 'host:2'"
         )
         theirs.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 3")
-        assert [one.stored.holder for one in read_status(connection).partitions] == [
+        assert [shown.stored.holder for shown in read_status(connection).partitions] == [
             Holder("host:0", gone=False),
             Holder("host:1", gone=True),
             Holder("host:2", gone=True),

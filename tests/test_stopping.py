@@ -116,11 +116,11 @@ def test_a_consumer_that_can_not_even_end_itself_is_killed_by_its_host(
     with start(database_url, app, "--grace", "0.1") as started:
         app.wait()
         consumers = psutil.Process(started.process.pid).children()[-2:]
-        for one in consumers:
-            one.suspend()
+        for consumer in consumers:
+            consumer.suspend()
         assert started.stop() == 0
         assert started.log.count("batch_abandoned") == 2
-        assert not any(one.is_running() for one in consumers)
+        assert not any(consumer.is_running() for consumer in consumers)
     assert event_types(store) == ["Opened"]
 
 
@@ -173,7 +173,7 @@ def test_a_grace_is_a_time(database_url):
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_whose_handler_cannot_be_given_back_is_handled_by_default(number, monkeypatch):
     """One that was not installed from Python is not known; ours would write to a closed pipe."""
-    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    before = {signal_number: signal.getsignal(signal_number) for signal_number in STOP_SIGNALS}
     try:
         with monkeypatch.context() as patched:
             patched.setattr(signal, "getsignal", lambda _: None)
@@ -181,8 +181,8 @@ def test_a_signal_whose_handler_cannot_be_given_back_is_handled_by_default(numbe
                 pass
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for position, handler in before.items():
+            signal.signal(position, handler)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)

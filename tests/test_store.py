@@ -120,11 +120,11 @@ def test_one_id_can_not_serve_several_messages(store):
 @pytest.mark.parametrize("level", list(IsolationLevel))
 def test_of_two_writers_one_wins_under_every_isolation_level(database_url, level):
     """The other is told by the kind of error, however the server finds out."""
-    with connect(database_url) as one, connect(database_url) as other:
+    with connect(database_url) as own, connect(database_url) as other:
         other.isolation_level = level
         other.execute("SELECT count(*) FROM message_store.messages")  # its snapshot is from before
-        MessageStore(one).write_initial(deposit("d1"), COMMANDS)
-        one.commit()
+        MessageStore(own).write_initial(deposit("d1"), COMMANDS)
+        own.commit()
         with pytest.raises(ExpectedVersionError):
             MessageStore(other).write_initial(deposit("d2"), COMMANDS)
 
@@ -135,11 +135,11 @@ def test_a_race_lost_for_one_stream_is_not_blamed_on_the_version_of_another(data
         Write(deposit("d2"), COMMANDS),
         Write(open_("9"), "account:command-9", expected_version=NO_STREAM),
     ]
-    with connect(database_url) as one, connect(database_url) as other:
+    with connect(database_url) as own, connect(database_url) as other:
         other.isolation_level = IsolationLevel.REPEATABLE_READ
         other.execute("SELECT count(*) FROM message_store.messages")  # its snapshot is from before
-        MessageStore(one).write(deposit("d1"), COMMANDS)
-        one.commit()
+        MessageStore(own).write(deposit("d1"), COMMANDS)
+        own.commit()
         with pytest.raises(SerializationError, match="again from its start"):
             MessageStore(other).write_batch(batch)
         other.rollback()
@@ -283,11 +283,11 @@ def test_a_batch_that_the_server_can_not_take_at_once_is_refused(store, monkeypa
     monkeypatch.setattr(writing, "MOST_BYTES", 1600)
     with pytest.raises(StoreError, match=r"The 4 messages are \d+ bytes long together.* batches"):
         store.write_batch(writes)
-    assert [store.write_batch([one]) for one in writes] == [[0], [1], [2], [3]]
+    assert [store.write_batch([write]) for write in writes] == [[0], [1], [2], [3]]
 
 
 def test_ids_are_ordered_by_time():
     """UUIDs of version 7 keep the index growing at its end."""
     made = [uuid7() for _ in range(50)]
-    assert all(one.version == 7 and one.variant == uuid.RFC_4122 for one in made)
-    assert [one.int >> 80 for one in made] == sorted(one.int >> 80 for one in made)
+    assert all(id_.version == 7 and id_.variant == uuid.RFC_4122 for id_ in made)
+    assert [id_.int >> 80 for id_ in made] == sorted(id_.int >> 80 for id_ in made)

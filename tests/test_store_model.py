@@ -69,11 +69,15 @@ class Model(RuleBasedStateMachine):
 
     def of(self, stream_name: str) -> list[Stored]:
         """Give the messages of a stream."""
-        return [one for one in self.messages if one.write.stream_name == stream_name]
+        return [message for message in self.messages if message.write.stream_name == stream_name]
 
     def in_category(self, category: str) -> list[Stored]:
         """Give the messages of a category."""
-        return [one for one in self.messages if one.write.stream_name.startswith(f"{category}-")]
+        return [
+            message
+            for message in self.messages
+            if message.write.stream_name.startswith(f"{category}-")
+        ]
 
     def add(self, writes: list[Write]) -> list[int]:
         """Write to the model and give the positions."""
@@ -107,12 +111,12 @@ class Model(RuleBasedStateMachine):
     @rule(stream=STREAMS, message=MESSAGES, metadata=METADATA, versioned=st.booleans())
     def write_one(self, stream, message, metadata, versioned):
         """A message goes to the end of its stream, with the right expected version or none."""
-        one = self.write(stream, message, metadata)
-        version = len(self.of(one.stream_name)) - 1 if versioned else None
+        write = self.write(stream, message, metadata)
+        version = len(self.of(write.stream_name)) - 1 if versioned else None
         written = self.store.write(
-            message, one.stream_name, id=one.id, metadata=metadata, expected_version=version
+            message, write.stream_name, id=write.id, metadata=metadata, expected_version=version
         )
-        assert [written] == self.add([one])
+        assert [written] == self.add([write])
 
     @rule(stream=STREAMS, message=MESSAGES, wrong=st.integers(-1, 12))
     def write_at_a_wrong_version(self, stream, message, wrong):
@@ -135,13 +139,13 @@ class Model(RuleBasedStateMachine):
         writes, plain = [], []
         counts: dict[str, int] = {}
         for n, (stream, message, metadata, versioned) in enumerate(parts):
-            one = self.write(stream, message, metadata)
-            name = one.stream_name
+            write = self.write(stream, message, metadata)
+            name = write.stream_name
             version = counts.get(name, len(self.of(name))) - 1
             counts[name] = version + 2
-            plain.append(one)
+            plain.append(write)
             expected = version + 3 if n == wrong_at else version if versioned else None
-            writes.append(Write(message, name, one.id, metadata, expected))
+            writes.append(Write(message, name, write.id, metadata, expected))
         if wrong_at is not None and wrong_at < len(parts):
             with pytest.raises(ExpectedVersionError):
                 self.store.write_batch(writes)
@@ -155,18 +159,18 @@ class Model(RuleBasedStateMachine):
         old = data.draw(st.lists(st.sampled_from(self.messages), min_size=1, max_size=3))
         again = [
             Write(
-                one.write.message,
-                one.write.stream_name,
-                one.write.id,
-                one.write.metadata,
-                one.position - 1 if versioned else None,
+                stored.write.message,
+                stored.write.stream_name,
+                stored.write.id,
+                stored.write.metadata,
+                stored.position - 1 if versioned else None,
             )
-            for one in old
+            for stored in old
         ]
-        assert self.store.write_batch(again) == [one.position for one in old]
+        assert self.store.write_batch(again) == [stored.position for stored in old]
         new = self.write(stream, message, None)
         positions = self.store.write_batch([*again, new])
-        assert positions == [*(one.position for one in old), *self.add([new])]
+        assert positions == [*(stored.position for stored in old), *self.add([new])]
 
     @precondition(lambda self: self.messages)
     @rule(data=st.data(), other=STREAMS, message=MESSAGES)
@@ -221,16 +225,20 @@ class Model(RuleBasedStateMachine):
         if correlation is not None:
             options["correlation"] = correlation
             expected = [
-                one
-                for one in expected
-                if one.write.metadata
-                and (one.write.metadata.correlation_stream_name or "").startswith(f"{correlation}-")
+                message
+                for message in expected
+                if message.write.metadata
+                and (message.write.metadata.correlation_stream_name or "").startswith(
+                    f"{correlation}-"
+                )
             ]
         if group_size is not None:
             member = data.draw(st.integers(0, group_size - 1))
             options |= {"consumer_group_member": member, "consumer_group_size": group_size}
             expected = [
-                one for one in expected if member_of(one.write.stream_name, group_size) == member
+                message
+                for message in expected
+                if member_of(message.write.stream_name, group_size) == member
             ]
         read = self.store.read_category(self.prefix + category, batch_size=batch_size, **options)
         self.agree(list(read), expected)
@@ -239,7 +247,9 @@ class Model(RuleBasedStateMachine):
     def read_the_last_message(self, stream, type_):
         """The last of a stream, and the last of a type."""
         name = self.prefix + stream
-        of_type = [one for one in self.of(name) if type(one.write.message).__name__ == type_]
+        of_type = [
+            message for message in self.of(name) if type(message.write.message).__name__ == type_
+        ]
         for last, expected in (
             (self.store.last_message(name), self.of(name)),
             (self.store.last_message(name, type_), of_type),
@@ -258,7 +268,9 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def versions_are_the_last_positions(self):
         """Nothing else was written, and nothing is missing."""
-        for name in {one.write.stream_name for one in self.messages} | {f"{self.prefix}one-9"}:
+        for name in {message.write.stream_name for message in self.messages} | {
+            f"{self.prefix}one-9"
+        }:
             version = len(self.of(name)) - 1
             assert self.store.stream_version(name) == (version if version >= 0 else NO_STREAM)
 

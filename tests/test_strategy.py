@@ -50,7 +50,7 @@ def test_each_strategy_is_found_under_its_command(strategy, _):
 def test_only_a_two_phase_strategy_writes_other_categories():
     """Those of its states, so that other writers can be held off."""
     assert StateBased().categories("purse") == ["purse:state"]
-    others = [one for one, _ in STRATEGIES.values() if not one.two_phase]
+    others = [strategy for strategy, _ in STRATEGIES.values() if not strategy.two_phase]
     assert [list(strategy.categories("purse")) for strategy in others] == [[]] * 4
 
 

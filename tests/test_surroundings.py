@@ -122,7 +122,7 @@ def test_a_right_that_is_taken_away_is_waited_for(connection, store, consumer, r
         wait_until_drained(connection, started)
         until(lambda: started.ask("/readyz")[0] == 200)
         assert started.stop() == 0
-        said = [one for one in started.lines if words in one and f'"{category}"' in one]
+        said = [line for line in started.lines if words in line and f'"{category}"' in line]
         assert len(said) == 1
         assert "message_dead" not in started.log
     all_handled(connection, store)
@@ -273,7 +273,7 @@ def test_a_repair_waits_for_writers_and_keeps_others_off(connection, store, data
         thread.join(PATIENCE)
     assert done[0].returncode == 0, done[0].stderr
     store.write(deposit("d3"), COMMANDS)
-    assert [one.global_position for one in store.read_stream(COMMANDS)] == [1, 2, 101, 102]
+    assert [message.global_position for message in store.read_stream(COMMANDS)] == [1, 2, 101, 102]
 
 
 def test_a_sequence_without_values_is_waited_for(connection, store, database_url):

@@ -118,7 +118,7 @@ class Reader:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             partitions = json.loads(self._run("reservation status --json"))["partitions"]
-            if all(one["lagMessages"] + one["retry"] == 0 for one in partitions):
+            if all(partition["lagMessages"] + partition["retry"] == 0 for partition in partitions):
                 return
         raise AssertionError(partitions)
 

@@ -100,8 +100,8 @@ def test_pyright_finds_no_error_in_the_modules_of_public_names(tmp_path):
     modules = {"reservation.testing"}
     for package in (reservation, consumers):
         exported = [getattr(package, name) for name in package.__all__]
-        modules |= {one.__module__ for one in exported if hasattr(one, "__module__")}
-        modules |= {one.__name__ for one in exported if inspect.ismodule(one)}
+        modules |= {item.__module__ for item in exported if hasattr(item, "__module__")}
+        modules |= {item.__name__ for item in exported if inspect.ismodule(item)}
     files = [Path(importlib.import_module(name).__file__) for name in sorted(modules)]
     assert len(files) > 15
     assert pyright(tmp_path, *files, mode="standard") == {}

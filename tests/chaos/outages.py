@@ -42,7 +42,7 @@ class _FailingOver(World):
     def before(self, action: Action) -> None:
         self.copied = self.copied and not self.ran
         self.ran = isinstance(action, Run)
-        if isinstance(action, Run) and not any(one.kind == "failover" for one in action.faults):
+        if isinstance(action, Run) and not any(fault.kind == "failover" for fault in action.faults):
             self.copied = False
         elif not self.copied:
             self.sent: list[Send] = []

@@ -49,7 +49,7 @@ class Processes:
     def __init__(self, stores: "Stores", seed: int) -> None:
         self._chance = random.Random(seed)
         drawn = history(Seeded(seed), apart=True, kills=3, raised=[*RAISED, *ENDS])
-        loads = [one.messages for one in drawn.actions if isinstance(one, Send)]
+        loads = [action.messages for action in drawn.actions if isinstance(action, Send)]
         self.loads = [list(load) for load in loads]
         self.history = drawn
         self._stores, self.address = stores, stores.fresh()
@@ -75,7 +75,7 @@ class Processes:
         if sender.problem:
             found.append(sender.problem)
         order = self._order()
-        found += [f"I1, acknowledged and not stored: {one}" for one in sender.sent - set(order)]
+        found += [f"I1, acknowledged and not stored: {id_}" for id_ in sender.sent - set(order)]
         played = History(self.history.plan, 1, (Send(tuple(order.values())), Run(), Run()))
         self.world.counts = None  # they are in other processes
         return [*found, *broken(self.world.control), *self.world.differences(played)]
@@ -130,7 +130,9 @@ class Processes:
 
     def _drained(self) -> list[str]:
         deadline = time.monotonic() + PATIENCE
-        while left := [one for one in self.history.plan.categories if self.world.pending(one)]:
+        while left := [
+            category for category in self.history.plan.categories if self.world.pending(category)
+        ]:
             if time.monotonic() > deadline:
                 return [f"I7, no end is reached of {left}"]
             time.sleep(0.02)
@@ -138,7 +140,7 @@ class Processes:
 
     def _order(self) -> dict[str, Sent]:
         """Return the messages that were sent, in the order in which they are stored."""
-        by_id = {str(one.row[0]): one for load in self.loads for one in load}
+        by_id = {str(message.row[0]): message for load in self.loads for message in load}
         rows = self.world.control.execute(
             "SELECT id::text FROM message_store.messages ORDER BY global_position"
         ).fetchall()
@@ -175,7 +177,7 @@ class Sender(threading.Thread):
             for load in self._loads:
                 while not self._sends(load):
                     time.sleep(0.02)
-                self.sent.update(str(one.row[0]) for one in load)
+                self.sent.update(str(message.row[0]) for message in load)
         except Exception as error:  # noqa: BLE001  which the run reports
             self.problem = f"the sender failed: {error!r}"
 
@@ -251,19 +253,19 @@ class Supervised:
 
     def _kill(self, processes: Sequence[psutil.Process]) -> None:
         first = self._process
-        for one in processes:
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
-        if any(one.pid == first.pid for one in processes):
+                process.kill()
+        if any(process.pid == first.pid for process in processes):
             first.wait(PATIENCE)
 
     def pause(self, chance: random.Random, seconds: float) -> None:
         """Let one of the processes stand still for a while."""
-        for one in chance.sample(self._all(), k=1) if self._all() else []:
+        for process in chance.sample(self._all(), k=1) if self._all() else []:
             with suppress(psutil.NoSuchProcess):
-                one.suspend()
+                process.suspend()
                 time.sleep(seconds)
-                one.resume()
+                process.resume()
 
     def _asked(self) -> bool:
         """Ask it to stop, if it is ready for that: it runs, and has logged something."""

@@ -111,7 +111,7 @@ class Stores:
         (folder / "violation.txt").write_text("\n".join(found) + "\n")
         (folder / "history.txt").write_text(run.describe())
         (folder / "log.json").write_text(
-            "".join(json.dumps(one, default=str) + "\n" for one in logs)
+            "".join(json.dumps(event, default=str) + "\n" for event in logs)
         )
         (folder / "log.txt").write_text(run.log())
         with connect(run.address, autocommit=True) as connection:

@@ -134,7 +134,7 @@ def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
         with ThreadPoolExecutor() as pool:
             found = list(pool.map(Tree.notes, trees, shares))
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps({test: one for part in found for test, one in part.items()}))
+        kept.write_text(json.dumps({test: noted for part in found for test, noted in part.items()}))
     notes = {test: targets.Note(**note) for test, note in json.loads(kept.read_text()).items()}
     print(f"{len(notes)} tests reach them", flush=True)
     return notes
@@ -177,7 +177,9 @@ def main() -> None:
     given = parser.parse_args()
 
     groups = {Path(module).name: found for module, found in targets.all_mutants(ROOT).items()}
-    chosen = [(name, one) for name in groups if given.only in (None, name) for one in groups[name]]
+    chosen = [
+        (name, mutant) for name in groups if given.only in (None, name) for mutant in groups[name]
+    ]
     if not chosen:
         parser.error(f"there is no module {given.only}; there are {', '.join(groups)}")
     total = len(chosen)

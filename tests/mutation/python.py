@@ -41,7 +41,7 @@ def mutants(path: str, content: bytes) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     return sorted(
         set(_Mutator(path, content, starts).of(ast.parse(content))),
-        key=lambda one: (one.start, one.end, one.text),
+        key=lambda mutant: (mutant.start, mutant.end, mutant.text),
     )
 
 

@@ -65,7 +65,7 @@ def mutants(path: str, content: bytes) -> list[Mutant]:
         line = content.count(b"\n", 0, part.start()) + 1
         for first, last, text in [*_swaps(visible, start), *_dropped(visible, start)]:
             found.add(Mutant(path, first, last, text, range(line, line + 1), name))
-    return sorted(found, key=lambda one: (one.start, one.end, one.text))
+    return sorted(found, key=lambda mutant: (mutant.start, mutant.end, mutant.text))
 
 
 def _hide(hidden: re.Match[bytes]) -> bytes:

@@ -151,7 +151,7 @@ def _role(
 ) -> Role:
     ways = ["direct", "reserve", "initiate", "within" if within else "reserve"]
     how = chance.pick(ways)
-    choices = [one for one in ONCE if entity or one not in ("whole", "delta")]
+    choices = [strategy for strategy in ONCE if entity or strategy not in ("whole", "delta")]
     once = "" if how == "initiate" else chance.pick(choices)
     further = (
         ["other"] if apart else ["other", "entity"] if within else ["other", "entity", "command"]

@@ -48,8 +48,8 @@ class Given:
         metadata = m.follow_metadata()
         own = dataclasses.replace(metadata, local_properties=local)
         writes = [
-            (followed_id(m.id, self._stream, n), self._stream, *text(one), own.encode())
-            for n, one in enumerate(events)
+            (followed_id(m.id, self._stream, n), self._stream, *text(event), own.encode())
+            for n, event in enumerate(events)
         ]
         replying = dataclasses.replace(metadata, reply_stream_name=None)
         for message, name, expected, reply in self._further:
@@ -106,9 +106,9 @@ def entity_by_stream(component: Any, of: str, message: StoredMessage) -> str | N
     return f"{component.name}-{id_}" if id_ else None
 
 
-def compare(one: StoredMessage, first: StoredMessage, declared: Any) -> str:
+def compare(later: StoredMessage, first: StoredMessage, declared: Any) -> str:
     """Return whether a command is a duplicate of the first of its key, or in conflict with it."""
-    contents = [(m.type, json.loads(m.data or "{}")) for m in (one, first)]
+    contents = [(m.type, json.loads(m.data or "{}")) for m in (later, first)]
     for field in declared.volatile:
         for _, data in contents:
             data.pop(codec.camel_case(field), None)

@@ -18,8 +18,8 @@ from tests.reference.messages import COMMANDS, EVENTS, Part
 MOST = 6  # values in a list, which would double with each event that shares it
 
 RAISED: dict[str, type[BaseException]] = {
-    one.__name__: one
-    for one in (
+    error.__name__: error
+    for error in (
         ValueError,
         RecursionError,
         MemoryError,

@@ -126,7 +126,7 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
 
     What no client of ours would write goes to the function that Message DB's clients call.
     """
-    writes = [one.write for one in messages]
+    writes = [message.write for message in messages]
     store, left = MessageStore(connection), list(zip(messages, writes, strict=True))
     for sound, group in itertools.groupby(left, lambda pair: pair[1] is not None):
         part = list(group)
@@ -134,8 +134,8 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
             for _ in range(2):
                 store.write_batch([write for _, write in part if write])
             continue
-        for one, _ in part:
-            id_, *rest = one.row
+        for message, _ in part:
+            id_, *rest = message.row
             with contextlib.suppress(psycopg.errors.UniqueViolation):
                 connection.execute(
                     "SELECT message_store.write_message(%s::varchar, %s, %s, %s::jsonb, %s::jsonb)",
@@ -206,13 +206,13 @@ class World:
         categories = self.plan.categories
         faults = {
             category: {
-                one.at: one.kind
-                for one in run.faults
-                if categories[one.consumer % len(categories)] == category
+                fault.at: fault.kind
+                for fault in run.faults
+                if categories[fault.consumer % len(categories)] == category
             }
             for category in categories
         }
-        while pending := [one for one in categories if self.pending(one)]:
+        while pending := [left for left in categories if self.pending(left)]:
             self.drain(pending[0], run.batch_size, faults[pending[0]], partitions)
             self.surroundings.mend()
 
@@ -274,7 +274,7 @@ class World:
         expected = interpret(history, ids)
         differences = list(compare(found, told(expected), "the store"))
         calm = not any(
-            isinstance(one, Back) or getattr(one, "faults", ()) for one in history.actions
+            isinstance(action, Back) or getattr(action, "faults", ()) for action in history.actions
         )
         if calm and self.counts is not None and +self.counts != +expected.counts:
             differences.append(f"counts are {self.counts}, not {expected.counts}")
@@ -290,8 +290,8 @@ def interpret(history: History, ids: dict[str, str]) -> Interpreter:
     for action in history.actions:
         match action:
             case Send(messages):
-                for one in messages:
-                    interpreter.send(*one.row)
+                for message in messages:
+                    interpreter.send(*message.row)
             case Back(messages):
                 if not any(entity for _, entity in interpreter.letters.values()):
                     interpreter.back(messages)
