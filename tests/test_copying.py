@@ -124,7 +124,7 @@ def check(value: Any) -> None:
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_copy_shares_nothing_that_can_be_changed(value):
-    """It is what deepcopy makes."""
+    """A copy equals deepcopy's and shares nothing mutable with the original."""
     check(value)
 
 
@@ -142,12 +142,12 @@ def test_a_copy_shares_nothing_that_can_be_changed(value):
     )
 )
 def test_so_it_is_with_whatever_an_entity_holds(value):
-    """Containers and dataclasses in each other."""
+    """Containers and dataclasses nested in each other are copied in full."""
     check(value)
 
 
 def test_what_is_held_twice_is_held_twice_by_the_copy():
-    """A handler may change the one and look at the other."""
+    """An object that is held twice is one object in the copy too."""
     line = Line("a")
     made = copied(Holder({"all": [line, line], "last": line, "pair": (line, [line])}))
     ids = {*map(id, made.value["all"]), id(made.value["last"])}
@@ -157,7 +157,7 @@ def test_what_is_held_twice_is_held_twice_by_the_copy():
 
 
 def test_what_leads_back_does_so_in_the_copy():
-    """Through lists, dicts, tuples and attributes."""
+    """Cycles through lists, dicts, tuples and attributes are copied as cycles."""
     entity = Holder([])
     entity.value.extend([entity, {"a": entity}, (entity.value,)])
     made = copied(entity)
@@ -168,7 +168,7 @@ def test_what_leads_back_does_so_in_the_copy():
 
 
 def test_attributes_of_every_kind_are_copied():
-    """Those that are no fields, those of slots, and those that have no value yet."""
+    """Attributes that are no fields, slots and unset values are copied."""
     entity: Any = Holder(1)
     entity.other = [1]
     assert (copied(entity).other, copied(entity).other is entity.other) == ([1], False)
@@ -187,12 +187,12 @@ def test_attributes_of_every_kind_are_copied():
 
 
 def test_a_class_says_how_it_is_copied():
-    """As it does to deepcopy."""
+    """A class that defines `__deepcopy__` is copied by it."""
     counted = Counted()
     assert copied(Holder(counted)).value is counted
 
 
 def test_what_cannot_be_copied_is_refused():
-    """Silently shared, it could be changed."""
+    """A value that cannot be copied is refused rather than shared."""
     with pytest.raises(TypeError):
         copied(Holder(threading.Lock()))
