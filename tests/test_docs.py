@@ -130,7 +130,7 @@ def _leaves(command: click.Command) -> Iterator[click.Command]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_of_a_page_leads_somewhere(name):
-    """To a file of the checkout, and to a heading where it names one."""
+    """Every link leads to a file of the checkout, and to a heading where it names one."""
     page = ROOT / name
     for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
         if link.startswith("https://"):
@@ -202,7 +202,7 @@ def test_the_files_that_a_page_names_exist(name):
 
 
 def test_every_page_is_in_the_navigation():
-    """And the navigation names no other."""
+    """The navigation names every page and no other."""
     text = re.sub(r"!!\S+", "", (ROOT / "mkdocs.yml").read_text())
     named = _leaves_of(YAML(typ="safe").load(text)["nav"])
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
@@ -218,7 +218,7 @@ def _leaves_of(value: object) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_uses_the_usual_words(name):
-    """As other projects write them, and one spelling of each."""
+    """Pages use the usual words, in one spelling each."""
     private = r"can not|on the spot|ways? to be idempotent|(?:is|are) there again|dealt? with"
     assert re.findall(private, prose(ROOT / name).replace("\n", " ")) == []
 
@@ -246,7 +246,7 @@ def test_the_metrics_are_those_of_the_code():
 
 
 def test_the_alert_rules_use_metrics_that_exist():
-    """And each rule has what Prometheus wants of one, with annotations that tell what to do."""
+    """Alert rules use existing metrics and have annotations that say what to do."""
     (block,) = blocks(ROOT / "docs/how-to/monitor.md", "yaml")
     rules = [
         rule for group in YAML(typ="safe").load(block.text)["groups"] for rule in group["rules"]

@@ -1,4 +1,4 @@
-"""The same history leaves the same behind, whichever way to be idempotent a component has.
+"""The same history leaves the same behind, whichever strategy a component uses.
 
 A history is what senders, the network and processes may do: commands are sent, sent again under the
 same id or another, read again, and two consumers work on them in turns and die at any statement.
@@ -370,7 +370,7 @@ def play(address: str, way: Way, history: list[Any]) -> World:
 @settings(max_examples=25)
 @given(history=histories)
 def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, name, history):
-    """Whatever was sent or read again, and whoever died when."""
+    """Each command has its effect once, whatever was repeated and whichever process died."""
     world = play(database_url, WAYS[name], history)
     try:
         assert world.left() == world.expected()
@@ -401,27 +401,27 @@ BY_ID = {
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_reissue_under_another_id_is_where_they_differ(database_url, name):
-    """By its key or its revision it is known again, by its id or its position it is not."""
+    """A key or a revision recognizes a reissue under another id; an id or a position does not."""
     found = left(database_url, name, (SEND, 0, False), (SEND, 0, True), (SEND, 0, False))
     assert found == {"0": [1, 1] if name in BY_ID else [1]}
 
 
 def test_what_opens_an_entity_is_known_by_the_entity(database_url):
-    """Under whatever id, unlike what is done with the entity then."""
+    """A command that opens an entity is recognized under any id, unlike later commands."""
     send = [(SEND, 6, False), (SEND, 6, True), (SEND, 0, False), (SEND, 6, True), (SEND, 0, True)]
     assert left(database_url, "initiate", *send) == {"0": [OPENED, 1, 1]}
 
 
 @pytest.mark.parametrize("name", WAYS)
 def test_what_comes_late_is_dropped_by_its_revision_alone(database_url, name):
-    """Whoever else handles a message does not mind that another was to come before it."""
+    """Only revisions discard a message that arrives after a later one."""
     found = left(database_url, name, (SEND, 3, False), (SEND, 1, False))
     assert found == {"1": [4] if name == "revisions, late" else [4, 2]}
 
 
 @pytest.mark.parametrize("name", [name for name in WAYS if WAYS[name].twice])
 def test_what_had_no_effect_has_none_when_it_is_read_again(database_url, name):
-    """Although there is by then what it wanted to take; a consumer that begins anew reads it."""
+    """A message without effect has none when read again, though the state would allow one."""
     takes, adds, everything = (SEND, 2, False), (SEND, 4, False), (RUN, 0, 4, 0, "die")
     found = left(database_url, name, takes, everything, adds, everything, (AGAIN, 6))
     assert found == {"0": [5]}

@@ -1,4 +1,4 @@
-"""Two consumers, three messages, kills: every order of their statements takes the same effects."""
+"""Two consumers, three messages and kills: every order of the statements has the same effects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")
 
 @dataclass(frozen=True)
 class Way:
-    """A way to be idempotent, and what it is held to.
+    """A strategy, and what it promises.
 
     Attributes:
         make: makes the component.
@@ -153,7 +153,7 @@ DAILY = {
 
 @pytest.mark.parametrize("name", DAILY)
 def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_property, name):
-    """With every batch as a whole, and kills wherever there can be one."""
+    """In every order of statements and with kills, each intent takes effect once."""
     explored = explorer(database_url, WAYS[name], kills=DAILY[name], size=100).explore()
     record_property("explored", str(explored))
     assert explored.schedules > 1
@@ -164,7 +164,7 @@ def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_p
 @pytest.mark.parametrize(("kills", "size"), [(2, 100), (1, 1)])
 @pytest.mark.parametrize("name", WAYS)
 def test_with_two_kills_or_batches_of_one_message(database_url, record_property, name, kills, size):
-    """The same, to the depth that takes too long for every day."""
+    """The same holds with two kills or small batches, which takes too long for every run."""
     explored = explorer(database_url, WAYS[name], kills=kills, size=size).explore()
     record_property("explored", str(explored))
     assert explored.schedules > 1
@@ -172,7 +172,7 @@ def test_with_two_kills_or_batches_of_one_message(database_url, record_property,
 
 @pytest.mark.parametrize("name", ["none", "reservation", "one category"])
 def test_what_had_no_effect_and_has_one_later_is_found(database_url, name):
-    """Without a strategy, where everything comes to both: else nothing would be found anywhere."""
+    """Without a strategy the explorer finds a message that takes effect late."""
     make = {"none": purse, "reservation": copied, "one category": within}[name]
     with pytest.raises(Violation, match=r"the effects are .*'Withdrawn'"):
         explorer(database_url, Way(make, **REISSUED), kills=0, size=1).explore()
@@ -203,7 +203,7 @@ BLIND = {
 
 
 @pytest.mark.parametrize("name", BLIND)
-def test_a_way_that_tells_nothing_is_found(database_url, name):
-    """Also where the ids of the events would keep them from being written twice."""
+def test_a_strategy_that_recognizes_nothing_is_found(database_url, name):
+    """The explorer finds a strategy that recognizes nothing, despite deterministic event ids."""
     with pytest.raises(Violation, match=r"the effects are|nobody in its way"):
         explorer(database_url, BLIND[name], kills=0, size=100).explore()

@@ -34,7 +34,7 @@ def consumers(started, workers=1):
 def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
     connection, database_url, workers, victim, seed
 ):
-    """Whichever process, whichever moment: I1 to I8 hold, whoever went on with its work."""
+    """Whichever process is killed at whichever moment, I1 to I8 hold."""
     chance = random.Random(f"{workers} {victim} {seed}")
     arguments = (database_url, "--batch-size", "20", "--workers", str(workers))
     traffic = make_traffic(accounts=10, sends=600, seed=seed)
@@ -60,7 +60,7 @@ def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
 
 @pytest.mark.parametrize("category", READS)
 def test_a_consumer_may_be_killed_at_each_of_its_requests(connection, database_url, category):
-    """From its first word to the server to the end of some batches: what is done is done once."""
+    """A consumer killed at any request to the server leaves every effect done once."""
     traffic = make_traffic(accounts=5, sends=300, seed=1)
     with Sender(database_url, traffic, 50) as sender, Proxy(database_url) as proxy:
         sender.finish()

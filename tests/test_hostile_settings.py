@@ -28,7 +28,7 @@ def hostile_url(database_url, connection):
 
 
 def test_a_role_has_its_settings(hostile_url):
-    """Or the tests below would show nothing."""
+    """The role's settings are in force; otherwise the tests below would show nothing."""
     with psycopg.connect(hostile_url) as plain:
         for setting, value in HOSTILE.items():
             (found,) = plain.execute(
@@ -40,7 +40,7 @@ def test_a_role_has_its_settings(hostile_url):
 
 
 def test_the_consumers_and_the_command_line_work_whatever_is_set(store, hostile_url, connection):
-    """As processes of their own, with their leases."""
+    """Consumers with leases and the command line work under every setting of the role."""
     store.write([open_(), deposit("d1"), deposit("d1")], COMMANDS)
     with Started(hostile_url) as started:
         started.wait_for("batch_committed", category=RESERVED, handled=1)
@@ -68,7 +68,7 @@ def test_the_consumers_and_the_command_line_work_whatever_is_set(store, hostile_
 @pytest.mark.parametrize("client", CLIENTS)
 @in_loop
 async def test_a_sender_leaves_nothing_behind_in_a_connection_of_the_caller(client, hostile_url):
-    """It works under the caller's settings, and they are the same afterwards."""
+    """A sender works under the caller's settings and leaves them unchanged."""
 
     async def settings(connection):
         found = await connection.execute("SELECT name, setting FROM pg_catalog.pg_settings")
@@ -92,7 +92,7 @@ async def test_a_sender_leaves_nothing_behind_in_a_connection_of_the_caller(clie
 
 
 def test_our_own_connections_set_what_they_rely_on(hostile_url):
-    """The order of dates, and a limit that the address itself names, are kept."""
+    """Our connections set what they rely on, and keep DateStyle and the limits of an address."""
     with connect(hostile_url) as ours:
         assert ours.execute("SHOW DateStyle").fetchone() == ("ISO, DMY",)
         assert ours.execute("SHOW search_path").fetchone() == ("hostile, public",)
@@ -106,7 +106,7 @@ def test_our_own_connections_set_what_they_rely_on(hostile_url):
 
 @pytest.mark.parametrize("path", ["pg_catalog", '"$user", "pg_catalog"', "public"])
 def test_a_search_path_finds_what_is_the_servers_own_first(database_url, path):
-    """Wherever it names that."""
+    """The server's own functions are found first, wherever the search path names them."""
     named = conninfo.make_conninfo(database_url, options=f"-csearch_path={path.replace(' ', '')}")
     with connect(named) as ours:
         (found,) = ours.execute("SELECT current_schemas(true)").fetchone()
@@ -114,7 +114,7 @@ def test_a_search_path_finds_what_is_the_servers_own_first(database_url, path):
 
 
 def test_a_policy_that_hides_messages_stops_a_consumer(store, connection, database_url):
-    """Rather than have it pass over what it cannot see."""
+    """A row security policy that hides messages stops a consumer."""
     role = f"reader_{connection.info.dbname}"
     store.write([deposit("d1"), deposit("d2")], COMMANDS)
     connection.execute(
@@ -150,7 +150,7 @@ async def use(store):
 @needs_pgbouncer
 @in_loop
 async def test_senders_work_behind_a_pooler_of_transactions(database_url, connection, tmp_path):
-    """Threads and event loops, side by side; and nothing of theirs stays in the sessions."""
+    """Threads and event loops send through transaction pooling and leave no session state."""
     with pgbouncer(database_url, tmp_path, "transaction", default_pool_size=2) as behind:
         async with await AsyncMessageStore.open(behind) as asynchronous:
             await use(asynchronous)
@@ -169,7 +169,7 @@ async def test_senders_work_behind_a_pooler_of_transactions(database_url, connec
 @needs_pgbouncer
 @pytest.mark.parametrize("settings", [{}, {"server_round_robin": 1}, {"default_pool_size": 1}])
 def test_a_consumer_refuses_a_pooler_of_transactions(database_url, connection, tmp_path, settings):
-    """In one line, before it joins its group."""
+    """A consumer refuses transaction pooling in one line, before it joins its group."""
     with pgbouncer(database_url, tmp_path, "transaction", **settings) as behind:
         with pytest.raises(StoreError, match="needs a session of its own"), session(behind):
             pass
@@ -184,7 +184,7 @@ def test_a_consumer_refuses_a_pooler_of_transactions(database_url, connection, t
 
 @needs_pgbouncer
 def test_a_consumer_works_behind_a_pooler_of_sessions(database_url, store, connection, tmp_path):
-    """It has its own there, with what it sets."""
+    """A consumer works behind session pooling, with its own settings."""
     store.write([open_(), deposit()], COMMANDS)
     with (
         pgbouncer(database_url, tmp_path, "session") as behind,
