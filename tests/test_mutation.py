@@ -1,4 +1,4 @@
-"""The mutation tests change what they should, and see which changes the tests notice."""
+"""The mutation tests change the right code and see whether the tests notice."""
 
 from tests.mutation import python, sql, targets
 from tests.mutation.__main__ import ROOT, Tree
@@ -36,7 +36,7 @@ def after(mutants: list[Mutant], source: bytes) -> set[str]:
 
 
 def test_mutants_of_python():
-    """Conditions, comparisons, numbers and results are changed; words for people are not."""
+    """Mutants change conditions, comparisons, numbers and results, but no texts for people."""
     changed = after(python.mutants("m.py", SOURCE), SOURCE)
 
     assert "def newest(rows: list[int], last: int = 8) -> int | None:" in changed
@@ -55,7 +55,7 @@ def test_mutants_of_python():
 
 
 def test_mutants_of_sql():
-    """Each condition is left out once, each comparison turned; comments and texts are not."""
+    """Each SQL condition is dropped once and each comparison turned, but no comments or texts."""
     changed = after(sql.mutants("m.sql", QUERY), QUERY)
 
     between = "s.position BETWEEN 1 AND i.last"
@@ -71,7 +71,7 @@ def test_mutants_of_sql():
 
 
 def test_every_mutant_of_python_can_be_compiled():
-    """A mutant that is no Python would be noticed by any test, and count for nothing."""
+    """Every mutant compiles; otherwise any test would notice it."""
     for mutants in targets.all_mutants(ROOT).values():
         for mutant in mutants:
             if not mutant.query:
@@ -79,7 +79,7 @@ def test_every_mutant_of_python_can_be_compiled():
 
 
 def test_a_change_is_noticed_or_survives(server_url, tmp_path):
-    """The tests that reach a mutant are run on it, in a copy, which is then as before."""
+    """The tests that reach a mutant run in a copy, which is restored afterwards."""
     source = (ROOT / MODULE).read_bytes()
     mutants = python.mutants(MODULE, source)
     turned = next(mutant for mutant in mutants if mutant.told(ROOT).endswith(" not in -> in"))

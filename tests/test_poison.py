@@ -1,4 +1,4 @@
-"""Messages that can not be dealt with, met by real processes, and what becomes of the others."""
+"""Messages that cannot be handled, met by real processes, and what becomes of the others."""
 
 import json
 import signal
@@ -31,7 +31,7 @@ def retry(database_url, *arguments):
 def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
     connection, store, database_url, tmp_path
 ):
-    """After three attempts; once it is mended, the dead letter and the parked one are handled."""
+    """After three attempts the message is a dead letter and only its entity waits."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -65,7 +65,7 @@ def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
 def test_a_handler_that_fails_twice_is_tried_a_third_time(
     connection, store, database_url, tmp_path
 ):
-    """Nothing is dead then."""
+    """A handler that fails twice succeeds at the third attempt without a dead letter."""
     poison = Poison(tmp_path, bad="twice")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as started:
@@ -83,7 +83,7 @@ def test_a_handler_that_fails_twice_is_tried_a_third_time(
 def test_a_handler_that_kills_its_process_is_counted_whichever_process_tries(
     connection, store, database_url, tmp_path, fault
 ):
-    """The host starts the consumer again; the first death is the batch's, three are its own."""
+    """A message that kills its process is a dead letter after three deaths of its own."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -107,7 +107,7 @@ def test_a_handler_that_kills_its_process_is_counted_whichever_process_tries(
 def test_a_process_that_dies_before_the_handler_is_called_is_counted_too(
     connection, store, database_url, tmp_path, monkeypatch, code, category
 ):
-    """Nothing of the component's code is run for the message once it is given up."""
+    """A message that kills its process while it is decoded is given up unread."""
     monkeypatch.setenv("POISON_CODE", code)
     poison = Poison(tmp_path, bad=f"{code}_exits")
     write_two_accounts(store)
@@ -142,7 +142,7 @@ seen: list[Checked] = []
 @pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("once", [None, StateBased()])
 def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store, careful, once):
-    """Whichever way it would be handled; its entity is the one that its data names."""
+    """A message that ended processes is given up undecoded, however it would be handled."""
     component = Component("purse", entity=Purse, id="account_id")
     component.reserve(Checked, key="check_id")
     component.handle(Checked, once=once)(lambda *_: None)
@@ -162,7 +162,7 @@ def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store
 
 
 def test_the_count_goes_on_in_another_process(connection, store, database_url, tmp_path):
-    """A consumer that runs alone dies with its handler, and somebody starts the next."""
+    """Attempts are counted across processes."""
     poison = Poison(tmp_path, bad="kill")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as started:
@@ -180,7 +180,7 @@ def test_the_count_goes_on_in_another_process(connection, store, database_url, t
 
 
 def test_a_process_that_dies_in_a_retry_is_counted_too(connection, store, database_url, tmp_path):
-    """The line goes on where it was, and what is behind it stays in order."""
+    """A process that dies in a retry counts, and the parked messages stay in order."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -217,7 +217,7 @@ BAD = [
 def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
     connection, store, database_url, tmp_path, type_, data, reason
 ):
-    """The batch is not gone through one by one for it, and other accounts do not wait."""
+    """A message that can never be handled is dead at once, without splitting its batch."""
     store.write([open_(), deposit("d1")], COMMANDS)
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s)",
@@ -239,7 +239,7 @@ def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
 
 
 def test_what_is_parked_stays_so_over_a_restart(connection, store, database_url, tmp_path):
-    """Which entities are blocked is read when a partition is taken."""
+    """Parked messages stay parked over a restart."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -260,7 +260,7 @@ def test_what_is_parked_stays_so_over_a_restart(connection, store, database_url,
 def test_the_others_of_a_group_retry_what_its_dead_member_held(
     connection, store, database_url, tmp_path
 ):
-    """A letter belongs to the partition, not to the process that wrote it."""
+    """Another member retries the letters of a dead member's partition."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as commands:
@@ -279,8 +279,8 @@ def test_the_others_of_a_group_retry_what_its_dead_member_held(
     assert event_types(store) == ["Opened", *["Deposited"] * 3]
 
 
-def test_a_consumer_can_be_told_to_stop_at_a_message(connection, store, database_url, tmp_path):
-    """As before the first attempt: nothing is passed, and the exit status says so."""
+def test_a_consumer_can_stop_at_a_message(connection, store, database_url, tmp_path):
+    """With `--stop-on-error` the consumer passes nothing and exits with status 1."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison, "--stop-on-error") as started:
