@@ -1,4 +1,4 @@
-"""Stream names and JSON, held against a real PostgreSQL with values that nobody thought of."""
+"""Stream names and JSON, compared with a real PostgreSQL for generated values."""
 
 import dataclasses
 import enum
@@ -38,7 +38,7 @@ leading_ids = last_ids.map(lambda text: text.replace("+", "-"))
 
 @given(categories, st.lists(leading_ids, max_size=3), last_ids)
 def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading, last):
-    """Whatever the ids are, as long as no leading one holds the separator."""
+    """A stream name is parsed into the parts it was made of."""
     name = stream_name.of(category, *leading, last)
     assert stream_name.category(name) == category
     assert stream_name.identifier(name) == "+".join([*leading, last])
@@ -52,7 +52,7 @@ def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading
 
 @given(name=texts | st.text("a-+:", max_size=8))
 def test_client_and_server_take_any_name_apart_alike(connection, name):
-    """Also names that a client of another kind may have written."""
+    """Client and server parse every name in the same way, also of other clients."""
     assert connection.execute(
         "SELECT message_store.category(n), message_store.id(n), message_store.cardinal_id(n),"
         " message_store.is_category(n) FROM CAST(%s AS text) AS n",
@@ -81,7 +81,7 @@ def is_fit(name):
 @example(name="account-1\n")
 @example(name="account-\0")
 def test_a_name_is_refused_exactly_where_the_store_could_not_hold_it(store, name):
-    """Whatever is not refused can be written to and read again."""
+    """A name is refused if and only if the store cannot hold it."""
     if not is_fit(name):
         with pytest.raises(StreamNameError):
             stream_name.check(name)
@@ -113,7 +113,7 @@ def long_name(seed, length, category_length, widest):
 def test_the_longest_name_is_written_and_read_and_a_longer_one_refused(
     store, seed, category_length, widest
 ):
-    """The limit is what the server's index takes, even of a text that it can not compress."""
+    """The limit for names is the longest incompressible text that the index takes."""
     name = long_name(seed, MAX_BYTES, category_length, widest)
     assume(len(name.encode()) == MAX_BYTES)
     assert store.write(deposit(), name) == 0
@@ -209,7 +209,7 @@ def stored(connection, text):
 @settings(max_examples=300)
 @given(message=messages())
 def test_a_message_comes_back_equal_from_the_store(connection, message):
-    """Whatever its fields are and hold, through jsonb, which writes numbers its own way."""
+    """Any message is read back equal through jsonb, which rewrites numbers."""
     text = stored(connection, codec.encode(message))
     assert codec.decode(type(message), text) == message
 
@@ -262,7 +262,7 @@ def is_zero_out_of_range(value: Any) -> bool:
 def test_what_is_let_through_is_taken_and_what_is_refused_would_not_be(
     connection, payload, amount, memo
 ):
-    """The client refuses what PostgreSQL refuses, neither more nor less."""
+    """The client refuses exactly the messages that PostgreSQL refuses."""
     assume(not is_zero_out_of_range([payload, amount]))
     message = Anything(payload, amount, memo)
     refused = ""
@@ -282,7 +282,7 @@ def test_what_is_let_through_is_taken_and_what_is_refused_would_not_be(
 
 @given(properties=st.dictionaries(odd_texts, odd_payloads, max_size=3), name=odd_texts)
 def test_metadata_is_stored_or_refused_by_the_client(store, properties, name):
-    """The server is never the one to refuse a value of the users' own."""
+    """Metadata is stored or refused by the client, never by the server."""
     metadata = Metadata(properties=properties, reply_stream_name=name)
     refused = ""
     try:
@@ -298,7 +298,7 @@ def test_metadata_is_stored_or_refused_by_the_client(store, properties, name):
 
 @given(at=st.datetimes(timezones=st.timezones()) | st.datetimes())
 def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
-    """Zones of long ago have seconds in their offsets, which JSON's form of a time leaves out."""
+    """A time of any zone is read back as the same moment, or refused for its seconds."""
     message = deposit(time=at)
     if (at.utcoffset() or timedelta()).seconds % 60:
         with pytest.raises(msgspec.ValidationError, match="whole minutes"):
@@ -313,5 +313,5 @@ def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
 
 @given(cause=st.uuids(), name=st.text(), ordinal=st.integers(0, 1000))
 def test_the_ids_of_what_follows_are_those_of_the_standard(cause, name, ordinal):
-    """Version 5 of RFC 4122, which other clients can make too."""
+    """Ids of events are UUIDs of version 5, which other clients can compute too."""
     assert followed_id(str(cause), name, ordinal) == uuid.uuid5(cause, f"{name} {ordinal}")

@@ -1,4 +1,4 @@
-"""``reservation prune``: what is not needed any more goes, and nothing else."""
+"""``reservation prune``: what is no longer needed is removed, and nothing else."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def process_some(connection, store):
 
 
 def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
-    """It is told what would be, in words or as JSON."""
+    """Without `--apply` nothing is removed; the output says what would be."""
     process_some(connection, store)
     count = "SELECT count(*) FROM reservation.processed_messages"
     told = cli()
@@ -95,8 +95,8 @@ def partitions(connection):
     ).fetchone()[0]
 
 
-def test_days_of_every_handler_are_told_and_left(connection, store):
-    """Of those that have some; nothing is dropped, and none is made ahead."""
+def test_days_of_every_handler_are_listed_and_kept(connection, store):
+    """A dry run lists the days of every handler and drops or creates none."""
     process_some(connection, store)
     connection.execute(
         "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
@@ -120,7 +120,7 @@ def test_days_of_every_handler_are_told_and_left(connection, store):
 
 
 def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_url, monkeypatch):
-    """It is tried for a while; then that is told, once, and nothing of that handler goes."""
+    """A day in use is reported once, and the handler's later days are kept too."""
     process_some(connection, store)
     monkeypatch.setattr(pruning, "_ATTEMPTS", 2)
     with connect(database_url) as busy:
@@ -131,7 +131,7 @@ def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_u
 
 
 def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url, monkeypatch):
-    """It is tried again; meanwhile no handler is locked, which who uses the day may need."""
+    """A day that is in use for a moment is dropped at the next try, without a lock meanwhile."""
     process_some(connection, store)
     execute, tries, raised = connection.execute, [], []
     with connect(database_url) as busy:
@@ -152,8 +152,8 @@ def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url,
     assert (len(tries), len(raised)) == (4, 3)
 
 
-def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
-    """Progress where it does not get into the result."""
+def test_progress_is_printed_with_what_stays_and_why(connection, store, cli):
+    """Progress and reasons are printed beside the result."""
     process_some(connection, store)
     store.write(pay("late"), SENT)
     age(connection, SENT, 3, key="late")
@@ -166,7 +166,7 @@ def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
 
 
 def test_reservations_go_only_where_it_is_asked(connection, store, cli):
-    """Those of the age that is said, with what a reissue does then told to everybody."""
+    """Reservations are removed only on request, and a note says what reissues do then."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -188,7 +188,7 @@ def test_reservations_go_only_where_it_is_asked(connection, store, cli):
 
 
 def test_a_reissue_of_what_was_pruned_takes_effect_again(connection, store):
-    """That is what forgetting means."""
+    """A reissue of a pruned reservation takes effect again."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -206,7 +206,7 @@ def prune(connection, *, component=account, limit=100, apply=True):
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 def test_what_is_not_handled_yet_stays(connection, store, limit):
-    """Whatever its age; so does what waits among the dead letters."""
+    """Unhandled messages and those of dead letters are kept, whatever their age."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     batch(connection, "account:command").run(100)
     age(connection, f"{RESERVED}-%", 100)
@@ -227,7 +227,7 @@ def test_what_is_not_handled_yet_stays(connection, store, limit):
 
 
 def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
-    """A further message in it keeps it, as long as that is young or not passed."""
+    """A stream with a young or unread message is kept as a whole."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
     for key in "az":
@@ -248,7 +248,7 @@ def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
 
 
 def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, store):
-    """What one has passed may be before another."""
+    """In a group the partition that is furthest behind decides what is kept."""
     store.write([open_(), deposit("a")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -261,7 +261,7 @@ def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, sto
 
 
 def test_reservations_that_no_consumer_has_read_stay(connection, store):
-    """Of another component, or before the first start."""
+    """Reservations of another component, or from before the first start, are kept."""
     other = Component("savings", id="account_id")
     other.reserve(Deposit, into=RESERVED, key="deposit_id")
     for key in "az":
@@ -282,7 +282,7 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
-    """However small the portions are; nothing is told where nothing would go. The last stays."""
+    """A dry run counts each stream once, however small its batches."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     drain(connection)
     look = prune_reservations(account, timedelta(days=90))
@@ -296,7 +296,7 @@ def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
     ("consumer", "category"), [("savings", RESERVED), ("account", "account:command")]
 )
 def test_dead_letters_of_others_keep_nothing(connection, store, consumer, category):
-    """Each consumer tries its own again, in its own category."""
+    """Dead letters of another consumer or category keep nothing."""
     store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -311,7 +311,7 @@ def test_dead_letters_of_others_keep_nothing(connection, store, consumer, catego
 
 
 def test_the_first_message_of_all_can_be_pruned(connection, store):
-    """Where the store began with a copy; up to the position that its consumer is at."""
+    """A copy that is the first message of the store can be pruned."""
     for key in "az":
         store.write(deposit(key), f"{RESERVED}-123+{key}")
     connection.execute(
@@ -324,7 +324,7 @@ def test_the_first_message_of_all_can_be_pruned(connection, store):
 
 
 def test_pruning_can_be_cut_and_goes_on(connection, store):
-    """After each step what was removed is removed."""
+    """An interrupted prune keeps its progress and can be continued."""
     store.write([open_(), *(deposit(str(n)) for n in range(9))], COMMANDS)
     drain(connection)
     age(connection, f"{RESERVED}-%", 100)
@@ -337,7 +337,7 @@ def test_pruning_can_be_cut_and_goes_on(connection, store):
 
 
 def test_consumers_are_not_waited_for(connection, store, database_url):
-    """One that is in the midst of writing keeps nothing that is old."""
+    """A prune waits for no consumer that is writing."""
     store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -370,15 +370,15 @@ def test_consumers_are_not_waited_for(connection, store, database_url):
         (["bank:account", "--reservations-older-than", "36h"], None),
     ],
 )
-def test_what_can_not_be_asked_for(cli, arguments, problem):
-    """Ages and what belongs together."""
+def test_invalid_options_are_refused(cli, arguments, problem):
+    """Invalid ages and combinations of options are refused."""
     done = cli(*arguments)
     assert done.returncode == (2 if problem else 0), done.stderr
     assert (problem or "Nothing is to be removed.") in done.stderr + done.stdout
 
 
 def test_messages_of_a_till_take_effect_once_while_it_is_pruned(connection, store, cli):
-    """The command does to a consumer that keeps a day what it says."""
+    """Messages take effect once while the command prunes the consumer's records."""
     process_some(connection, store)
     assert cli("--apply").returncode == 0
     connection.execute("UPDATE reservation.positions SET position = 0")
@@ -442,7 +442,7 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("limit", [1, 100])
 def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, change, limit):
-    """It is nowhere else; the others go."""
+    """Messages that differ from the archive are kept and named; the others are removed."""
     store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
     drain(connection)
     archive = Everything(connection, 4)
@@ -459,7 +459,7 @@ def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, 
 
 
 def test_what_another_transaction_changes_meanwhile_stays(connection, store, database_url):
-    """The row is compared as it is when it is deleted."""
+    """A message that another transaction changes is compared again when it is deleted."""
     store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
     drain(connection)
     archive = Everything(connection, 4)
@@ -476,7 +476,7 @@ def test_what_another_transaction_changes_meanwhile_stays(connection, store, dat
 
 
 def test_a_reservation_that_is_otherwise_in_the_archive_stays_and_is_named(connection, store):
-    """As a command does."""
+    """A reservation that differs from the archive is kept and named."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
     (first, *_) = positions(connection, RESERVED)
@@ -511,7 +511,7 @@ def positions(connection, category):
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 def test_archived_commands_go_but_the_last_of_each_stream(connection, store, limit):
-    """The next one takes its position from it; reservations stay where nobody asks for them."""
+    """Archived commands are removed but for the last of each stream, which has its position."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     store.write([deposit("d"), deposit("e")], "account:command-456")
     batches(connection)
@@ -527,7 +527,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
 
 
 def test_archived_commands_that_somebody_still_needs_stay(connection, store):
-    """What is not in the archive, not read by every consumer, or waits among the dead letters."""
+    """Commands that are not archived, unread or dead letters are kept."""
     store.write([deposit(key) for key in "abcdefgh"], COMMANDS)
     batch(connection, SENT_TO).run(6)
     connection.execute(
@@ -552,7 +552,7 @@ def test_archived_commands_that_somebody_still_needs_stay(connection, store):
 
 @pytest.mark.parametrize("limit", [1, 100])
 def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connection, store, limit):
-    """Those that are old enough, of which all is archived, and that are no dead letters."""
+    """Archived reservations are removed as whole streams, and only on request."""
     store.write([deposit(key) for key in "abcde"], COMMANDS)
     drain(connection)
     a, b, c, d, e = positions(connection, RESERVED)
@@ -585,7 +585,7 @@ def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connecti
 
 
 def test_an_archive_is_named_with_the_component_that_it_is_of(cli, tmp_path):
-    """In one line, and nothing is removed."""
+    """An archive without its component is refused in one line."""
     told = cli("--archived", str(tmp_path))
     assert (told.returncode, "--archived needs APP" in told.stderr) == (2, True)
     told = cli("bank:account", "--archived", str(tmp_path))
