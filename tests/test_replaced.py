@@ -77,7 +77,7 @@ def positions(connection):
 def test_a_consumer_that_is_started_on_a_cleared_store_stops(
     connection, store, reservation, database_url, before
 ):
-    """Whether there are fewer messages than before or more; the line names what to run."""
+    """A consumer started on a cleared store stops with one line that names what to run."""
     deal_with(connection, store, before)
     new_log(connection, store)
     with Started(database_url) as started:
@@ -98,7 +98,7 @@ def test_a_consumer_that_is_started_on_a_cleared_store_stops(
 def test_a_running_consumer_stops_where_the_store_is_cleared(
     connection, store, reservation, database_url, before
 ):
-    """It takes nothing of the new log into the account that it knows, and passes nothing over."""
+    """A running consumer stops when the store is cleared, and mixes the two logs nowhere."""
     deal_with(connection, store, before)
     with Started(database_url) as started:
         for category in (COMMANDS, RESERVED):
@@ -114,7 +114,7 @@ def test_a_running_consumer_stops_where_the_store_is_cleared(
 
 
 def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
-    """Between two looks at the category too: a batch finds the message before it, or is undone."""
+    """No batch of a new log commits, even if it was cleared between two checks."""
     deal_with(connection, store)
     claimed = batch(connection, COMMANDS)
     new_log(connection, store)
@@ -126,7 +126,7 @@ def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
 
 
 def test_a_position_goes_with_the_id_of_its_message(connection, store):
-    """In every category, the last message of a partition or of the category alike."""
+    """In every category a position is stored with the id of its message."""
     deal_with(connection, store)
     for category, (position, message_id) in positions(connection).items():
         (message,) = islice(store.read_category(category, position=position), 1)
@@ -134,7 +134,7 @@ def test_a_position_goes_with_the_id_of_its_message(connection, store):
 
 
 def test_a_snapshot_from_before_is_not_believed(connection, store):
-    """The stream reaches as far again, with other events; the balance is theirs."""
+    """A snapshot of a former log is ignored; the balance is that of the events."""
     component = purse(snapshot_every=2)
     for amount in ("100", "13"):
         connection.execute(TRUNCATE)
@@ -153,7 +153,7 @@ def test_a_snapshot_from_before_is_not_believed(connection, store):
 
 
 def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
-    """It is from before the upgrade, and may be of any log."""
+    """A snapshot from before the upgrade, which names no event, is replaced."""
     component = purse(snapshot_every=2)
     store.write([deposit(f"a{n}", "1") for n in range(4)], PURSE)
     drain(connection, component)
@@ -169,7 +169,7 @@ def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
 
 
 def test_status_and_positions_say_so(connection, store, reservation):
-    """With how much is left to handle, and the command that helps."""
+    """`status` and `positions` show the foreign positions and the command that helps."""
     deal_with(connection, store)
     assert not any(
         partition["foreign"] for partition in reservation("status", "--json")["partitions"]
@@ -191,7 +191,7 @@ def test_status_and_positions_say_so(connection, store, reservation):
 
 
 def test_readiness_says_so_until_the_end(connection, store, database_url):
-    """While the host stops what else it runs, which a slow handler may keep it from."""
+    """Readiness shows the error while the supervisor stops the other consumers."""
     deal_with(connection, store)
     with Watched(database_url) as watched:
         watched.ready()
@@ -213,7 +213,7 @@ def test_readiness_says_so_until_the_end(connection, store, database_url):
 
 @pytest.mark.parametrize("how", ["messages alone", "positions alone", "both"])
 def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_tools):
-    """Of the messages alone it is recognized; the others agree, and nothing takes effect twice."""
+    """A restore of the messages alone is recognized; one of both schemas repeats no effect."""
     deal_with(connection, store)
     dump, restore = own_tools
     dump("message_store", "reservation")
@@ -238,7 +238,7 @@ def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_
 def test_positions_of_another_store_are_recognized(
     connection, store, make_database, template, own_tools
 ):
-    """The schema reservation restored beside messages that it does not belong to."""
+    """Positions restored beside messages of another store are recognized."""
     deal_with(connection, store)
     dump, restore = own_tools
     dump("reservation")
@@ -291,7 +291,7 @@ def pruned(connection):
 
 
 def test_prune_keeps_the_message_that_a_position_stands_at(connection, store):
-    """All else goes; the consumer goes on, and the next prune takes that one too."""
+    """`prune` keeps the message at a position until the position has moved."""
     deal_with(connection, store)
     age(connection)
     assert pruned(connection) == 2
@@ -304,7 +304,7 @@ def test_prune_keeps_the_message_that_a_position_stands_at(connection, store):
 
 
 def test_nothing_is_pruned_by_a_position_of_another_log(connection, store, reservation):
-    """The reserved commands before it were never handled."""
+    """A position of another log allows nothing to be pruned."""
     deal_with(connection, store, 50)
     new_log(connection, store, 20)
     connection.execute(
@@ -339,7 +339,7 @@ def former_version(connection):
 
 
 def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store):
-    """Those that are there; the consumers go on, and recognize a new log from then on."""
+    """An upgrade gives existing positions the ids of their messages."""
     deal_with(connection, store)
     before = positions(connection)
     former_version(connection)
@@ -354,7 +354,7 @@ def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store)
 
 
 def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
-    """Its message was pruned before the upgrade, with the end of the log; so nothing is foreign."""
+    """A position without an id, as its message was pruned, gets one when it moves."""
     deal_with(connection, store)
     former_version(connection)
     connection.execute("DELETE FROM message_store.messages WHERE global_position >= 6")
@@ -369,7 +369,7 @@ def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
 
 
 def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connection, store):
-    """A log that begins anew has not come as far."""
+    """A position without an id is foreign if the log does not reach it."""
     deal_with(connection, store)
     connection.execute("UPDATE reservation.positions SET message_id = NULL")
     connection.execute("TRUNCATE message_store.messages")
@@ -380,7 +380,7 @@ def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connect
 
 
 def test_partitions_recognize_it_each(connection, store, database_url, reservation):
-    """Also those that the number of partitions carried over, where nothing was read since."""
+    """Each partition recognizes a new log, also those carried over from another number."""
     for n in range(8):
         store.write([open_(str(n)), deposit(f"d{n}", account=str(n))], f"{COMMANDS}-{n}")
     with Started(database_url, "--partitions", "4") as started:
@@ -404,7 +404,7 @@ def test_partitions_recognize_it_each(connection, store, database_url, reservati
 
 
 def test_an_imported_position_names_its_message(connection, store, reservation):
-    """Where one is there, as after a move by hand; then a new log is recognized at once."""
+    """An imported position has the id of its message, if there is one."""
     store.write([open_(), *(deposit(f"d{n}") for n in range(4))], STREAM)
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Recorded', "
@@ -436,7 +436,7 @@ def remember(connection, component, *commands):
 def test_what_is_remembered_of_another_log_makes_no_new_message_a_duplicate(
     connection, store, once, declared, tmp_path, monkeypatch, database_url
 ):
-    """A reset asks what is to become of it, and with --forget the new messages take effect."""
+    """A reset with `--forget` lets new messages take effect despite records of the old log."""
     component = till(once)
     (tmp_path / "shop.py").write_text(
         "from tests.once import till\nfrom reservation import Processed, Revisions\n"
@@ -461,7 +461,7 @@ def test_what_is_remembered_of_another_log_makes_no_new_message_a_duplicate(
 
 
 def test_what_is_forgotten_is_rebuilt_from_the_log(connection, store):
-    """Handled again, a message has the effects that are in the log, and its reissue is known."""
+    """Records that were forgotten are rebuilt when the log is handled again."""
     component = purse(Processed(key=lambda command: command.deposit_id))
     store.write([deposit("a", "1"), deposit("b", "2")], PURSE)
     batches(connection, component)
@@ -478,7 +478,7 @@ def test_what_is_forgotten_is_rebuilt_from_the_log(connection, store):
 
 @pytest.mark.faults
 def test_failover_to_a_replica_that_lost_the_last_transactions(server_folder):
-    """The positions went with the messages, so the consumers go on by themselves."""
+    """After a failover that lost messages and positions alike, consumers go on."""
     with (
         closing(OwnServer(server_folder / "primary")) as primary,
         Standby(primary, server_folder) as standby,

@@ -1,4 +1,4 @@
-"""Reserving in sets, held against a model in memory."""
+"""Reserving in sets, compared with a model in memory."""
 
 import contextlib
 import itertools
@@ -100,7 +100,7 @@ def last_position(connection):
 @settings(max_examples=150)
 @given(commands=commands, cuts=st.lists(st.integers(1, 25), max_size=2))
 def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
-    """Whatever is reserved together with whatever: one copy a key, the first, and only that."""
+    """Whatever is reserved together, each key gets one copy, that of its first command."""
     number = next(_numbers)
     for command in commands:
         command.global_position = connection.execute(
@@ -140,8 +140,8 @@ def told(connection, commands, stream_names, volatile):
     return connection.execute(query, [commands, stream_names, json.dumps(volatile)]).fetchall()
 
 
-def test_a_reissue_is_held_against_the_copy_alone(connection, store):
-    """And told once, whatever follows the copy in its stream, and of whatever type it is."""
+def test_a_reissue_is_compared_with_the_copy_alone(connection, store):
+    """A reissue is compared once with the copy, whatever follows it in the stream."""
     store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
     reserve(connection, [(1, f"{RESERVED}-a")], {})
     store.write([deposit("c"), deposit("d")], f"{RESERVED}-a")
@@ -152,8 +152,8 @@ def test_a_reissue_is_held_against_the_copy_alone(connection, store):
 
 
 @pytest.mark.parametrize("volatile", [{}, {"A": ["x"], "Deposit": [], "Z": ["depositId"]}])
-def test_an_initiation_is_held_against_what_the_stream_began_with(connection, store, volatile):
-    """And told once; the fields that may differ are those of its own type."""
+def test_an_initiation_is_compared_with_the_streams_first_message(connection, store, volatile):
+    """An initiation is compared once, without the volatile fields of its own type."""
     store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
     first = next(iter(store.read_category("account:command")))
     store.write([deposit("x"), deposit("y")], "account-1", metadata=first.follow_metadata())
@@ -162,7 +162,7 @@ def test_an_initiation_is_held_against_what_the_stream_began_with(connection, st
 
 
 def test_an_initiation_of_what_nothing_began_is_a_conflict(connection, store):
-    """There is nothing that it could repeat."""
+    """An initiation is a conflict if no known message started the stream."""
     store.write(deposit("a"), "account:command-1")
     assert compare_initiations(connection, [(1, "account-1")], {}) == [Outcome.CONFLICT]
 
@@ -175,7 +175,7 @@ def milliseconds(connection):
 
 
 def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
-    """They are UUIDs of version 7, so that the index over ids grows at its end."""
+    """Ids of copies are UUIDs of version 7, so that the index over ids grows at its end."""
     store.write([deposit(f"d{n}") for n in range(200)], "account:command-1")
     for start in (1, 101):
         before = milliseconds(connection)
@@ -191,7 +191,7 @@ def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
 
 
 def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, store):
-    """One of them reserves a batch, and the others find it reserved, whoever is first."""
+    """Concurrent processes that reserve the same commands reserve each once."""
     store.write_batch([Write(deposit(f"d{n}"), f"account:command-{n}") for n in range(300)])
     outcomes = []
     together = threading.Barrier(3, timeout=30)
@@ -212,7 +212,7 @@ def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, sto
 
 
 def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(database_url, store):
-    """However often they do so, and whether or not they run with care."""
+    """Two consumers that keep taking over reserve each key once, with care or without."""
     keys = 120
     writes = [
         Write(deposit(f"d{n % keys}", time=LATER if n > keys else TIME), f"account:command-{n}")

@@ -1,4 +1,4 @@
-"""Keys that the server takes: the stream that it names is the one that the declaration names."""
+"""Keys that the server extracts name the same stream as the declaration."""
 
 import dataclasses
 import itertools
@@ -233,7 +233,7 @@ def check_names(connection, declared, written):
 @settings(max_examples=300)
 @given(data=st.data(), declared=declarations())
 def test_the_server_names_the_stream_that_the_declaration_names_or_none(connection, data, declared):
-    """Whatever the payload and the fields are; where it names none, Python has the last word."""
+    """The server names the declared stream or none, and then Python decides."""
     written = data.draw(st.lists(payloads(declared.command), min_size=1, max_size=8))
     assert check_names(connection, declared, written) == 0
 
@@ -273,7 +273,7 @@ def encoded(request, admin, server_url):
     indirect=["encoded"],
 )
 def test_the_names_do_not_depend_on_the_encoding(encoded, characters, left):
-    """A pattern of PostgreSQL knows characters by their numbers in the encoding of the database."""
+    """Names are the same in every database encoding, on which patterns depend."""
     ids = [
         *characters,
         *(f"{character}+" for character in characters),
@@ -288,7 +288,7 @@ def test_the_names_do_not_depend_on_the_encoding(encoded, characters, left):
 
 @pytest.mark.parametrize("encoded", ["UTF8", "LATIN1", "SQL_ASCII"], indirect=True)
 def test_names_of_fields_and_categories_may_be_of_any_letters_of_the_encoding(encoded):
-    """They are sent as they are, since an escape would not do in every encoding."""
+    """Field and category names may have any letters of the encoding."""
     command = dataclasses.make_dataclass("Command", [("größe", str)])
     declared = Reservation(command, "zähler", ("größe",))
     assert check_names(encoded, declared, ['{"größe": "1"}', '{"groesse": "1"}']) == 0
@@ -331,7 +331,7 @@ class Made:
 
 @pytest.mark.parametrize("class_", [Shown, Watched, Made])
 def test_a_class_that_makes_something_of_its_key_has_the_last_word(connection, class_):
-    """What it makes of a field can not be seen in the data."""
+    """The class decides on its key, which the data may not show."""
     declared = Reservation(class_, "transaction", ("key",))
     (message,), (stream,) = taken(connection, {"Command": declared}, ['{"key": "a"}'])
     assert stream is None
@@ -339,7 +339,7 @@ def test_a_class_that_makes_something_of_its_key_has_the_last_word(connection, c
 
 
 def test_the_server_takes_parts_of_every_kind_as_they_are_written(connection):
-    """And leaves to the reader what has another form than the key."""
+    """The server extracts keys of every kind, and leaves other forms to Python."""
     command = dataclasses.make_dataclass(
         "Command", [("a", uuid.UUID), ("b", date), ("c", Decimal), ("d", Word)]
     )
@@ -353,7 +353,7 @@ def test_the_server_takes_parts_of_every_kind_as_they_are_written(connection):
 
 
 def test_equal_values_are_one_key():
-    """However they are written."""
+    """Equal numbers are one key, however they are written."""
     command = dataclasses.make_dataclass("Command", [("key", Any)])
     declared = Reservation(command, into="t", key=("key",))
     names = [declared.stream_name(command(Decimal(number))) for number in ("1.50", "1.5", "15E-1")]

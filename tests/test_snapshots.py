@@ -79,7 +79,7 @@ def totals(store, account="123"):
 
 
 def test_a_snapshot_is_taken_when_there_are_events_enough(connection, store):
-    """And the next one as many events later."""
+    """A snapshot is taken after the declared number of events, and again after as many."""
     claimed = batch(connection, "purse:command", purse(3))
     taken = []
     for n in range(8):
@@ -90,7 +90,7 @@ def test_a_snapshot_is_taken_when_there_are_events_enough(connection, store):
 
 
 def test_only_what_came_after_the_snapshot_is_read(connection, store):
-    """The events before it may as well be gone, but for the one that it stands at."""
+    """Only events behind a snapshot are read, and the one that it stands at."""
     pay(store, *"abcd")
     drain(connection, purse(4))
     pay(store, *"ef")
@@ -107,7 +107,7 @@ def test_only_what_came_after_the_snapshot_is_read(connection, store):
 
 
 def test_a_batch_takes_its_snapshots_in_one_statement(connection, store):
-    """As many entities as it may have, each where it is."""
+    """A batch takes the snapshots of all its entities in one statement."""
     for n in range(50):
         pay(store, *(f"{n}-{m}" for m in range(1 + n % 3)), account=str(n))
     drain(connection, purse(2))
@@ -120,7 +120,7 @@ def test_a_batch_takes_its_snapshots_in_one_statement(connection, store):
 
 
 def test_an_entity_with_a_long_stream_gets_one_when_it_is_read(connection, store):
-    """It may be older than the declaration."""
+    """An entity with a stream from before the declaration gets a snapshot when it is read."""
     plain = purse(None)
     pay(store, *"abcdef")
     drain(connection, plain)
@@ -131,7 +131,7 @@ def test_an_entity_with_a_long_stream_gets_one_when_it_is_read(connection, store
 
 
 def test_a_batch_that_fails_leaves_no_snapshot(connection, store):
-    """So none is ever ahead of its stream."""
+    """A batch that fails leaves no snapshot, so none is ahead of its stream."""
     pay(store, "a", "b", "bad")
     claimed = batch(connection, "purse:command", purse(1))
     with pytest.raises(HandlerError):
@@ -157,8 +157,8 @@ def change(connection, **values):
         {"revision": "1"},
     ],
 )
-def test_a_snapshot_that_can_not_be_right_is_passed_over(connection, store, values):
-    """The events tell, and a new one takes its place."""
+def test_an_inconsistent_snapshot_is_ignored(connection, store, values):
+    """An inconsistent snapshot is ignored and replaced."""
     pay(store, *"abc")
     drain(connection, purse(3))
     change(connection, **values)
@@ -168,7 +168,7 @@ def test_a_snapshot_that_can_not_be_right_is_passed_over(connection, store, valu
 
 
 def test_a_snapshot_of_other_code_is_passed_over(connection, store):
-    """By the number that its author raises, the fields, and the types of events."""
+    """A snapshot of another version, of other fields or event types is ignored."""
 
     @dataclass
     class Wallet(Purse):
@@ -185,7 +185,7 @@ def test_a_snapshot_of_other_code_is_passed_over(connection, store):
 
 
 def test_another_form_of_a_nested_class_is_another_code(connection, store):
-    """The fields are looked at all the way down."""
+    """A changed nested class makes a snapshot obsolete."""
 
     def nested(kind):
         @dataclass
@@ -206,7 +206,7 @@ def test_another_form_of_a_nested_class_is_another_code(connection, store):
 
 
 def test_of_two_snapshots_by_the_same_code_the_later_stays(connection, store):
-    """Another consumer of the component may be further on."""
+    """Of two snapshots by the same code the later one is kept."""
     pay(store, *"abcdef")
     drain(connection, purse(3))
     component = purse(3)
@@ -231,7 +231,7 @@ class Hiding(Purse):
 
 @pytest.mark.parametrize("entity", [Odd, Hiding])
 def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity):
-    """That is told, and is no reason to stop; it is read from its events as before."""
+    """An entity that JSON would change gets no snapshot but a logged warning."""
 
     def add_oddly(entity, event):
         entity.balance += event.amount
@@ -255,7 +255,7 @@ def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity)
 
 
 def test_the_role_of_a_consumer_can_keep_snapshots(connection, store):
-    """With no more than it is granted."""
+    """The consumer's role can store snapshots with its usual grants."""
     from reservation.store.schema.roles import grant
 
     role = f"keeper_{connection.info.dbname}"
@@ -290,14 +290,14 @@ class Unfit:
         ({"snapshot_revision": 0}, "snapshot_revision is a whole number from 1, not 0"),
     ],
 )
-def test_what_can_not_be_kept_is_refused_when_it_is_declared(options, problem):
-    """Not when the first snapshot is due."""
+def test_a_wrong_snapshot_declaration_is_refused(options, problem):
+    """A wrong declaration of snapshots is refused when it is made."""
     with pytest.raises(DeclarationError, match=problem):
         purse(**options)
 
 
 def test_without_the_declaration_there_are_none(connection, store):
-    """Neither written nor read."""
+    """Without the declaration snapshots are neither written nor read."""
     pay(store, *"abcdef")
     (result,) = batches(connection, purse(None))
     assert result.counts == Counter(handled=6)
