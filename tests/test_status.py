@@ -64,7 +64,7 @@ def left(connection, partition, partitions, position):
 
 
 def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
-    """With everything before it, and nobody at work."""
+    """A consumer that was never run is shown at the start, with its lag and no holder."""
     messages(connection, 1, 5, age=90)
     seen = read_status(connection, account).partitions
     assert [partition.stored.category for partition in seen] == [COMMANDS, "accountTransaction"]
@@ -76,7 +76,7 @@ def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
 
 
 def test_each_partition_has_a_lag_of_its_own(connection):
-    """Of its own messages, from its own position."""
+    """Each partition shows the lag of its own messages."""
     messages(connection, 1, 500, age=300)
     messages(connection, 501, 600, age=20)
     positions = [100, 600, 550, 0]
@@ -93,8 +93,8 @@ def test_each_partition_has_a_lag_of_its_own(connection):
     assert 20 <= ages[2] < 300 <= ages[3]
 
 
-def test_what_was_dealt_with_in_earlier_partitions_is_not_counted(connection):
-    """After a change of their number, readers pass over it, and so does the count."""
+def test_what_was_handled_in_earlier_partitions_is_not_counted(connection):
+    """Messages handled before the number of partitions changed do not count as lag."""
     messages(connection, 1, 100)
     group(connection, [0], carried=[100, 0])
     (seen,) = read_status(connection).partitions
@@ -102,7 +102,7 @@ def test_what_was_dealt_with_in_earlier_partitions_is_not_counted(connection):
 
 
 def test_counting_ends_where_it_would_take_long_and_says_so(connection, monkeypatch):
-    """A partition far behind hides nothing of those that are not."""
+    """Counting stops at a limit and says so, and other partitions are counted exactly."""
     monkeypatch.setattr(module, "MOST_COUNTED", 50)
     messages(connection, 1, 1000)
     group(connection, [0, 990])
@@ -113,7 +113,7 @@ def test_counting_ends_where_it_would_take_long_and_says_so(connection, monkeypa
 
 
 def test_passes_are_few_however_far_apart_partitions_are(connection, monkeypatch):
-    """What no pass came to is at an unknown distance, and not said to be at none."""
+    """The number of queries is bounded; a lag beyond them is shown as unknown, not as 0."""
     monkeypatch.setattr(module, "MOST_COUNTED", 10)
     messages(connection, 1, 1000)
     group(connection, [0, 200, 400, 600, 800])
@@ -122,7 +122,7 @@ def test_passes_are_few_however_far_apart_partitions_are(connection, monkeypatch
 
 
 def test_dead_letters_are_counted_where_they_belong(connection):
-    """By their stream's partition; those that were seen to are not."""
+    """Open dead letters are counted in the partition of their stream."""
     group(connection, [100, 100])
     states = {"dead": 1, "parked": 2, "retry": 1, "handled": 3, "discarded": 1}
     n = 0
@@ -145,7 +145,7 @@ def test_dead_letters_are_counted_where_they_belong(connection):
 
 
 def test_an_auditor_may_look(connection):
-    """And needs nothing that it was not given."""
+    """An auditor may run `status` with its usual grants."""
     role = f"test_status_{os.getpid()}"
     messages(connection, 1, 5)
     group(connection, [2])
@@ -161,7 +161,7 @@ def test_an_auditor_may_look(connection):
 
 
 def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
-    """No name steers a terminal, and no colour goes into a pipe."""
+    """The table escapes names from the store, and has no colour in a pipe."""
     connection.execute(
         "INSERT INTO message_store.messages (global_position, stream_name, position, type, data) "
         "VALUES (1234567, E'a\\x1b[31m-1', 0, 'Deposit', '{}')"
@@ -177,7 +177,7 @@ def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
 
 
 def test_the_json_is_as_documented(connection, database_url):
-    """One object, with times that can be read."""
+    """The JSON is one object with the documented keys and times in ISO format."""
     messages(connection, 1, 3, age=10)
     group(connection, [1])
     done = invoke_cli("status", "bank:account", "--json", "--database-url", database_url)
@@ -244,7 +244,7 @@ class Terminal:
 
 
 def test_watching_renews_the_table_and_ends_cleanly(connection, database_url):
-    """What is committed meanwhile is seen, and Ctrl-C gives the terminal back."""
+    """Watching shows new commits, and Ctrl-C restores the terminal."""
     messages(connection, 1, 7)
     group(connection, [0])
     with Terminal("status", "--watch", "0.1", "--database-url", database_url) as terminal:
@@ -258,7 +258,7 @@ def test_watching_renews_the_table_and_ends_cleanly(connection, database_url):
 
 
 def test_watching_outlives_the_database(server_url, database_url):
-    """The last table stays, with the reason why there is no newer one."""
+    """While the database is away the last table stays with the reason."""
     with Terminal("status", "--watch", "0.1", "--database-url", database_url) as terminal:
         terminal.read_to("No consumer")
         name = conninfo.conninfo_to_dict(database_url)["dbname"]
@@ -276,14 +276,14 @@ def test_watching_outlives_the_database(server_url, database_url):
     [(["--watch", "1", "--json"], "leave out one"), (["--watch"], "--watch needs a terminal")],
 )
 def test_watching_is_for_people(database_url, arguments, problem):
-    """Where nobody can look at it, it is refused."""
+    """Watching is refused where the output is no terminal."""
     done = invoke_cli("status", *arguments, "--database-url", database_url, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert problem in done.stderr
 
 
 def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
-    """Its time or its session is over, or it is no member any more."""
+    """A holder whose lease or session has ended, or that is no member, is shown as gone."""
     group(connection, [0, 0, 0, 0, 0])
     with connect(database_url, autocommit=True) as theirs:
         join = (
@@ -309,7 +309,7 @@ def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
 
 
 def test_a_store_of_message_db_is_looked_at_too(make_database, message_db_template):
-    """There the functions for names are its own."""
+    """`status` works on a store of Message DB."""
     with connect(make_database(message_db_template), autocommit=True) as connection:
         messages(connection, 1, 200)
         group(connection, [150, 0], carried=[0, 200, 50])

@@ -1,4 +1,4 @@
-"""`MessageStore` held against a model in memory, through random writes and reads."""
+"""`MessageStore` compared with a model in memory through random writes and reads."""
 
 import hashlib
 import inspect
@@ -276,7 +276,7 @@ class Model(RuleBasedStateMachine):
 
 
 def test_the_store_behaves_as_its_model(store):
-    """Random writes and reads, right and wrong, give what a list in memory would give."""
+    """Random writes and reads, valid and invalid, give the same as a list in memory."""
     machine = type("Machine", (Model,), {"store": store})
     run_state_machine_as_test(
         machine,

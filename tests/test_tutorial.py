@@ -152,7 +152,7 @@ def fits(printed, shown):
 
 
 def test_every_step_works_as_it_is_shown(reader):
-    """Files are written, commands given, and what they print is what the page says."""
+    """The tutorial's files and commands work, and print what the page shows."""
     for block in all_blocks(PAGE):
         if block.language == "python":
             reader.write(block)
