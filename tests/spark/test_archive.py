@@ -1,4 +1,4 @@
-"""Archiving old messages, held against the store that they are of."""
+"""Archiving old messages, compared with the store that they come from."""
 
 import dataclasses
 import json
@@ -125,7 +125,7 @@ ODD = [
 def test_what_is_archived_is_what_the_store_has_to_the_byte(
     spark, spark_connection, spark_database_url, archive, folder
 ):
-    """Whatever data, names and types hold, with what is made of them for the reconciliation."""
+    """Archived messages equal the stored ones to the byte, with their fingerprints."""
     component = odd()
     categories = [component.command_category, *component.reservation_categories, component.name]
     for category in categories:
@@ -173,7 +173,7 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
 def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     spark_connection, spark_store, archive, folder
 ):
-    """What is behind a younger message waits, and so does what the consumer has not read."""
+    """A category is archived up to its first young or unread message."""
     assert added(archive()) == [0, 0, 0]  # an empty store
     assert contents(folder) == {}
     spark_store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
@@ -228,7 +228,7 @@ def change_data(table: pa.Table) -> pa.Table:
 def test_whatever_differs_from_the_store_is_found(
     spark, spark_connection, spark_store, spark_database_url, folder
 ):
-    """By count and hash, of the category and day: changed, doubled, lost, moved, unreadable."""
+    """Counts and hashes by category and day find every difference from the store."""
     spark_store.write([deposit(f"d{n}") for n in range(4)], COMMANDS)
     age(spark_connection, "2026-01-01")
     age(spark_connection, "2026-01-02", first=3)
@@ -265,7 +265,7 @@ def test_whatever_differs_from_the_store_is_found(
 def test_damage_is_found_later_and_nothing_is_offered(
     spark_connection, spark_store, archive, reconcile, folder
 ):
-    """A file that is not what was written keeps everything as it is, until it is put back."""
+    """A damaged file blocks everything until it is restored."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     drain(spark_connection)
     age(spark_connection, OLD)
@@ -296,7 +296,7 @@ def test_damage_is_found_later_and_nothing_is_offered(
 def test_an_archive_is_gone_on_with_only_where_it_fits(
     spark_connection, spark_store, archive, reconcile, folder
 ):
-    """Each reason is one line, and says what to do."""
+    """An archive that does not fit is refused in one line that says what to do."""
     with pytest.raises(ArchiveError, match="There is no archive in"):
         reconcile()
     spark_store.write([open_(), deposit("d1")], COMMANDS)
@@ -354,7 +354,7 @@ def archived_once(spark_connection, spark_store, archive, folder):
 
 
 def test_a_file_that_the_manifest_does_not_list_is_not_counted(archived_once, archive, reconcile):
-    """It keeps everything as it is, until it is moved away."""
+    """A file that is not in the manifest blocks everything until it is moved away."""
     more = archived_once.with_name("part-more.parquet")
     shutil.copy(archived_once, more)
     with pytest.raises(ArchiveError, match=r"part-more.parquet is not listed in .*; move it away"):
@@ -368,7 +368,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_counted(archived_once, ar
 def test_an_archive_of_another_store_is_refused(
     spark_connection, archived_once, archive, reconcile, folder
 ):
-    """By the id of the store, even where the messages are the same."""
+    """An archive of another store is recognized by the store's id, even with equal messages."""
     spark_connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
     (store,) = spark_connection.execute("SELECT reservation.store_id()::text").fetchone()
     for use in (archive, reconcile):
@@ -383,7 +383,7 @@ def test_an_archive_of_another_store_is_refused(
 
 
 def test_only_the_owner_can_look_into_an_archive(archived_once, folder):
-    """Whatever the umask: folders 0700, files 0600."""
+    """Folders have mode 0700 and files 0600, whatever the umask."""
     modes = {
         (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]
     }
@@ -391,7 +391,7 @@ def test_only_the_owner_can_look_into_an_archive(archived_once, folder):
 
 
 def test_what_the_store_has_otherwise_is_not_removed(spark_connection, archived_once, folder):
-    """It is nowhere else; the others go, and where it is is reported."""
+    """Messages that differ from the archive are kept and reported; the others are removed."""
     spark_connection.execute(
         "UPDATE message_store.messages SET time = time + interval '1 microsecond' "
         "WHERE global_position = 2"
@@ -440,7 +440,7 @@ def planted(spark_connection, spark_store):
 def test_archive_and_store_are_reconciled_as_the_store_alone(
     planted, archive, reconcile, folder, monkeypatch
 ):
-    """Before anything is removed and after, by the same counts, findings and durations."""
+    """Archive and store together give the same counts, findings and durations."""
     wanted = reconcile(with_archive=False, details=True)
     assert wanted.findings
     short = dataclasses.replace(wanted, latency=(), volume=(), reissues=None)
@@ -467,7 +467,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
 def test_a_state_begins_with_an_archive_and_goes_on_without_it(
     planted, spark_store, archive, reconcile, folder, tmp_path
 ):
-    """It keeps what it has read, so it finds what archive and store have together."""
+    """A state that has read the archive finds the same without it."""
     archive()
     list(prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000))
     state = tmp_path / "state"
@@ -489,7 +489,7 @@ def test_what_became_visible_behind_an_archive_is_judged(
     monkeypatch,
     pruned,
 ):
-    """A bare INSERT that committed late, of each category, with a state and without."""
+    """A late commit behind the archived messages is judged, with a state and without."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     with closing(connect(spark_database_url)) as slow:
         for stream in (COMMANDS, f"{RESERVED}-123+late", "account-123"):
@@ -552,7 +552,7 @@ def former(folder):
 def test_contents_that_the_first_form_hashed_otherwise_are_compared(
     planted, archive, reconcile, folder, monkeypatch
 ):
-    """By digests made of the data that is archived, also with what a later run archives."""
+    """Contents of an archive in the first format are compared by digests computed anew."""
     wanted = reconcile(with_archive=False)
     archive(before=datetime(2026, 2, 1, microsecond=15, tzinfo=UTC))
     former(folder)

@@ -74,7 +74,7 @@ def everything_in(folder):
 def test_a_cluster_and_a_server_find_what_one_process_finds(
     findings, database_url, standalone, tmp_path
 ):
-    """Their workers have neither the packages nor the app, and take both from the zip file.
+    """A cluster and a Connect server find the same as one process, from the zip file alone.
 
     What the cluster has archived the server reads. With a password in the address, nothing that
     Spark writes down holds it.
@@ -109,8 +109,8 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
     assert SECRET not in written
 
 
-def test_an_address_with_a_password_is_not_told_to_workers(database_url, standalone, tmp_path):
-    """They go by their own environment, and where that leads nowhere, the error says why."""
+def test_an_address_with_a_password_is_not_passed_to_workers(database_url, standalone, tmp_path):
+    """An address with a password is not passed to workers, and the error says so."""
     told = reconcile(
         conninfo.make_conninfo(database_url, password=SECRET),
         *("--master", standalone, *quick()),
@@ -127,7 +127,7 @@ def test_an_address_with_a_password_is_not_told_to_workers(database_url, standal
 
 
 def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
-    """No worker has the memory that is asked for."""
+    """A cluster without a worker of the requested memory is given up."""
     told = reconcile(
         database_url,
         *("--master", standalone, *quick(), "--conf", "spark.executor.memory=64g"),
@@ -137,8 +137,8 @@ def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
     assert "No worker took up work within 1s" in told
 
 
-def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalone, tmp_path):
-    """The line says which package, and that it is the workers that lack it."""
+def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_path):
+    """The error names the missing package and says that the workers lack it."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
@@ -166,8 +166,8 @@ def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalon
         (["--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}"], "looks like a credential"),
     ],
 )
-def test_what_can_not_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
-    """And leaves nothing behind."""
+def test_a_job_that_cannot_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
+    """A job that cannot run prints one line and leaves nothing behind."""
     output = tmp_path / "out"
     told = reconcile(database_url, *arguments, "--output", str(output), status=2)
     assert said in told
@@ -175,8 +175,8 @@ def test_what_can_not_run_says_so_in_one_line(database_url, tmp_path, arguments,
     assert not any(tmp_path.iterdir())
 
 
-def test_a_client_without_the_extra_for_connect_is_told_which(database_url, tmp_path):
-    """Whatever else is installed."""
+def test_without_the_extra_for_connect_the_error_names_it(database_url, tmp_path):
+    """The error for a missing extra names it, whatever else is installed."""
     for path in HOME.parent.iterdir():
         if not path.name.startswith("grpc"):
             (tmp_path / path.name).symlink_to(path)

@@ -29,7 +29,7 @@ class Close:
 
 
 def component(once=None):
-    """Return a component that reserves a command and handles another on the spot."""
+    """Return a component that reserves a command and handles another directly."""
     made = Component("a", id="a_id")
     made.reserve(Deposit, into="t", entity="a_id", key="key")
     made.handle(Deposit, once=once)(lambda command, entity, context: None)
@@ -193,7 +193,7 @@ def counts_of(result):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_message_is_counted_under_its_verdict(spark, name):
-    """Each kind of finding, alone and beside what is in order."""
+    """Every message is counted under its verdict, alone and beside correct ones."""
     messages, of_commands, of_events = CASES[name]
     of_category, events, findings = judged(spark, messages)
     assert counts_of(of_category) == of_commands
@@ -207,7 +207,7 @@ def test_every_message_is_counted_under_its_verdict(spark, name):
 
 
 def test_the_name_of_a_component_is_compared_as_it_is(spark):
-    """Only the entity's id may be written in another way than the sender wrote it."""
+    """The component's name is compared exactly; an entity's id may be written differently."""
     made = Component("fundsTransfer", id="a_id")
     made.reserve(Deposit, into="t", entity="a_id", key="key")
     made.handle(Deposit)(lambda command, entity, context: None)
@@ -226,14 +226,14 @@ def test_the_name_of_a_component_is_compared_as_it_is(spark):
 
 @pytest.mark.parametrize(("once", "silent"), [(Processed(), 1), (MessageIdInEvents(), 0)])
 def test_handling_may_leave_nothing_in_the_log_where_its_trace_is_elsewhere(spark, once, silent):
-    """Processed messages are in a table; ids in the events leave a pseudo event at least."""
+    """Without an event a command is handled if its strategy records that elsewhere."""
     of_category, _, findings = judged(spark, [copy(1)], once)
     assert (of_category.silent, of_category.unhandled) == (silent, 1 - silent)
     assert len(findings) == 1 - silent
 
 
 def test_the_findings_name_the_messages_and_what_they_follow(spark):
-    """The second event and each later one, the event without a cause, the command without one."""
+    """Findings name repeated events, events without a cause and commands without effect."""
     _, _, findings = judged(
         spark, [copy(1), event(2, 1), event(3, 1), event(4, 1), event(6, 5), copy(7)]
     )

@@ -80,7 +80,7 @@ HASHES = ("key", "says", "kind")
 
 
 def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spark_database_url):
-    """Hashes are equal here where they are there, and all else is the same."""
+    """Server and Spark agree on which fingerprints are equal, and on all other columns."""
     for stream, type_, data, metadata in MESSAGES:
         spark_connection.execute(
             "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",

@@ -90,7 +90,7 @@ def server(server_folder):
 
 @pytest.mark.faults
 def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
-    """It prints an object a line, says once that it waits, goes on, and ends on SIGTERM."""
+    """A follower waits for the database, prints one JSON object a line, and ends on SIGTERM."""
     with closing(connect(server.address, autocommit=True)) as connection:
         install(connection)
         store = MessageStore(connection)
@@ -126,7 +126,7 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
 
 @pytest.mark.faults
 def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp_path):
-    """After a round has read, and before it ends; what is new is reported."""
+    """A follower that is killed in a round goes on where it was and reports what is new."""
     orphan(store, "o1\u202e")
     state = tmp_path / "state"
     with Following(database_url, "--state", str(state)) as following:
@@ -158,7 +158,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
 
 
 def test_a_round_is_broken_off_when_it_is_to_stop(database_url, store, tmp_path):
-    """Cleanly, with nothing told of it, and a state that holds nothing of it."""
+    """A stop in a round ends it without a report and without a trace in the state."""
     orphan(store, "o1")
     state = tmp_path / "state"
     with Following(database_url, "--json", "--state", str(state)) as following:
@@ -171,7 +171,7 @@ def test_a_round_is_broken_off_when_it_is_to_stop(database_url, store, tmp_path)
 
 
 def test_what_makes_no_sense_together_is_refused(tmp_path):
-    """Before anything is looked for, in one sentence."""
+    """Contradictory options are refused in one sentence."""
     done = invoke_cli(
         "reconcile", "bank:account", "--follow", "--details", "--html", str(tmp_path / "page.html")
     )

@@ -148,7 +148,7 @@ def step(spark, folder, messages, reached, *, commit=True):
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_path, seed):
-    """Wherever it is cut, however far the consumers are, and when one of them was moved back."""
+    """A chain of incremental runs finds the same, wherever it is cut."""
     chance = random.Random(seed)
     messages = history(chance, 48)
     letters = chance.sample(range(1, 49), 6)
@@ -161,7 +161,7 @@ def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_pat
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_what_is_in_order_needs_no_close_look(spark, seed):
-    """A run that looks closely only at the rest counts and finds the same."""
+    """A run that looks closely only at suspicious messages finds the same."""
     chance = random.Random(seed)
     messages = history(chance, 60)
     reached = progress(chance, 60, chance.sample(range(1, 61), 4))
@@ -170,7 +170,7 @@ def test_what_is_in_order_needs_no_close_look(spark, seed):
 
 
 def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch):
-    """What it had written is removed by the next, and counts for nothing."""
+    """Files of a run that died are removed by the next and not counted."""
     chance = random.Random(FIRST)
     messages = history(chance, 24)
     folder = tmp_path / "state"
@@ -189,7 +189,7 @@ def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch
 
 
 def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
-    """However often there is one, nothing has to be brought together."""
+    """Runs without new messages add no rows to the state."""
     messages = history(random.Random(FIRST), 12)
     found = []
     for reached in (6, 9):
@@ -200,7 +200,7 @@ def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
 
 
 def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
-    """A consumer was moved back, and is where it was again."""
+    """A message that became a dead letter after a position was moved is judged again."""
     messages = [message(1, "t-1+k", "Deposit")]
     job = EffectsJob(component(once=Processed()))
     counts = []
@@ -218,7 +218,7 @@ def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
 
 
 def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
-    """A batch that is delivered again is the same part."""
+    """A batch that is delivered twice counts once."""
     messages = history(random.Random(FIRST), 12)
     reached = progress(random.Random(FIRST), 12, [])
     (job, _) = jobs()
@@ -231,7 +231,7 @@ def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
 
 
 def test_verdicts_hang_on_more_than_keys():
-    """A handler that may leave nothing is part of what a state is made by."""
+    """A handler's strategy is part of what a state depends on."""
 
     def judged(made):
         return judged_by(Run(made, "", Path(), ""))
@@ -241,7 +241,7 @@ def test_verdicts_hang_on_more_than_keys():
 
 
 def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
-    """Each reason says what to do."""
+    """A state that does not fit is refused with what to do."""
     folder = tmp_path / "state"
     messages = history(random.Random(FIRST), 4)
     step(spark, folder, messages, progress(random.Random(FIRST), 4, []))

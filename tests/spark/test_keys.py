@@ -1,4 +1,4 @@
-"""Keys are what the consumers take them for: by the declared type of each field."""
+"""Keys are what the consumers take them for, by the declared type of each field."""
 
 import json
 import uuid
@@ -55,7 +55,7 @@ def send(connection, type_, *keys):
 
 
 def consume(connection):
-    """Let the consumers read all that there is, and pass what they cannot deal with."""
+    """Let the consumers read everything, and skip what they cannot handle."""
     for category in ("thing:command", "named", "counted"):
         positions = claim(connection, "thing", category)
         new_batch(connection, component(), category).run(positions, 100, policy=FailurePolicy())
@@ -77,7 +77,7 @@ def reconcile(spark, spark_database_url):
 
 
 def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
-    """It is the dead letter that the consumer made of it; where there is none, it is missing."""
+    """A value of another type has no key: it is a dead letter or missing."""
     send(spark_connection, "Named", "5", 5, True, ["5"], {"5": 5}, None, "5", "a+b")
     send(spark_connection, "Counted", 5, "5", 5.0, 5.5, True, 5, 10**30)
     consume(spark_connection)
@@ -94,7 +94,7 @@ def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
 
 
 def test_only_what_is_stored_as_it_is_decoded_is_taken_from_the_data():
-    """Of any other type the component's own code makes the key, as it does for the consumers."""
+    """Of other types the component's own code makes the key, as in the consumers."""
 
     @dataclass
     class Odd:

@@ -53,7 +53,7 @@ def reconcile(spark, spark_database_url, tmp_path):
 def test_a_run_finds_what_became_visible_behind_the_last(
     spark_store, spark_connection, slow, reconcile
 ):
-    """Of each category, as a run over everything does; and nothing twice after that."""
+    """A run finds late commits in each category, and reports none twice."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     for stream_name, type_ in LATE:
         slow.execute(INSERT, [stream_name, type_])
@@ -75,7 +75,7 @@ def test_a_run_finds_what_became_visible_behind_the_last(
 def test_a_follower_finds_what_became_visible_behind_what_it_read(
     spark, spark_database_url, spark_store, spark_connection, slow, tmp_path
 ):
-    """In the next round, also if nothing else has happened; each once."""
+    """A follower finds late commits in its next round, each once."""
     following = Following(spark, spark_database_url, tmp_path / "state")
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     for stream_name, type_ in LATE:
@@ -104,7 +104,7 @@ def test_a_follower_finds_what_became_visible_behind_what_it_read(
 def test_only_a_comparison_finds_what_was_changed_in_place(
     spark_store, spark_connection, reconcile
 ):
-    """It says how many messages differ, and leaves the state as it was."""
+    """A comparison counts messages that were changed in place, and keeps the state."""
     spark_store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
     drain(spark_connection)
     before = reconcile()
@@ -124,7 +124,7 @@ def test_only_a_comparison_finds_what_was_changed_in_place(
 
 
 def test_a_comparison_needs_a_state(database_url):
-    """That is said before anything begins."""
+    """A comparison without a state is refused before anything begins."""
     done = run_cli("reconcile", "bank:account", "--verify", "--database-url", database_url)
     assert done.returncode == 2
     assert "name its folder with --state" in done.stderr

@@ -60,7 +60,7 @@ def rows(frame):
 
 
 def test_commands_are_followed_by_copies_and_events(spark):
-    """Each way of a command through the store is one row, or none if it got nowhere."""
+    """Each command has one row with its copy and event, if there are any."""
     commands = [
         command(1, 0, "reserved and handled"),
         command(2, 1, "reserved"),
@@ -111,7 +111,7 @@ def test_commands_are_followed_by_copies_and_events(spark):
 
 
 def test_latencies_of_hours_and_types(spark):
-    """Each stage is told for all, by type, by hour and by both; what is negative counts as 0."""
+    """Each stage is reported for all, by type, by hour and by both; negative times count as 0."""
     commands = [command(1, 0), command(2, 1, MARKUP), command(3, 3600), command(4, 3601)]
     copies = [follows(11, 0.5, 1), follows(12, 0.75, 2), follows(13, 3604, 3)]
     events = [follows(21, 2.5, 11), follows(23, 3610, 13), follows(24, 3601, 4)]
@@ -152,7 +152,7 @@ def test_nothing(spark):
 
 
 def test_volumes_of_hours(spark):
-    """A key's duplicates count where they were sent; commands without a key are none."""
+    """Duplicates count in the hour in which they were sent; commands without a key are none."""
     commands = [
         command(1, 0),
         command(2, 1),
@@ -177,8 +177,8 @@ def test_volumes_of_hours(spark):
     ]
 
 
-def test_only_the_newest_hours_are_told(spark, monkeypatch):
-    """A history of many hours is told by its newest ones, and as a whole all the same."""
+def test_only_the_newest_hours_are_reported(spark, monkeypatch):
+    """A long history is reported by its newest hours, and as a whole."""
     monkeypatch.setattr(latency, "HOURS", 2)
     commands = [command(n, n * 3600, key=f"t-{n}") for n in range(4)]
     events = [follows(10 + n, n * 3600 + 1, n) for n in range(4)]
@@ -198,7 +198,7 @@ def test_only_the_newest_hours_are_told(spark, monkeypatch):
 
 
 def test_percentiles_of_many_commands_are_close(spark):
-    """Where there are more commands than are kept exactly, the ranks are wrong by little."""
+    """Percentiles of very many commands are approximate within a small error."""
     many = 100_000
     frame = spark.range(many).selectExpr(
         "concat('T', id % 2) AS type",
@@ -288,7 +288,7 @@ def expected_volumes(history):
 @settings(max_examples=4)
 @given(history=histories)
 def test_any_history(spark, history):
-    """Any history gives what plain Python makes of it."""
+    """Any history gives the same as plain Python."""
     commands, copies, events = [], [], []
     for n, sent_command in enumerate(history, 1):
         commands.append(

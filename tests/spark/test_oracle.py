@@ -51,7 +51,7 @@ def of_report(report):
 
 
 class Paths:
-    """Every way to judge a store.
+    """All paths by which a store is judged.
 
     Attributes:
         following: the rounds of a follower, with a state of its own.
@@ -132,10 +132,10 @@ class Paths:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_way_counts_and_finds_what_the_docs_say(
+def test_every_path_counts_and_finds_what_the_docs_say(
     spark, spark_connection, spark_database_url, tmp_path, monkeypatch, seed
 ):
-    """Of a store that grows, while consumers go on, letters come up, and messages come late."""
+    """Every path counts and finds the same while a store and its consumers go on."""
     planting = Planting(spark_connection, seed)
     paths = Paths(spark, spark_database_url, tmp_path)
     archive = tmp_path / "archive"

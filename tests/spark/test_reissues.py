@@ -39,12 +39,12 @@ def told(spark, sends):
 
 
 def test_nothing(spark):
-    """A store without commands tells nothing."""
+    """A store without commands has no reissues."""
     assert told(spark, []) == Reissues([], None, None, [])
 
 
 def test_nothing_sent_again(spark):
-    """Keys that were sent once have no gap, and so have commands without a key."""
+    """Keys that were sent once have no gap, nor have commands without a key."""
     sends = [send(1, 0), send(2, 1, "t-2"), send(3, 2, None), send(4, 3, None)]
 
     assert told(spark, sends) == Reissues(
@@ -53,7 +53,7 @@ def test_nothing_sent_again(spark):
 
 
 def test_senders_gaps_and_bursts(spark):
-    """Each sender and type is told by itself; a gap of ten seconds is within a burst."""
+    """Each sender and type is counted by itself; a gap of ten seconds is within a burst."""
     sends = [
         # Two bursts of one key, and one send between them that belongs to neither.
         *(send(1 + n, seconds) for n, seconds in enumerate([0, 10, 20, 30.000001, 100, 105])),
@@ -109,8 +109,8 @@ def test_one_key_sent_very_often(spark):
     )
 
 
-def test_only_the_largest_bursts_and_the_busiest_senders_are_told(spark, monkeypatch):
-    """What is told has a limit; the longest gap and the largest bursts are those of all senders."""
+def test_only_the_largest_bursts_and_the_busiest_senders_are_reported(spark, monkeypatch):
+    """The lists are limited; the longest gap and the largest bursts cover all senders."""
     monkeypatch.setattr(module, "SENDERS", 2)
     sends = [
         send(100 * n + m, m, f"t-{n:02}", f"sender{n:02}") for n in range(30) for m in range(n + 1)
@@ -183,7 +183,7 @@ def expected(history):
 @settings(max_examples=5)
 @given(history=histories)
 def test_any_history(spark, history):
-    """Any history gives what plain Python makes of it."""
+    """Any history gives the same as plain Python."""
     sends = [send(n, *sent) for n, sent in enumerate(history)]
 
     found = told(spark, sends)

@@ -77,7 +77,7 @@ def on_terminal(report):
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_page_needs_nothing_else_and_runs_nothing(name):
-    """No script, no address; the policy allows its own style only."""
+    """The page has no script and no address, and its policy allows its own style only."""
     text = rendered(render_html, REPORTS[name])
     page = Page(text)
     assert page.tags[0] == "html"
@@ -103,7 +103,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing(name):
 
 
 def test_the_page_says_the_verdict_first_and_all_of_the_counts():
-    """And of each finding the rows, and what shows them."""
+    """The page shows the verdict first, all counts, and the rows of each finding."""
     page = Page(rendered(render_html, REPORTS["everything"]))
     words = " ".join(" ".join(page.texts).split())
     for count in ("184,203", "8,154", "175,810", "175,640", "181,002"):
@@ -124,7 +124,7 @@ def test_the_page_says_the_verdict_first_and_all_of_the_counts():
 
 @pytest.mark.parametrize("render", [render_html, render_junit, render_prometheus])
 def test_what_could_steer_a_reader_is_visible_in_files(render):
-    """Neither tags nor turned texts nor what terminals obey comes through from the data."""
+    """Tags, bidirectional text and control characters in the data are escaped in files."""
     text = rendered(render, REPORTS["nasty"])
     if render is not render_prometheus:  # in whose texts a tag is no tag
         assert "<script" not in text
@@ -134,7 +134,7 @@ def test_what_could_steer_a_reader_is_visible_in_files(render):
 
 
 def test_what_could_steer_a_terminal_is_visible():
-    """And nothing from the data is taken for markup."""
+    """Control characters in the data are escaped, and none of it is read as markup."""
     text = on_terminal(REPORTS["nasty"])
     assert not set("\u202e\x1b\x00\ufffe") & set(text)
     joined = re.sub(r"[\s│]", "", text)
@@ -145,7 +145,7 @@ def test_what_could_steer_a_terminal_is_visible():
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_json_is_as_its_schema_says(name):
-    """Every key is described, and nothing beside them is allowed."""
+    """The JSON has the keys of its schema, each described, and no other."""
     schema = json.loads((files("spark_jobs.report") / "schema.json").read_text())
     checker = jsonschema.Draft202012Validator(schema)
     checker.check_schema(schema)
@@ -158,7 +158,7 @@ def test_the_json_is_as_its_schema_says(name):
 
 
 def test_the_json_has_what_was_counted():
-    """Under the names that the page of the documentation tells."""
+    """The JSON has all counts under the documented names."""
     document = rendered(as_json, REPORTS["everything"])
     assert document["inOrder"] is False
     assert [category["reservationCategory"] for category in document["categories"]] == [
@@ -173,7 +173,7 @@ def test_the_json_has_what_was_counted():
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_junit_has_a_case_for_everything_that_is_counted(name):
-    """Those that fail are the thresholds that were reached."""
+    """JUnit has a case for every count, and those over their threshold fail."""
     report = REPORTS[name]
     suite = ET.fromstring(rendered(render_junit, report)).find("testsuite")
     cases = suite.findall("testcase")
@@ -187,7 +187,7 @@ def test_junit_has_a_case_for_everything_that_is_counted(name):
 
 
 def test_metrics_are_what_was_counted():
-    """In the text that Prometheus reads."""
+    """Metrics have all counts in Prometheus' text format."""
     text = rendered(render_prometheus, REPORTS["everything"])
     samples = {
         (
@@ -209,7 +209,7 @@ def test_metrics_are_what_was_counted():
 
 
 def test_thresholds_are_reached_by_more_than_they_say():
-    """In numbers, and in parts of what they are a part of."""
+    """A threshold is exceeded by more than its number or its percentage."""
     report = REPORTS["in order"]  # 40 of 1,040 commands are duplicates
     for text, is_reached in {
         "duplicates": True,
@@ -239,13 +239,13 @@ def test_thresholds_are_reached_by_more_than_they_say():
     ],
 )
 def test_an_exceeded_threshold_says_how_many_there_are_and_are_allowed(name, count, text):
-    """With the noun for one, or for several."""
+    """An exceeded threshold says the count and the limit, in singular or plural."""
     exceeded = thresholds.ExceededThreshold(thresholds.Threshold(name), count, 10_000)
     assert f"{exceeded.heading}: {exceeded}" == text
 
 
 def test_an_exceeded_percentage_says_both_percentages():
-    """And what they are taken of; a warning is called one."""
+    """An exceeded percentage says both percentages and of what; a warning is named as such."""
     (warning,) = thresholds.reached(
         REPORTS["in order"], thresholds.parse("duplicates:1.5%", failing=False)
     )
@@ -257,12 +257,12 @@ def test_an_exceeded_percentage_says_both_percentages():
     "text", ["", "lost", "missing:", "missing:-1", "missing:5 %", "missing:x", "missing,,orphan"]
 )
 def test_a_threshold_that_there_is_not_is_named(text):
-    """With the names that there are."""
+    """An unknown threshold is named with the known ones."""
     with pytest.raises(ThresholdError, match="is not a threshold: write name, name:N or name:N%"):
         thresholds.parse(text)
 
 
 def test_a_threshold_is_given_once():
-    """It would not be clear which of two counts."""
+    """A threshold that is given twice is refused."""
     with pytest.raises(ThresholdError, match="missing is given twice"):
         thresholds.parse("missing,missing:5")

@@ -32,8 +32,8 @@ def plant(connection, store):
     store.write(deposit("o1"), "accountTransaction-123+o1")
 
 
-def test_each_job_alone_tells_its_part(spark, spark_connection, spark_store, spark_database_url):
-    """The parts are those of the whole report."""
+def test_each_job_alone_gives_its_part(spark, spark_connection, spark_store, spark_database_url):
+    """Each job alone gives its part of the whole report."""
     plant(spark_connection, spark_store)
     run = Run(account, "bank:account", EXAMPLES, spark_database_url)
     told = {}
@@ -66,7 +66,7 @@ def submit(*arguments, cwd, **environment):
 
 
 def test_jobs_are_submitted(connection, store, database_url, tmp_path):
-    """With nothing but the zip file; the status is that of the command."""
+    """Jobs run with spark-submit and the zip file alone, with the status of the command."""
     plant(connection, store)
     package, archive = tmp_path / "bank.zip", tmp_path / "archive"
     assert run_cli("spark", "package", "-o", str(package), "--app", "bank:account").returncode == 0
@@ -106,7 +106,7 @@ def cache(tmp_path):
 
 
 def test_classes_that_are_kept_are_taken_up(cache, tmp_path):
-    """A later session takes them from the file instead of from jars."""
+    """A later session loads Java's classes from the cache file."""
     log = tmp_path / "classes.log"
     session = (
         "from spark_jobs.session.session import spark_session\n"
