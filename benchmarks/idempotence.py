@@ -1,7 +1,7 @@
-"""What each way to be idempotent costs: time and rows for a message, beside a handler without any.
+"""What each strategy costs: time and rows for a message, beside a handler without any.
 
-Every way has the same commands, the same handler and the same events. The rows are those of all
-tables of both schemas, the event included, so that whatever a way keeps is counted.
+All strategies have the same commands, the same handler and the same events. The rows are those of
+all tables of both schemas, the event included, so that whatever a strategy keeps is counted.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _QUERIES = load_queries("benchmarks")
 
 @dataclass(frozen=True)
 class Pay:
-    """A command as any of the ways may want it; one of nothing has no effect."""
+    """A command as any of the strategies may need it; one of nothing has no effect."""
 
     pay_id: str
     account_id: str
@@ -66,7 +66,7 @@ Declare = Callable[[], Component]
 
 
 def _handled(once: Strategy | None = None) -> Component:
-    """Declare a component whose handler is idempotent in one way, or in none."""
+    """Declare a component whose handler uses one strategy, or none."""
     account = Component("account", entity=Balance, id="account_id")
 
     @account.handle(Pay, once=once)
@@ -97,7 +97,7 @@ def _reserved(into: str | None) -> Component:
 
 
 WITHOUT = "no check"
-WAYS: dict[str, Declare] = {
+STRATEGIES: dict[str, Declare] = {
     WITHOUT: _handled,
     "Processed()": lambda: _handled(Processed()),
     "Processed(key=…)": lambda: _handled(Processed(key="pay_id")),
@@ -117,22 +117,22 @@ BY_EVENTS = ("MessageIdInEvents()", "PositionInEvents()")
 
 @benchmark
 def idempotence(bench: Bench) -> Iterator[Result]:
-    """Handle 20 batches of 1,000 commands in each way, and take the median of the batches.
+    """Handle 20 batches of 1,000 commands with each strategy, and take the median of the batches.
 
-    All ways take turns, batch by batch, so that whatever else the machine does slows down each.
+    The strategies take turns, batch by batch, so that other work of the machine slows down each.
     """
     print(
         f"idempotence: {TURNS} batches of {workload.CONSUMED:,} commands to {ACCOUNTS} entities, "
-        f"each with one event; the median of the batches, which all ways handle in turns. A batch "
-        f"is sent and then handled; where it says backlog, all were sent before the first was "
+        f"each with one event; the median of the batches, which all strategies handle in turns. A "
+        f"batch is sent and then handled; where it says backlog, all were sent before the first was "
         f"handled. The rows are those of all tables, the command left out"
     )
     with contextlib.ExitStack() as stack:
         running = {
             name: _Running(stack.enter_context(bench.database()), stack, declare())
             for name, declare in {
-                **WAYS,
-                **{f"{name}, backlog": WAYS[name] for name in (WITHOUT, *BY_EVENTS)},
+                **STRATEGIES,
+                **{f"{name}, backlog": STRATEGIES[name] for name in (WITHOUT, *BY_EVENTS)},
             }.items()
         }
         for name, strategy in running.items():
@@ -145,8 +145,8 @@ def idempotence(bench: Bench) -> Iterator[Result]:
             assert workload.stored(strategy.connection, "account") == strategy.sent
             without = WITHOUT + name.partition(",")[1] + name.partition(",")[2]
             yield Result.rate(name, strategy.speed(), without, running[without].speed(), SPEED)
-        kept = {name: running[name].kept() for name in WAYS}
-        for name, declare in WAYS.items():
+        kept = {name: running[name].kept() for name in STRATEGIES}
+        for name, declare in STRATEGIES.items():
             idle = _Running(stack.enter_context(bench.database()), stack, declare(), amount=0)
             idle.turn(send=True)
             yield _kept(name, kept[name], kept[WITHOUT])
@@ -154,7 +154,7 @@ def idempotence(bench: Bench) -> Iterator[Result]:
 
 
 class _Running:
-    """One way, with a database and consumers of its own."""
+    """One strategy, with a database and consumers of its own."""
 
     def __init__(
         self, url: str, stack: contextlib.ExitStack, declared: Component, amount: int = 1

@@ -69,7 +69,7 @@ class Ledger:
         self._note(connection)
 
     def _note(self, connection: Connection[tuple[object, ...]]) -> None:
-        """Note how far the consumers are, and what they could not deal with."""
+        """Note how far the consumers are, and what they could not handle."""
         values = {"base": self._base, "keys": self.keys, "pending": self.pending}
         connection.execute(_LEDGER["positions"], values)
         connection.execute(_LEDGER["letters"], values)

@@ -10,7 +10,7 @@ from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import Running
 from reservation.postgres.connection import connect
 
-BACKLOG, DEALT_WITH, WARM_UP = 1_000_000, 200_000, 20_000
+BACKLOG, HANDLED, WARM_UP = 1_000_000, 200_000, 20_000
 LIMIT = 120.0  # MB of each consumer
 GROWTH = 1.1  # of the most in the second half beside the most in the first
 SAMPLED = 0.05  # seconds
@@ -22,7 +22,7 @@ def memory(bench: Bench) -> Iterator[Result]:
     """Sample what stays resident of each consumer, from the 20,000th message to the 200,000th."""
     print(
         f"memory: a backlog of {BACKLOG:,} deposits to 10,000 accounts, of which each consumer "
-        f"deals with {DEALT_WITH:,} or more in batches of 1,000"
+        f"handles {HANDLED:,} or more in batches of 1,000"
     )
     with bench.database() as url, connect(url, autocommit=True) as connection:
         workload.fill(connection, "fill_commands", BACKLOG)
@@ -47,7 +47,7 @@ def _sample(consumers: dict[str, Running]) -> dict[str, list[float]]:
     }
     samples: dict[str, list[float]] = {which: [] for which in consumers}
     done = dict.fromkeys(consumers, 0)
-    while min(done.values()) < DEALT_WITH:
+    while min(done.values()) < HANDLED:
         time.sleep(SAMPLED)
         for which, consumer in consumers.items():
             consumer.check()

@@ -84,7 +84,7 @@ class Running:
         return self._reached[category]
 
     def read(self, category: str) -> int:
-        """Return how many messages of a category were read and dealt with."""
+        """Return how many messages of a category were read and handled."""
         with self._changed:
             return self._read[category]
 

@@ -1,4 +1,4 @@
-"""Spark's jobs on the books of a bank, held against the same answer from PostgreSQL itself."""
+"""Spark's jobs on the books of a bank, compared with the same answer from PostgreSQL itself."""
 
 import contextlib
 import os
@@ -154,7 +154,7 @@ def _listening(url: str) -> Iterator[str]:
     options = shlex.split((Path(folder) / "postmaster.opts").read_text())[1:]
 
     def restart(*more: str) -> None:
-        told = shlex.join([*options, *more])
+        shown = shlex.join([*options, *more])
         command = [
             program,
             "-D",
@@ -164,7 +164,7 @@ def _listening(url: str) -> Iterator[str]:
             "-l",
             f"{folder}/log",
             "-o",
-            told,
+            shown,
             "restart",
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **owner)

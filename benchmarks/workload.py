@@ -46,7 +46,7 @@ def deposits(
 
 
 def by_function(command: Deposit) -> str:
-    """Return the idempotence key of a deposit, as a function that the server can not look into."""
+    """Return the idempotence key of a deposit, as a function that the server cannot look into."""
     return command.deposit_id
 
 
