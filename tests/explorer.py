@@ -3,7 +3,7 @@
 Each consumer runs the real code in a thread with a real connection, and stops before each statement
 that it sends. Whoever explores lets one of them go on by a statement, or kills it there: its
 connection is closed, the server rolls back, and it starts anew. A consumer that waits for a lock
-that another holds can not go on; the server says so.
+that another holds cannot go on; the server says so.
 
 What a consumer will do depends only on what it has seen, and that on what was committed when each
 of its statements ran. So of the schedules that lead to the same in these respects one is gone on
@@ -15,7 +15,7 @@ with:
 - how many kills are left.
 
 A consumer that has to run a batch again must have lost to another. One that fails although nothing
-was committed since it began has met what its own strategy should have told it.
+was committed since it began has met what its own strategy should have recognized.
 
 (The idea is that of model checkers that run the program itself, as VeriSoft and CHESS do.)
 """
@@ -255,17 +255,19 @@ class Explorer:
 
     def _state(self) -> object:
         now = [(consumer.seen, consumer.blocked, consumer.done) for consumer in self._consumers]
-        return self._told(now, self._kills)
+        return self._seen_by(now, self._kills)
 
-    def _told(self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int) -> object:
-        def told(side: int) -> tuple[int, ...]:
+    def _seen_by(
+        self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int
+    ) -> object:
+        def numbered(side: int) -> tuple[int, ...]:
             parts = [
                 (hash(tuple(version[side] for version in seen)), blocked, done)
                 for seen, blocked, done in one_by_one[:: 1 - 2 * side]
             ]
             return (self._version[side], kills, *itertools.chain.from_iterable(parts))
 
-        return min(told(0), told(1))
+        return min(numbered(0), numbered(1))
 
     def _after(self, choice: Choice) -> object:
         """Return the state that a choice leads to, unless that commits or waits for a lock."""
@@ -279,7 +281,7 @@ class Explorer:
             elif consumer.blocked:
                 return None  # which may be let go
             one_by_one.append((seen, False, consumer.done))
-        return self._told(one_by_one, kills)
+        return self._seen_by(one_by_one, kills)
 
     def _choices(self) -> Iterable[Choice]:
         able = [

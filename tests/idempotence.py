@@ -1,4 +1,4 @@
-"""A purse whose handlers are idempotent in a way that the test chooses."""
+"""A purse whose handlers are idempotent by a strategy that the test chooses."""
 
 from dataclasses import dataclass, fields
 from decimal import Decimal

@@ -156,8 +156,8 @@ def keep_snapshots(c):
 
 def look_for_causes(c):
     """Look at the events of a long stream, and of others, from near their ends on."""
-    told = Metadata(local_properties={"messageId": "m"})
-    MessageStore(c).write(deposit(), LONG, metadata=told)
+    handled = Metadata(local_properties={"messageId": "m"})
+    MessageStore(c).write(deposit(), LONG, metadata=handled)
     time = datetime(2026, 1, 1)  # noqa: DTZ001  as the store gives it
     message = StoredMessage("m", LONG, "Deposit", 0, SENT - 100, None, None, time)
     streams = [LONG, *(f"{COMMANDS}-{n}" for n in range(1, BATCH))]

@@ -35,7 +35,7 @@ def refund(key="p1", till="123"):
 
 
 def till(once, *, name="till", fails=frozenset()):
-    """Return a component whose handlers are idempotent in a way; those of some keys fail."""
+    """Return a component whose handlers use a strategy; those of some keys fail."""
     component = Component(name, id="till_id")
 
     def take_effect(command, entity, context):

@@ -36,7 +36,7 @@ class _Link:
 
 
 class Proxy:
-    """Lets clients through to a server, until it is told to cut.
+    """Lets clients through to a server, until it is asked to cut.
 
     Attributes:
         address: what clients connect to.

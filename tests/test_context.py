@@ -46,7 +46,7 @@ class Notes:
 
 
 def shop(handler, name="shop", **options):
-    """Return a component that handles deposits on the spot, and counts what is noted."""
+    """Return a component that handles deposits directly, and counts what is noted."""
     component = Component(name, entity=Notes, id="account_id")
     component.handle(Deposit, **options)(handler)
 

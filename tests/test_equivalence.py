@@ -3,8 +3,7 @@
 A history is what senders, the network and processes may do: commands are sent, sent again under the
 same id or another, read again, and two consumers work on them in turns and die at any statement.
 What must come of it is what comes of the commands alone, each once, in the order in which they came
-first. Which of them are one and the same to a way, and which it drops, is part of what it says of
-itself.
+first. Which of them a strategy takes for the same, and which it discards, is a part of what it is.
 """
 
 import uuid
@@ -114,8 +113,8 @@ def opening(came: list[Sent]) -> list[Sent]:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to be idempotent, and what it covers.
+class Case:
+    """A strategy, and what it covers.
 
     Attributes:
         make: makes the component.
@@ -134,23 +133,23 @@ class Way:
     late: bool = False
 
 
-OPENING = Way(opened, opening, intent=opening_intent)
-WAYS = {
-    "processed": Way(lambda: purse(Processed())),
-    "processed, key": Way(lambda: purse(Processed(key=key_of)), by_key),
-    "message id": Way(lambda: purse(MessageIdInEvents())),
-    "revisions": Way(revised, by_key, intent=numbered_intent),
-    "revisions, late": Way(revised, newer, intent=numbered_intent, late=True),
-    "states": Way(lambda: purse(StateBased("whole"))),
-    "states, deltas": Way(lambda: purse(StateBased("delta"))),
-    "states, shared": Way(lambda: purse(StateBased("whole")), twice=False),
+OPENING = Case(opened, opening, intent=opening_intent)
+CASES = {
+    "processed": Case(lambda: purse(Processed())),
+    "processed, key": Case(lambda: purse(Processed(key=key_of)), by_key),
+    "message id": Case(lambda: purse(MessageIdInEvents())),
+    "revisions": Case(revised, by_key, intent=numbered_intent),
+    "revisions, late": Case(revised, newer, intent=numbered_intent, late=True),
+    "states": Case(lambda: purse(StateBased("whole"))),
+    "states, deltas": Case(lambda: purse(StateBased("delta"))),
+    "states, shared": Case(lambda: purse(StateBased("whole")), twice=False),
     "initiate": OPENING,
-    "sequence": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
-    "reservation": Way(copied, by_key, twice=False),
-    "reservation, message id": Way(lambda: copied(MessageIdInEvents()), by_key),
-    "reservation, sequence": Way(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
-    "one category": Way(within, by_key, twice=False),
-    "one category, message id": Way(lambda: within(MessageIdInEvents()), by_key),
+    "sequence": Case(lambda: purse(PositionInEvents(pseudo_events=True))),
+    "reservation": Case(copied, by_key, twice=False),
+    "reservation, message id": Case(lambda: copied(MessageIdInEvents()), by_key),
+    "reservation, sequence": Case(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
+    "one category": Case(within, by_key, twice=False),
+    "one category, message id": Case(lambda: within(MessageIdInEvents()), by_key),
 }
 
 # What happens: an intent is sent (its number, under its own id or a new one), positions are set
@@ -194,16 +193,16 @@ class Cut(psycopg.Connection[Any]):
 class World:
     """A database, two consumers, and what was sent."""
 
-    def __init__(self, address: str, way: Way) -> None:
-        self.address, self.way, self.make = address, way, way.make
+    def __init__(self, address: str, case: Case) -> None:
+        self.address, self.case, self.make = address, case, case.make
         self.control = psycopg.connect(address, autocommit=True)
         self.store = MessageStore(self.control)
-        component = way.make()
+        component = case.make()
         self.categories = [component.command_category, *component.reservation_categories]
         self.came: list[Sent] = []
         self.sent: dict[int, tuple[Sent, uuid.UUID]] = {}
         empty(self.control)
-        names = ("one", "two") if way.twice else ("one", "one")
+        names = ("one", "two") if case.twice else ("one", "one")
         for name in set(names):
             for category in self.categories:
                 self.control.execute(
@@ -234,13 +233,13 @@ class World:
     def send(self, number: int, anew: bool) -> None:
         """Send an intent, under the id that it had before or another."""
         known = number in self.sent
-        revision = number if self.way.late else len(self.sent)
+        revision = number if self.case.late else len(self.sent)
         sent, id_ = self.sent.setdefault(number, (Sent(number, revision), uuid.uuid4()))
         if not known or anew:
             self.came.append(sent)
         if known and anew:
             id_ = uuid.uuid4()
-        command = self.way.intent(sent)
+        command = self.case.intent(sent)
         self.store.write_batch([Write(command, f"{COMMANDS}-{command.account_id}", id=id_)])
 
     def again(self, back: int) -> None:
@@ -318,8 +317,8 @@ class World:
     def expected(self) -> dict[str, list[Any]]:
         """Return what must come of those messages that take effect."""
         found: dict[str, list[Any]] = {}
-        for message in effective(self.way.taken(self.came), self.way):
-            command = self.way.intent(message)
+        for message in effective(self.case.taken(self.came), self.case):
+            command = self.case.intent(message)
             found.setdefault(command.account_id, []).append(amount(command))
         return found
 
@@ -339,24 +338,24 @@ def amount(command: Any) -> Any:
     return -command.amount if isinstance(command, Withdraw) else command.amount
 
 
-def effective(taken: list[Sent], way: Way) -> list[Sent]:
+def effective(taken: list[Sent], case: Case) -> list[Sent]:
     """Return those that bring something about: nothing is taken from where there is not enough."""
     balances = {"0": Decimal(0), "1": Decimal(0)}
     found = []
-    for choice in taken:
-        command = way.intent(choice)
+    for message in taken:
+        command = case.intent(message)
         change = 0 if isinstance(command, Open) else amount(command)
         if balances[command.account_id] + change >= 0:
             balances[command.account_id] += change
-            found.append(choice)
+            found.append(message)
     return found
 
 
-def play(address: str, way: Way, history: list[Any]) -> World:
-    world = World(address, way)
+def play(address: str, case: Case, history: list[Any]) -> World:
+    world = World(address, case)
     try:
         for what, *how in history:
-            if what == AGAIN and not way.twice:
+            if what == AGAIN and not case.twice:
                 continue
             {SEND: world.send, AGAIN: world.again, RUN: world.run}[what](*how)
         world.finish()
@@ -366,12 +365,12 @@ def play(address: str, way: Way, history: list[Any]) -> World:
     return world
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 @settings(max_examples=25)
 @given(history=histories)
 def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, name, history):
     """Each command has its effect once, whatever was repeated and whichever process died."""
-    world = play(database_url, WAYS[name], history)
+    world = play(database_url, CASES[name], history)
     try:
         assert world.left() == world.expected()
     finally:
@@ -379,8 +378,8 @@ def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, na
 
 
 def left(address: str, name: str, *history: Any) -> dict[str, list[Any]]:
-    """Return what a history leaves behind, having made sure that it is what the way says."""
-    world = play(address, WAYS[name], list(history))
+    """Return what a history leaves behind, having checked that the strategy holds."""
+    world = play(address, CASES[name], list(history))
     try:
         assert world.left() == world.expected()
         return world.left()
@@ -399,7 +398,7 @@ BY_ID = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_reissue_under_another_id_is_where_they_differ(database_url, name):
     """A key or a revision recognizes a reissue under another id; an id or a position does not."""
     found = left(database_url, name, (SEND, 0, False), (SEND, 0, True), (SEND, 0, False))
@@ -412,14 +411,14 @@ def test_what_opens_an_entity_is_known_by_the_entity(database_url):
     assert left(database_url, "initiate", *send) == {"0": [OPENED, 1, 1]}
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 def test_what_comes_late_is_dropped_by_its_revision_alone(database_url, name):
     """Only revisions discard a message that arrives after a later one."""
     found = left(database_url, name, (SEND, 3, False), (SEND, 1, False))
     assert found == {"1": [4] if name == "revisions, late" else [4, 2]}
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if WAYS[name].twice])
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].twice])
 def test_what_had_no_effect_has_none_when_it_is_read_again(database_url, name):
     """A message without effect has none when read again, though the state would allow one."""
     takes, adds, everything = (SEND, 2, False), (SEND, 4, False), (RUN, 0, 4, 0, "die")

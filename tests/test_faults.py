@@ -17,7 +17,7 @@ from tests.sending import Sender
 
 pytestmark = pytest.mark.faults
 
-VICTIMS = ["host", "commands", "reserved"]
+VICTIMS = ["supervisor", "commands", "reserved"]
 
 
 def consumers(started, workers=1):
@@ -44,12 +44,12 @@ def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
         for _ in range(chance.randrange(1, 12)):
             started.wait_for("batch_committed")
         threading.Event().wait(chance.uniform(0, 0.02))  # somewhere within the next batches
-        if victim == "host":
+        if victim == "supervisor":
             started.process.kill()
         else:
             chance.choice(consumers(started, workers)[victim]).kill()
             started.wait_for("consumer_died", how="by signal 9")
-        with Started(*arguments) if victim == "host" else started as running:
+        with Started(*arguments) if victim == "supervisor" else started as running:
             sender.finish()
             wait_until_drained(connection, running)
             sender.send_late()

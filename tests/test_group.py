@@ -51,7 +51,7 @@ STREAMS = [
     *(f"{NOTES}-{n}+part" for n in range(12)),
 ]
 
-# Whether all that there is was dealt with.
+# Whether all messages have been handled.
 REACHED = "SELECT min(position) >= %(last)s FROM reservation.positions"
 
 # Whether a member, which had a lease until then, would have been taken for dead by another since.

@@ -66,7 +66,7 @@ def test_debug_settings_log_calls(connection, function):
     other = {"debug_get": "debug_write", "debug_write": "debug_get"}[setting]
     notices = []
     connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
-    for name, value, told in [
+    for name, value, noticed in [
         (setting, "off", False),
         (setting, "true", False),
         (other, "on", False),
@@ -77,8 +77,11 @@ def test_debug_settings_log_calls(connection, function):
         with connection.transaction(force_rollback=True):
             connection.execute("SELECT set_config(%s, %s, true)", [f"message_store.{name}", value])
             connection.execute(f"SELECT * FROM {call}")
-        assert any(notice.startswith(f"{function}(") for notice in notices) == told, (name, value)
-        assert bool(notices) == told
+        assert any(notice.startswith(f"{function}(") for notice in notices) == noticed, (
+            name,
+            value,
+        )
+        assert bool(notices) == noticed
         notices.clear()
 
 

@@ -82,7 +82,9 @@ def test_a_change_is_noticed_or_survives(server_url, tmp_path):
     """The tests that reach a mutant run in a copy, which is restored afterwards."""
     source = (ROOT / MODULE).read_bytes()
     mutants = python.mutants(MODULE, source)
-    turned = next(mutant for mutant in mutants if mutant.told(ROOT).endswith(" not in -> in"))
+    turned = next(
+        mutant for mutant in mutants if mutant.description(ROOT).endswith(" not in -> in")
+    )
     as_it_is = source[turned.start : turned.end]
     harmless = Mutant(MODULE, turned.start, turned.end, as_it_is, turned.lines)
     notes = {TEST: targets.Note(0.1, {MODULE: list(turned.lines)})}

@@ -242,7 +242,7 @@ def test_a_reader_that_has_left_is_not_notified(waiting, listener, connection):
     """A reader that has left is not notified."""
     count = listener(waits=False)
     insert(connection)
-    assert waiting.wait(NEVER)  # being told is enough
+    assert waiting.wait(NEVER)  # a notice suffices
     insert(connection)
     assert waiting.wait(0)
     waiting.leave()
@@ -415,12 +415,12 @@ def test_a_lost_connection_makes_it_poll_and_then_connect_again(waiting, connect
         "WHERE datname = current_database() AND query LIKE '%expect_notice%' "
         "AND pid <> pg_backend_pid()"
     )
-    told = False
+    notified = False
     while (
         waiting.missing is None
     ):  # the server's last words can come before the end, and end a wait
-        told = waiting.wait(NEVER)
-    assert told  # there is cause to look: something may have been missed
+        notified = waiting.wait(NEVER)
+    assert notified  # there is cause to look: something may have been missed
     assert "lost" in waiting.missing
     insert(connection)
     assert not waiting.wait(NEVER, poll=0)

@@ -76,7 +76,7 @@ def test_a_reissue_has_no_effect_whenever_it_comes(connection, store, when):
         counts += commands.run(100).counts
         counts += reserved.run(100).counts
     assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
-    # Opened on the spot, two copies handled; one duplicate for each reissue.
+    # Opened directly, two copies handled; one duplicate for each reissue.
     assert counts == Counter(handled=3, reserved=2, duplicate=3)
     assert broken(connection) == {}
 

@@ -94,7 +94,7 @@ def test_a_name_is_refused_exactly_where_the_store_could_not_hold_it(store, name
 
 
 def long_name(seed, length, category_length, widest):
-    """Give a name of so many bytes that can not be compressed."""
+    """Give a name of so many bytes that cannot be compressed."""
     chance = random.Random(seed)
     characters = [chr(chance.randrange(0xA0, widest)) for _ in range(length)]
     name = "".join(characters).replace("-", "_").encode()[:length].decode(errors="ignore")

@@ -72,9 +72,9 @@ def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
     """Without `--apply` nothing is removed; the output says what would be."""
     process_some(connection, store)
     count = "SELECT count(*) FROM reservation.processed_messages"
-    told = cli()
-    assert told.returncode == 0, told.stderr
-    assert told.stdout == (
+    printed = cli()
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout == (
         "processed messages of till Pay: 3 days would be removed\n"
         "Nothing is changed; remove it with --apply.\n"
     )
@@ -111,8 +111,8 @@ def test_days_of_every_handler_are_listed_and_kept(connection, store):
     age(connection, "other:command-1", 3)
     run(connection, other)
     before = partitions(connection)
-    told = sorted(prune_processed(connection, False, 100), key=lambda result: result.of)
-    assert told == [
+    results = sorted(prune_processed(connection, False, 100), key=lambda result: result.of)
+    assert results == [
         Pruned("processed messages", "other Pay", 1, "days"),
         Pruned("processed messages", "till Pay", 3, "days"),
     ]
@@ -125,8 +125,8 @@ def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_u
     monkeypatch.setattr(pruning, "_ATTEMPTS", 2)
     with connect(database_url) as busy:
         busy.execute("SELECT FROM reservation.processed_for_a_time")
-        (told,) = prune_processed(connection, True, 100)
-        assert (told.count, "is in use; run this again" in told.note) == (0, True)
+        (result,) = prune_processed(connection, True, 100)
+        assert (result.count, "is in use; run this again" in result.note) == (0, True)
     assert [result.count for result in prune_processed(connection, True, 100)] == [1, 1, 1]
 
 
@@ -173,9 +173,9 @@ def test_reservations_go_only_where_it_is_asked(connection, store, cli):
     age(connection, "%+b", 91)
     age(connection, "%+c", 89)
     assert cli("--apply").stdout == "Nothing was to be removed.\n"
-    told = cli(*OLD)
-    assert "reservations of accountTransaction: 2 streams would be removed" in told.stdout
-    assert "takes effect again" in told.stderr
+    printed = cli(*OLD)
+    assert "reservations of accountTransaction: 2 streams would be removed" in printed.stdout
+    assert "takes effect again" in printed.stderr
     assert reserved(store) == ["a", "b", "c"]
     done = cli(*OLD, "--apply", "--batch-size", "1", "--json")
     result = json.loads(done.stdout)
@@ -586,8 +586,8 @@ def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connecti
 
 def test_an_archive_is_named_with_the_component_that_it_is_of(cli, tmp_path):
     """An archive without its component is refused in one line."""
-    told = cli("--archived", str(tmp_path))
-    assert (told.returncode, "--archived needs APP" in told.stderr) == (2, True)
-    told = cli("bank:account", "--archived", str(tmp_path))
-    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
-    assert f"There is no archive in {tmp_path}" in told.stderr
+    printed = cli("--archived", str(tmp_path))
+    assert (printed.returncode, "--archived needs APP" in printed.stderr) == (2, True)
+    printed = cli("bank:account", "--archived", str(tmp_path))
+    assert (printed.returncode, printed.stderr.count("\n")) == (2, 1)
+    assert f"There is no archive in {tmp_path}" in printed.stderr

@@ -46,7 +46,7 @@ def reservation(database_url):
     return run
 
 
-def deal_with(connection, store, count=3):
+def handle_some(connection, store, count=3):
     """Have an account opened and deposits made, and leave nobody at work."""
     store.write([open_(), *(deposit(f"old{n}", "1") for n in range(count))], STREAM)
     drain(connection)
@@ -78,7 +78,7 @@ def test_a_consumer_that_is_started_on_a_cleared_store_stops(
     connection, store, reservation, database_url, before
 ):
     """A consumer started on a cleared store stops with one line that names what to run."""
-    deal_with(connection, store, before)
+    handle_some(connection, store, before)
     new_log(connection, store)
     with Started(database_url) as started:
         assert started.process.wait(PATIENCE) == 2
@@ -99,7 +99,7 @@ def test_a_running_consumer_stops_where_the_store_is_cleared(
     connection, store, reservation, database_url, before
 ):
     """A running consumer stops when the store is cleared, and mixes the two logs nowhere."""
-    deal_with(connection, store, before)
+    handle_some(connection, store, before)
     with Started(database_url) as started:
         for category in (COMMANDS, RESERVED):
             started.wait_for("consumer_started", category=category)
@@ -115,7 +115,7 @@ def test_a_running_consumer_stops_where_the_store_is_cleared(
 
 def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
     """No batch of a new log commits, even if it was cleared between two checks."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     claimed = batch(connection, COMMANDS)
     new_log(connection, store)
     before = positions(connection)
@@ -127,7 +127,7 @@ def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
 
 def test_a_position_goes_with_the_id_of_its_message(connection, store):
     """In every category a position is stored with the id of its message."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     for category, (position, message_id) in positions(connection).items():
         (message,) = islice(store.read_category(category, position=position), 1)
         assert (message.global_position, message.id) == (position, message_id)
@@ -170,7 +170,7 @@ def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
 
 def test_status_and_positions_say_so(connection, store, reservation):
     """`status` and `positions` show the foreign positions and the command that helps."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     assert not any(
         partition["foreign"] for partition in reservation("status", "--json")["partitions"]
     )
@@ -192,7 +192,7 @@ def test_status_and_positions_say_so(connection, store, reservation):
 
 def test_readiness_says_so_until_the_end(connection, store, database_url):
     """Readiness shows the error while the supervisor stops the other consumers."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     with Watched(database_url) as watched:
         watched.ready()
         new_log(connection, store)
@@ -214,7 +214,7 @@ def test_readiness_says_so_until_the_end(connection, store, database_url):
 @pytest.mark.parametrize("how", ["messages alone", "positions alone", "both"])
 def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_tools):
     """A restore of the messages alone is recognized; one of both schemas repeats no effect."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     dump, restore = own_tools
     dump("message_store", "reservation")
     store.write([deposit(f"later{n}", "1") for n in range(5)], STREAM)
@@ -239,7 +239,7 @@ def test_positions_of_another_store_are_recognized(
     connection, store, make_database, template, own_tools
 ):
     """Positions restored beside messages of another store are recognized."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     dump, restore = own_tools
     dump("reservation")
     address = make_database(template)
@@ -292,7 +292,7 @@ def pruned(connection):
 
 def test_prune_keeps_the_message_that_a_position_stands_at(connection, store):
     """`prune` keeps the message at a position until the position has moved."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     age(connection)
     assert pruned(connection) == 2
     assert pruned(connection) == 0
@@ -305,7 +305,7 @@ def test_prune_keeps_the_message_that_a_position_stands_at(connection, store):
 
 def test_nothing_is_pruned_by_a_position_of_another_log(connection, store, reservation):
     """A position of another log allows nothing to be pruned."""
-    deal_with(connection, store, 50)
+    handle_some(connection, store, 50)
     new_log(connection, store, 20)
     connection.execute(
         "UPDATE reservation.positions SET position = 0 WHERE category = %s", [COMMANDS]
@@ -340,7 +340,7 @@ def former_version(connection):
 
 def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store):
     """An upgrade gives existing positions the ids of their messages."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     before = positions(connection)
     former_version(connection)
     assert install(connection).from_version == 7
@@ -355,7 +355,7 @@ def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store)
 
 def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
     """A position without an id, as its message was pruned, gets one when it moves."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     former_version(connection)
     connection.execute("DELETE FROM message_store.messages WHERE global_position >= 6")
     install(connection)
@@ -370,7 +370,7 @@ def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
 
 def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connection, store):
     """A position without an id is foreign if the log does not reach it."""
-    deal_with(connection, store)
+    handle_some(connection, store)
     connection.execute("UPDATE reservation.positions SET message_id = NULL")
     connection.execute("TRUNCATE message_store.messages")
     batches(connection)

@@ -134,7 +134,7 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
         assert json.loads(copy.metadata_json) == json.loads(source.follow_metadata().encode())
 
 
-def told(connection, commands, stream_names, volatile):
+def initiated(connection, commands, stream_names, volatile):
     """Return what the server tells of commands: a row of each that is not reserved."""
     query = "SELECT * FROM reservation.reserve(%s, %s::text[], %s)"
     return connection.execute(query, [commands, stream_names, json.dumps(volatile)]).fetchall()
@@ -148,7 +148,7 @@ def test_a_reissue_is_compared_with_the_copy_alone(connection, store):
     for volatile in ({}, {"Other": ["x"]}):
         names = [f"{RESERVED}-a"] * 2
         outcomes = [(1, "duplicate"), (2, "conflict")]
-        assert told(connection, [2, 3], names, volatile) == outcomes
+        assert initiated(connection, [2, 3], names, volatile) == outcomes
 
 
 @pytest.mark.parametrize("volatile", [{}, {"A": ["x"], "Deposit": [], "Z": ["depositId"]}])

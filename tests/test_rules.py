@@ -200,7 +200,7 @@ def is_plain(declared, whole):
 
 
 def check_names(connection, declared, written):
-    """Hold what the server named against what the declaration names; return how many it did not.
+    """Compare the server's names with the declared ones; return how many it left out.
 
     Only those are counted that it could have named.
     """

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def play(connection):
-    """Let both components deal with all that there is, and return what became of the messages."""
+    """Let both components handle all messages, and return what became of the messages."""
     results = batches(connection, shooting_range) + batches(connection, leader_board)
     return sum((result.counts for result in results), Counter())
 

@@ -248,10 +248,10 @@ def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity)
         drain(connection, component)
     assert snapshots(connection) == {}
     assert totals(store)[3] == Decimal("4.50")
-    told = [
+    warnings = [
         (entry["log_level"], entry["stream_name"]) for entry in logs if "snapshot" in entry["event"]
     ]
-    assert told == [("warning", "purse-123")] * 2
+    assert warnings == [("warning", "purse-123")] * 2
 
 
 def test_the_role_of_a_consumer_can_keep_snapshots(connection, store):

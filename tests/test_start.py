@@ -181,8 +181,8 @@ def test_a_signal_to_the_whole_group_is_a_clean_stop(database_url, number):
 def test_a_signal_while_the_consumers_start_is_a_clean_stop_too(database_url, number):
     """A signal while the consumers start is a clean stop."""
     with Started(database_url) as started:
-        host = psutil.Process(started.process.pid)
-        while len(host.children()) < 2:
+        supervisor = psutil.Process(started.process.pid)
+        while len(supervisor.children()) < 2:
             assert started.process.poll() is None
         assert started.stop_group(number) == 0, started.log
         assert "Traceback" not in started.log

@@ -99,7 +99,7 @@ def tally(once=EVER, handler=None, **options):
         if handler is not None:
             return handler(command, state, context)
         state.total += command.n
-        context.write(Added(command.tally_id, state.total, "told"), "told-1")
+        context.write(Added(command.tally_id, state.total, "report"), "report-1")
         return Added(command.tally_id, state.total)
 
     @component.handle(Look, once=once)
@@ -270,7 +270,7 @@ def test_what_was_stored_and_not_published_is_published(connection, store):
     assert totals(store) == []
     store.write(Add("1", 100), SENT)
     assert batches(connection, component)[0].counts == {"redelivered": 2, "handled": 1}
-    assert totals(store) == totals(store, "told-1") == [1, 11, 111]
+    assert totals(store) == totals(store, "report-1") == [1, 11, 111]
     assert all(version["published"] for version in versions(connection))
 
 
@@ -391,7 +391,7 @@ def test_a_test_finds_a_handler_that_is_not_deterministic():
     def other_stream(command, state, context):
         context.write(Added(command.tally_id, 1), next(streams))
 
-    for handler, told in (
+    for handler, problem in (
         (other_state, "left another state the second time: total differs"),
         (
             other_event,
@@ -400,7 +400,7 @@ def test_a_test_finds_a_handler_that_is_not_deterministic():
         (other_count, "published 1 messages, and the second time 2"),
         (other_stream, "stream name differs"),
     ):
-        with pytest.raises(NotDeterministicError, match=told):
+        with pytest.raises(NotDeterministicError, match=problem):
             check_deterministic(tally(handler=handler), Add("1"))
 
 
@@ -410,17 +410,17 @@ def test_a_test_of_a_good_handler_gets_what_it_did():
     done = check_deterministic(tally(), Add("1", 2), state)
     assert (done.state.total, state.total) == (7, 5)
     assert done.events == [Added("1", 7)]
-    assert [write.message for write in done.context.writes] == [Added("1", 7, "told")]
+    assert [write.message for write in done.context.writes] == [Added("1", 7, "report")]
 
 
-# What a handler can not do
+# What a handler cannot do
 
 
 def test_nothing_that_can_fail_later_is_published(connection, store):
     """An output with an expected version is refused before the state is stored."""
 
     def handle(command, state, context):
-        context.write(Added("1", 1), "told-1", expected_version=-1)
+        context.write(Added("1", 1), "report-1", expected_version=-1)
 
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError, match="with an expected version; with StateBased the state"):
@@ -472,13 +472,13 @@ def test_outputs_are_kept_as_they_are():
     rows = [
         (
             uuid.uuid4(),
-            "told-1",
-            "Told",
+            "report-1",
+            "Reported",
             '{"n":1.10,"o":12345678901234567890}',
             '{"by":"me"}',
             None,
         ),
-        (uuid.uuid4(), "told-1", "Told", "{}", None, None),
+        (uuid.uuid4(), "report-1", "Reported", "{}", None, None),
     ]
     assert from_text(to_text(rows)) == rows
 
@@ -502,17 +502,17 @@ class Wave:
 
 
 @pytest.mark.parametrize(
-    ("entity", "told"),
+    ("entity", "problem"),
     [
         (None, "the entity is None;"),
         (Counter, "the entity is Counter"),
         (Wave, "Wave cannot be kept as a state"),
     ],
 )
-def test_a_state_is_a_dataclass_with_a_form_in_json(entity, told):
+def test_a_state_is_a_dataclass_with_a_form_in_json(entity, problem):
     """A state class that JSON cannot express is refused in the declaration."""
     component = Component("tally", entity=entity, id="tally_id")
-    with pytest.raises(DeclarationError, match=told):
+    with pytest.raises(DeclarationError, match=problem):
         component.handle(Add, once=StateBased())
 
 
@@ -539,7 +539,7 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
                 batches(other, tally())
                 redeliver(other)
             state.total += command.n
-            context.write(Added(command.tally_id, state.total, "told"), "told-1")
+            context.write(Added(command.tally_id, state.total, "report"), "report-1")
             return Added(command.tally_id, state.total)
 
         claimed = batch(connection, COMMANDS, tally(handler=handle))
@@ -548,7 +548,7 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
         ):
             claimed.run(100)
     assert batches(connection, tally(handler=handle))[0].counts == {"redelivered": 1}
-    assert totals(store) == totals(store, "told-1") == [5]
+    assert totals(store) == totals(store, "report-1") == [5]
 
 
 def is_stateful(message):
@@ -965,8 +965,13 @@ def test_prune_removes_what_the_component_declares(connection, store):
     """`prune` removes versions in steps; without `apply` it only counts."""
     component = aged(connection, store)
     prune = prune_states(component)
-    (told,) = prune(connection, False, 2)
-    assert (told.kind, told.of, told.count, told.unit) == ("states", "tally:state", 4, "versions")
+    (result,) = prune(connection, False, 2)
+    assert (result.kind, result.of, result.count, result.unit) == (
+        "states",
+        "tally:state",
+        4,
+        "versions",
+    )
     assert len(versions(connection)) == 5
     assert list(prune_states(tally())(connection, True, 2)) == []
     removed = [Pruned("states", "tally:state", count, "versions") for count in (3, 1)]
@@ -1054,6 +1059,6 @@ def test_a_connection_that_is_lost_at_any_point_loses_nothing(connection, store,
             lost.close()
     batches(connection, tally())
     assert (totals(store), totals(store, "tally-2")) == ([1, 101], [10])
-    assert sorted(totals(store, "told-1")) == [1, 10, 101]
+    assert sorted(totals(store, "report-1")) == [1, 10, 101]
     assert cut.exchanges >= at - 1
     assert MessageStore(connection).stream_version("tally-1") == 1

@@ -175,7 +175,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.messages)
     @rule(data=st.data(), other=STREAMS, message=MESSAGES)
     def write_other_content_with_an_id_in_use(self, data, other, message):
-        """It is a mistake that is told, and nothing changes."""
+        """It is refused as a mistake, and nothing changes."""
         used = data.draw(st.sampled_from(self.messages)).write
         name = self.prefix + other
         if (message, name) == (used.message, used.stream_name):

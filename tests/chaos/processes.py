@@ -289,7 +289,7 @@ class Supervised:
         log = (self._folder / "log").read_text()
         found = [] if self._status == 0 else [f"it stopped with status {self._status}"]
         if self._status == 1 and "ended unexpectedly (by signal 9)" in log[self._logged :]:
-            found = []  # a fault killed a consumer just before it was to stop, and the host says so
+            found = []  # a consumer was killed just before the stop, and the supervisor says so
         if "Traceback" in _ORPHANED.sub("", log):
             found.append("there is a traceback in the log")
         return found

@@ -205,7 +205,7 @@ def main() -> None:
             if done % 50 == 0:
                 print(f"{done} done in {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
             if outcome != "killed":
-                print(f"{outcome}: {mutant.told(ROOT)}", flush=True)
+                print(f"{outcome}: {mutant.description(ROOT)}", flush=True)
     _report(table, time.monotonic() - began)
 
 

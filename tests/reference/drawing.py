@@ -149,8 +149,8 @@ def plan(chance: Chance, *, apart: bool, attempts: int, raised: Sequence[str]) -
 def _role(
     chance: Chance, name: str, raised: Sequence[str], *, entity: bool, apart: bool, within: bool
 ) -> Role:
-    ways = ["direct", "reserve", "initiate", "within" if within else "reserve"]
-    how = chance.pick(ways)
+    roles = ["direct", "reserve", "initiate", "within" if within else "reserve"]
+    how = chance.pick(roles)
     choices = [strategy for strategy in ONCE if entity or strategy not in ("whole", "delta")]
     once = "" if how == "initiate" else chance.pick(choices)
     further = (

@@ -17,7 +17,7 @@ DONE = ("reserved", "handled", "duplicate", "redelivered", "ignored")
 
 
 class Failed(Exception):
-    """A message cannot be dealt with; the reason of its dead letter."""
+    """A message cannot be handled; the reason of its dead letter."""
 
 
 class Interpreter:
@@ -55,7 +55,7 @@ class Interpreter:
             self.positions[of] = left[max(len(read) - messages, 0)]
 
     def take(self, of: str, m: StoredMessage) -> str:
-        """Deal with a message; return what became of it."""
+        """Handle a message; return what became of it."""
         self.entity = entity_by_stream(self.component, of, m)
         for _ in range(self.component.attempts):
             try:

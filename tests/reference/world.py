@@ -1,4 +1,4 @@
-"""A history played on a real store with the real consumers, and held against the interpreter."""
+"""A history played on a real store with the real consumers, and compared with the interpreter."""
 
 import contextlib
 import itertools
@@ -272,7 +272,7 @@ class World:
         found = stored(self.control)
         ids = {stream: messages[0]["id"] for stream, messages in found["messages"].items()}
         expected = interpret(history, ids)
-        differences = list(compare(found, told(expected), "the store"))
+        differences = list(compare(found, expectation(expected), "the store"))
         calm = not any(
             isinstance(action, Back) or getattr(action, "faults", ()) for action in history.actions
         )
@@ -301,7 +301,7 @@ def interpret(history: History, ids: dict[str, str]) -> Interpreter:
     return interpreter
 
 
-def told(interpreter: Interpreter) -> dict[str, Any]:
+def expectation(interpreter: Interpreter) -> dict[str, Any]:
     """Return what the interpreter stored, by what names it rather than by global positions."""
     rows = [
         (m.id, m.stream_name, m.type, m.data, m.metadata_json, m.global_position, m.position)
@@ -351,7 +351,7 @@ FAILED = {"handler": "failed", "process_died": "failed", "write": "failed"}
 
 
 def by_stream(rows: list[Any]) -> dict[str, list[Any]]:
-    """Return messages by their streams; global positions differ, so they are told by names."""
+    """Return messages by their streams; named by position, not global position."""
     names = {at: f"{stream} {position}" for _, stream, _, _, _, at, position in rows}
     streams: dict[str, list[Any]] = {}
     for id_, stream, type_, data, metadata, _, position in rows:

@@ -240,7 +240,7 @@ def test_whatever_differs_from_the_store_is_found(
         expected = {category: snapshot.checksums(query, 1, 4)}
     assert archiving.verified(spark, folder, expected) == []
 
-    def told(harm):
+    def differences(harm):
         damaged = folder.with_name("damaged")
         shutil.copytree(folder, damaged)
         (path,) = damaged.glob("*/day=2026-01-01/*.parquet")
@@ -250,13 +250,13 @@ def test_whatever_differs_from_the_store_is_found(
         return [line.partition(": ")[0] for line in found]
 
     first, second = f"{category} of 2026-01-01", f"{category} of 2026-01-02"
-    assert told(lambda path: rewrite(path, change_data)) == [first]
-    assert told(lambda path: rewrite(path, lambda t: pa.concat_tables([t, t]))) == [first]
-    assert told(lambda path: rewrite(path, lambda t: t.slice(1))) == [first]
-    assert told(lambda path: path.unlink()) == [first]
-    assert told(lambda path: path.write_bytes(path.read_bytes()[:-9])) == [first]
+    assert differences(lambda path: rewrite(path, change_data)) == [first]
+    assert differences(lambda path: rewrite(path, lambda t: pa.concat_tables([t, t]))) == [first]
+    assert differences(lambda path: rewrite(path, lambda t: t.slice(1))) == [first]
+    assert differences(lambda path: path.unlink()) == [first]
+    assert differences(lambda path: path.write_bytes(path.read_bytes()[:-9])) == [first]
     there_too = "day=2026-01-02"
-    assert told(lambda path: path.rename(path.parents[1] / there_too / path.name)) == [
+    assert differences(lambda path: path.rename(path.parents[1] / there_too / path.name)) == [
         first,
         second,
     ]

@@ -46,15 +46,15 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
 
     done = run_cli(*arguments, "--json", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert told["verified"]
-    assert told["before"] == "2026-02-01T00:00:00Z"
-    assert {category["category"]: category["archived"] for category in told["categories"]} == {
+    printed = json.loads(done.stdout)
+    assert printed["verified"]
+    assert printed["before"] == "2026-02-01T00:00:00Z"
+    assert {category["category"]: category["archived"] for category in printed["categories"]} == {
         "account:command": 3,
         RESERVED: 2,
         "account": 3,
     }
-    offered = told["offered"]
+    offered = printed["offered"]
     assert offered["reissuesTakeEffectBefore"] in offered["warning"]
     assert not list(folder.glob(".new*"))
     reservation, *words = shlex.split(offered["commands"])

@@ -111,16 +111,16 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
 
 def test_an_address_with_a_password_is_not_passed_to_workers(database_url, standalone, tmp_path):
     """An address with a password is not passed to workers, and the error says so."""
-    told = reconcile(
+    printed = reconcile(
         conninfo.make_conninfo(database_url, password=SECRET),
         *("--master", standalone, *quick()),
         *event_log(tmp_path),
         status=2,
         PYSPARK_PYTHON=str(python_of_workers(tmp_path)),
     )
-    assert "Spark's workers: Cannot reach the database" in told
-    assert "holds a password, so it was not passed on to them" in told
-    assert SECRET not in told
+    assert "Spark's workers: Cannot reach the database" in printed
+    assert "holds a password, so it was not passed on to them" in printed
+    assert SECRET not in printed
     written = everything_in(tmp_path / "logs")
     assert "spark.master" in written
     assert SECRET not in written
@@ -128,13 +128,13 @@ def test_an_address_with_a_password_is_not_passed_to_workers(database_url, stand
 
 def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
     """A cluster without a worker of the requested memory is given up."""
-    told = reconcile(
+    printed = reconcile(
         database_url,
         *("--master", standalone, *quick(), "--conf", "spark.executor.memory=64g"),
         *("--conf", "spark.reservation.executorTimeout=1s"),
         status=2,
     )
-    assert "No worker took up work within 1s" in told
+    assert "No worker took up work within 1s" in printed
 
 
 def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_path):
@@ -142,14 +142,14 @@ def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_pat
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    told = reconcile(
+    printed = reconcile(
         database_url,
         *("--master", standalone, *quick(), "--conf", "spark.task.maxFailures=1"),
         status=2,
         PYSPARK_PYTHON=str(bare),
     )
-    assert "Spark's workers cannot run the job" in told
-    assert "No module named" in told
+    assert "Spark's workers cannot run the job" in printed
+    assert "No module named" in printed
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_pat
 def test_a_job_that_cannot_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
     """A job that cannot run prints one line and leaves nothing behind."""
     output = tmp_path / "out"
-    told = reconcile(database_url, *arguments, "--output", str(output), status=2)
-    assert said in told
-    assert SECRET not in told
+    printed = reconcile(database_url, *arguments, "--output", str(output), status=2)
+    assert said in printed
+    assert SECRET not in printed
     assert not any(tmp_path.iterdir())
 
 

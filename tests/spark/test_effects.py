@@ -152,7 +152,7 @@ CASES = {
         {},
         {"events": 3, "without_cause": 3},
     ),
-    "a command that is handled on the spot is a cause, and needs no effect": (
+    "a command that is handled directly is a cause, and needs no effect": (
         [
             message(1, "a:command-1", "Close"),
             message(2, "a:command-1", "Close"),

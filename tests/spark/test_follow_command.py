@@ -76,8 +76,8 @@ def orphan(store, name):
 
 def stream(line):
     """Return what a JSON line says, and the stream that it says it of."""
-    told = json.loads(line)
-    return told["event"], told["violation"]["streamName"].partition("+")[2]
+    reported = json.loads(line)
+    return reported["event"], reported["violation"]["streamName"].partition("+")[2]
 
 
 @pytest.fixture

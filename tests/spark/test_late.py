@@ -86,8 +86,8 @@ def test_a_follower_finds_what_became_visible_behind_what_it_read(
         assert following.round(0) == []
         slow.commit()
         assert following.round(1) == []
-        told = following.round(100)
-        assert sorted(finding for _, finding in told) == [
+        reported = following.round(100)
+        assert sorted(finding for _, finding in reported) == [
             "conflict",
             "conflict-mismatch",
             "orphan",

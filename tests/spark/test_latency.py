@@ -116,12 +116,12 @@ def test_latencies_of_hours_and_types(spark):
     copies = [follows(11, 0.5, 1), follows(12, 0.75, 2), follows(13, 3604, 3)]
     events = [follows(21, 2.5, 11), follows(23, 3610, 13), follows(24, 3601, 4)]
 
-    told = latencies(took(spark, commands, copies, events))
+    reported = latencies(took(spark, commands, copies, events))
 
     def one(stage, type_, hour, count, *figures):
         return Latency(stage, type_, hour, count, *figures)
 
-    assert told == [
+    assert reported == [
         one("reserved", None, None, 3, 0.5, 4, 4, 4),
         one("reserved", MARKUP, None, 1, 0, 0, 0, 0),
         one("reserved", "Deposit", None, 2, 0.5, 4, 4, 4),
@@ -183,17 +183,17 @@ def test_only_the_newest_hours_are_reported(spark, monkeypatch):
     commands = [command(n, n * 3600, key=f"t-{n}") for n in range(4)]
     events = [follows(10 + n, n * 3600 + 1, n) for n in range(4)]
 
-    told = latencies(took(spark, commands, [], events))
+    reported = latencies(took(spark, commands, [], events))
     newest = [NINE + timedelta(hours=n) for n in (2, 3)]
 
-    whole = [row for row in told if row.stage == "whole"]
+    whole = [row for row in reported if row.stage == "whole"]
     assert [(row.type, row.hour, row.count) for row in whole] == [
         (None, None, 4),
         ("Deposit", None, 4),
         *((None, hour, 1) for hour in newest),
         *(("Deposit", hour, 1) for hour in newest),
     ]
-    counted = volumes(spark.createDataFrame(commands, COMMANDS), told)
+    counted = volumes(spark.createDataFrame(commands, COMMANDS), reported)
     assert counted == [Volume(hour, 1, 0, 1) for hour in newest]
 
 
@@ -208,9 +208,9 @@ def test_percentiles_of_many_commands_are_close(spark):
         f"timestamp_micros(1700000000000000 + id + id * 7919 % {many}) AS handled",
     )
 
-    told = [row for row in latencies(frame) if row.stage == "whole"]
+    reported = [row for row in latencies(frame) if row.stage == "whole"]
 
-    assert {(row.type, row.hour is None): row.count for row in told} == {
+    assert {(row.type, row.hour is None): row.count for row in reported} == {
         (None, True): many,
         (None, False): many,
         ("T0", True): many / 2,
@@ -218,7 +218,7 @@ def test_percentiles_of_many_commands_are_close(spark):
         ("T0", False): many / 2,
         ("T1", False): many / 2,
     }
-    for row in told:
+    for row in reported:
         assert row.max * 1e6 == pytest.approx(many - 1, abs=1)
         for rank, value in ((0.5, row.p50), (0.95, row.p95), (0.99, row.p99)):
             # Four times the error that is promised for 99 of 100.
@@ -301,9 +301,9 @@ def test_any_history(spark, history):
             follows(n * 10 + 2 + m, sent, cause) for m, sent in enumerate(sent_command["events"])
         )
 
-    told = latencies(took(spark, commands, copies, events))
+    reported = latencies(took(spark, commands, copies, events))
 
-    assert len(told) == len(set(told))
-    assert set(told) == expected_latencies(history)
-    counted = volumes(spark.createDataFrame(commands, COMMANDS), told)
+    assert len(reported) == len(set(reported))
+    assert set(reported) == expected_latencies(history)
+    counted = volumes(spark.createDataFrame(commands, COMMANDS), reported)
     assert counted == expected_volumes(history)

@@ -141,16 +141,16 @@ def test_every_path_counts_and_finds_what_the_docs_say(
     archive = tmp_path / "archive"
     monkeypatch.setattr("spark_jobs.reconciliation.run.SAMPLES", 10**6)
 
-    def check(stage, *ways):
+    def check(stage, *others):
         (head,) = spark_connection.execute(
             "SELECT max(global_position) FROM message_store.messages"
         ).fetchone()
         planting.consumers(head, 1 + seed % 3)
         counts, findings = answer(spark_connection)
-        for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *ways):
-            told = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
-            assert counted == counts, told
-            assert found in (findings, None), told
+        for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *others):
+            label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
+            assert counted == counts, label
+            assert found in (findings, None), label
 
     planting.messages(60)
     check(0, paths.small())

@@ -33,21 +33,21 @@ def send(global_position, seconds, key="t-1", sender="bank", type_="Deposit"):
     return (global_position, type_, at(seconds), sender, key)
 
 
-def told(spark, sends):
-    """Return what is told of these rows."""
+def found_in(spark, sends):
+    """Return what is reported for these rows."""
     return reissues(spark.createDataFrame(sends, COMMANDS))
 
 
 def test_nothing(spark):
     """A store without commands has no reissues."""
-    assert told(spark, []) == Reissues([], None, None, [])
+    assert found_in(spark, []) == Reissues([], None, None, [])
 
 
 def test_nothing_sent_again(spark):
     """Keys that were sent once have no gap, nor have commands without a key."""
     sends = [send(1, 0), send(2, 1, "t-2"), send(3, 2, None), send(4, 3, None)]
 
-    assert told(spark, sends) == Reissues(
+    assert found_in(spark, sends) == Reissues(
         [Sender("bank", "Deposit", 4, 2, 0, 0, None, 0)], None, None, []
     )
 
@@ -69,7 +69,7 @@ def test_senders_gaps_and_bursts(spark):
         send(51, 0, "t-4", None, "Close"),
     ]
 
-    assert told(spark, sends) == Reissues(
+    assert found_in(spark, sends) == Reissues(
         senders=[
             Sender("bank", "Deposit", 8, 2, 1, 6, gap(150), 3),
             Sender("shop", MARKUP, 4, 1, 1, 1, gap(3000.5), 0),
@@ -118,7 +118,7 @@ def test_only_the_largest_bursts_and_the_busiest_senders_are_reported(spark, mon
     # It sends again once only, but after a very long time.
     sends += [send(5000, 0, "t-late", "late"), send(5001, 10**6, "t-late", "late")]
 
-    found = told(spark, sends)
+    found = found_in(spark, sends)
 
     assert [(sender.sender, sender.duplicates) for sender in found.senders] == [
         ("sender29", 29),
@@ -186,7 +186,7 @@ def test_any_history(spark, history):
     """Any history gives the same as plain Python."""
     sends = [send(n, *sent) for n, sent in enumerate(history)]
 
-    found = told(spark, sends)
+    found = found_in(spark, sends)
 
     senders, longest, widest, sizes, bursts = expected(history)
     assert set(found.senders) == senders

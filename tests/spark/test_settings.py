@@ -40,9 +40,9 @@ def test_what_variables_add_is_passed_on_but_no_file_and_no_secret(monkeypatch):
     variables = {"HOST": "db.example", "USER": "u", "PASSWORD": "hunter2", "PASSFILE": "/a"}
     for name, value in variables.items():
         monkeypatch.setenv(f"PG{name}", value)
-    told = conninfo.conninfo_to_dict(address_for_workers("dbname=bank passfile=/b"))
+    passed_on = conninfo.conninfo_to_dict(address_for_workers("dbname=bank passfile=/b"))
     expected = {"host": "db.example", "user": "u", "dbname": "bank", "passfile": "/b"}
-    assert told == expected
+    assert passed_on == expected
 
 
 @pytest.mark.parametrize(

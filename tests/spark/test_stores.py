@@ -86,8 +86,8 @@ def test_a_standby_of_a_store_that_is_not_ours(primary, standby):
                 "SELECT 1 FROM message_store.messages WHERE type = 'Recorded'"
             ).fetchone():
                 pass
-        (told,) = reconcile(address, status=1)["categories"]
-        assert (told["pending"], told["missing"]) == (1, 1)
+        (counts,) = reconcile(address, status=1)["categories"]
+        assert (counts["pending"], counts["missing"]) == (1, 1)
 
 
 def test_an_empty_store_is_in_order(database_url):
