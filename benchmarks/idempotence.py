@@ -124,7 +124,7 @@ def idempotence(bench: Bench) -> Iterator[Result]:
     print(
         f"idempotence: {TURNS} batches of {workload.CONSUMED:,} commands to {ACCOUNTS} entities, "
         f"each with one event; the median of the batches, which all strategies handle in turns. A "
-        f"batch is sent and then handled; where it says backlog, all were sent before the first was "
+        f"batch is sent and then handled; with a backlog, all were sent before the first was "
         f"handled. The rows are those of all tables, the command left out"
     )
     with contextlib.ExitStack() as stack:
@@ -171,7 +171,7 @@ class _Running:
         self._before = _rows(self.connection)
 
     def send(self, count: int) -> None:
-        """Send so many commands."""
+        """Send a number of commands."""
         numbers = range(self.sent, self.sent + count)
         writes = [
             Write(
@@ -184,7 +184,7 @@ class _Running:
         self.sent += count
 
     def turn(self, *, send: bool) -> None:
-        """Send a batch of commands and take them through all consumers, or take what waits."""
+        """Send a batch of commands and take them through all consumers, or take a waiting batch."""
         if send:
             self.send(workload.CONSUMED)
         gc.collect()
@@ -201,7 +201,7 @@ class _Running:
         return workload.CONSUMED / statistics.median(self._took)
 
     def kept(self) -> float:
-        """Return how many rows each command left behind, itself left out."""
+        """Return how many rows each command left behind, not counting itself."""
         return (_rows(self.connection) - self._before) / self.sent - 1
 
 

@@ -1,4 +1,4 @@
-"""Consumers that wait: how soon they act on a message, and what they ask while there is none."""
+"""Idle consumers: how soon they act on a message, and what they ask while there is none."""
 
 import random
 import statistics
@@ -31,7 +31,7 @@ _QUERIES = load_queries("benchmarks")
 
 @benchmark
 def idle_latency(bench: Bench) -> Iterator[Result]:
-    """Send one deposit at a time to consumers that wait, and see its event; then send nothing.
+    """Send deposits one at a time to idle consumers and wait for their events; then send nothing.
 
     The event is seen by who waits for notice of it, which takes a part of a millisecond more than
     the handler's commit.

@@ -1,4 +1,4 @@
-"""How much memory the consumers take while they have a long backlog before them."""
+"""How much memory the consumers take while they work through a long backlog."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ READS = {"commands": "account:command", "reserved": "accountTransaction"}
 
 @benchmark
 def memory(bench: Bench) -> Iterator[Result]:
-    """Sample what stays resident of each consumer, from the 20,000th message to the 200,000th."""
+    """Sample the resident memory of each consumer from the 20,000th to the 200,000th message."""
     print(
         f"memory: a backlog of {BACKLOG:,} deposits to 10,000 accounts, of which each consumer "
         f"handles {HANDLED:,} or more in batches of 1,000"

@@ -1,4 +1,4 @@
-"""The consumers as processes of their own, started as in production, and what their log tells."""
+"""The consumers as processes, started as in production, and their log."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PATIENCE = 300.0  # seconds without what is waited for, after which something is
 
 
 class Running:
-    """A ``reservation start``, ended when the block ends, and how far its log says that it is.
+    """A ``reservation start`` that ends with the block, and its progress according to its log.
 
     Attributes:
         process: the process that was started.
@@ -67,7 +67,7 @@ class Running:
         self._reader.join(PATIENCE)
 
     def started(self, count: int = 1) -> datetime:
-        """Wait until so many consumers have started; return when the first was."""
+        """Wait until this number of consumers have started; return when the first one did."""
         times: list[str] = []
 
         def enough() -> bool:
@@ -78,7 +78,7 @@ class Running:
         return datetime.fromisoformat(min(times))
 
     def reached(self, category: str, count: int) -> datetime:
-        """Wait until so many messages of a category were read; return when that was committed."""
+        """Wait until this number of messages was read; return when that was committed."""
         self._wait(lambda: self._read[category] >= count)
         assert self._read[category] == count, f"{self._read[category]} of {count} in {category}"
         return self._reached[category]
@@ -89,7 +89,7 @@ class Running:
             return self._read[category]
 
     def check(self) -> None:
-        """Make sure that it still runs."""
+        """Check that it still runs."""
         assert self.process.poll() is None, f"the consumers ended: {self._last}"
 
     def _wait(self, done: Callable[[], bool]) -> None:

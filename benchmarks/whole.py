@@ -17,7 +17,7 @@ COMMANDS, RESERVED = "account:command", "accountTransaction"
 
 @benchmark
 def whole_pattern(bench: Bench) -> Iterator[Result]:
-    """Reserve and handle 50,000 commands, a tenth of them reissues, and so many one at a time.
+    """Reserve and handle 50,000 commands with a tenth of reissues, and some one at a time.
 
     Sending is not counted, nor is the time until the first consumer has started.
     """
@@ -32,7 +32,7 @@ def whole_pattern(bench: Bench) -> Iterator[Result]:
 
 
 def _through(bench: Bench, count: int, *arguments: str) -> float:
-    """Send so many commands, then start the consumers; return commands a second."""
+    """Send commands, then start the consumers; return commands a second."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         acknowledged = _send(MessageStore(connection), count)
         workload.settle(connection)
