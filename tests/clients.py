@@ -66,7 +66,7 @@ CLIENTS = [pytest.param(Client(False), id="sync"), pytest.param(Client(True), id
 
 
 class _Awaited:
-    """Something sync, with the methods of what is async."""
+    """A sync object, with the methods of an async one."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner

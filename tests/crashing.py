@@ -14,7 +14,7 @@ from psycopg import Connection
 
 
 class Cut:
-    """Does something instead of the n-th exchange of a connection with the server."""
+    """Does something in place of the n-th exchange of a connection with the server."""
 
     def __init__(self, connection: Connection[Any], at: int, instead: Callable[[], None]) -> None:
         self.exchanges = 0

@@ -1,4 +1,4 @@
-"""Every order in which two consumers can send their statements, and every place to kill them at.
+"""Every order in which two consumers can send their statements, with kills at every place.
 
 Each consumer runs the real code in a thread with a real connection, and stops before each statement
 that it sends. Whoever explores lets one of them go on by a statement, or kills it there: its
@@ -45,7 +45,7 @@ Version = tuple[int, int]
 
 
 class _Ended(BaseException):
-    """The consumer is killed, or the schedule is not gone on with."""
+    """The consumer is killed, or the schedule is not continued."""
 
 
 class Stepping(psycopg.Connection[Any]):
@@ -57,11 +57,11 @@ class Stepping(psycopg.Connection[Any]):
     ends = False
 
     def begin_afresh(self, name: str) -> None:
-        """Note that whoever works on it remembers nothing of what it saw, but this name."""
+        """Note that its user remembers nothing of what it saw, but this name."""
         self.afresh = name
 
     def begin_again(self, error: BaseException) -> None:
-        """Note that whoever works on it has lost to another, and tries once more."""
+        """Note that its user has lost to another, and tries once more."""
         self.lost = error
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ class _Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is done next: a consumer goes on by a statement, or is killed."""
+    """The next step: a consumer goes on by a statement, or is killed."""
 
     consumer: int
     kill: bool = False
@@ -134,7 +134,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Explored:
-    """What was looked at.
+    """What was explored.
 
     Attributes:
         states: how many different states were met.
@@ -149,7 +149,7 @@ class Explored:
 
 @dataclass(slots=True)
 class Violation(AssertionError):
-    """A schedule that ends where it must not.
+    """A schedule with a wrong end.
 
     Attributes:
         schedule: the consumers in the order of their statements, from 1.
@@ -189,7 +189,7 @@ class Explorer:
     _free: list[Stepping] = field(default_factory=list)
 
     def explore(self) -> Explored:
-        """Go on from every state there is once.
+        """Continue once from every state.
 
         Raises:
             Violation: a schedule ends where it must not, or does not end.
@@ -348,7 +348,7 @@ class Explorer:
             raise AssertionError(repr(consumer.failure)) from consumer.failure
 
     def _abandon(self) -> None:
-        """End what still runs, those first that others wait for."""
+        """End what still runs, beginning with those that others wait for."""
         for consumer in sorted(self._consumers, key=lambda consumer: consumer.blocked):
             if not consumer.arrived.wait(PATIENCE):
                 consumer.connection.cancel()

@@ -49,7 +49,7 @@ class Holding:
             pipe.read()
 
     def let_go(self) -> None:
-        """Let the handler come to its end."""
+        """Let the handler return."""
         with (self.folder / "go").open("w"):
             pass
 

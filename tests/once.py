@@ -1,4 +1,4 @@
-"""A component whose handlers leave a row for each time that they took effect, and its messages."""
+"""A component whose handlers leave a row for each effect, and its messages."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def prepare(connection):
 
 
 def effects(connection, component="till"):
-    """Return how often each key took effect, those of refunds with a minus."""
+    """Return how often each key took effect, and refunds with a minus."""
     rows = connection.execute(
         "SELECT CASE type WHEN 'Refund' THEN '-' ELSE '' END || key FROM effects "
         "WHERE component = %s",
@@ -67,7 +67,7 @@ def effects(connection, component="till"):
 
 
 def run(connection, component, limit=100):
-    """Take the commands to their end, and return what became of them."""
+    """Take the commands to their end, and return how they were counted."""
     counts = Counter()
     claimed = batch(connection, component.command_category, component)
     while (result := claimed.run(limit)).read:

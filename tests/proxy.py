@@ -78,7 +78,7 @@ class Proxy:
         self._cut = (when, statement.encode())
 
     def hold(self, requests: int) -> None:
-        """Let so many more requests through, of all clients, then nothing either way until `drop`.
+        """Let a number of further requests through, then nothing either way until `drop`.
 
         What is held never reaches the server, so a client that is killed then has come just so far.
         """
@@ -86,7 +86,7 @@ class Proxy:
         self._requests_left = requests
 
     def drop(self) -> None:
-        """Cut every connection there is now, as a server does that is restarted."""
+        """Cut every connection, as a server does that is restarted."""
         self._order("drop")
 
     def _order(self, what: str) -> None:

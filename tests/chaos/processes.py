@@ -44,7 +44,7 @@ FAULTS = ["kill one", "kill all", "pause", "terminate", "cut", *SURROUNDINGS]
 
 
 class Processes:
-    """Consumers in processes of their own, which faults of every kind befall."""
+    """Consumers in processes of their own, under faults of every kind."""
 
     def __init__(self, stores: "Stores", seed: int) -> None:
         self._chance = random.Random(seed)
@@ -60,7 +60,7 @@ class Processes:
         self.batch_size = self._chance.choice([1, 3, 10, 1000])
 
     def play(self) -> list[str]:
-        """Play it; return what is wrong."""
+        """Play it; return the violations."""
         self.world = World(self.address)
         with Proxy(self.world.address) as self.proxy:
             sender = Sender(self.address, self.loads)
@@ -81,14 +81,14 @@ class Processes:
         return [*found, *broken(self.world.control), *self.world.differences(played)]
 
     def describe(self) -> str:
-        """Return what is repeated by the seed, for people."""
+        """Return a readable description of what the seed repeats."""
         plan = self.history.plan
         parts: Sequence[Any] = [*plan.roles, *plan.projectors.items(), *self.loads, self.faults]
         options = f"workers {self.workers}, batches of {self.batch_size}"
         return "\n".join([*map(repr, parts), options]) + "\n"
 
     def log(self) -> str:
-        """Return what the processes logged."""
+        """Return the log of the processes."""
         return (self._folder / "log").read_text()
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Processes:
 
 
 class Clock(Processes):
-    """The clock of the consumers' machine is wrong, and jumps whenever they start again."""
+    """The clock of the consumers' machine is wrong, and jumps at each of their starts."""
 
     def __init__(self, stores: "Stores", seed: int) -> None:
         if not (libraries := sorted(Path("/").glob(LIBFAKETIME.lstrip("/")))):
@@ -260,7 +260,7 @@ class Supervised:
             first.wait(PATIENCE)
 
     def pause(self, chance: random.Random, seconds: float) -> None:
-        """Let one of the processes stand still for a while."""
+        """Suspend one of the processes for a while."""
         for process in chance.sample(self._all(), k=1) if self._all() else []:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
@@ -268,7 +268,7 @@ class Supervised:
                 process.resume()
 
     def _asked(self) -> bool:
-        """Ask it to stop, if it is ready for that: it runs, and has logged something."""
+        """Ask it to stop, if it is ready for that: it runs, and has logged an event."""
         with self._lock:
             if self._process.poll() is not None or self._size() == self._logged:
                 return False
@@ -277,7 +277,7 @@ class Supervised:
             return True
 
     def stop(self) -> list[str]:
-        """Ask it to stop; return what is wrong with how it does."""
+        """Ask it to stop; return what is wrong with its end."""
         deadline = time.monotonic() + PATIENCE
         while not self._asked():
             if time.monotonic() > deadline:

@@ -29,7 +29,7 @@ class Replaced(Alone):
         self.after = History(self.history.plan, 1, (Send(again), Run()))
 
     def play(self) -> list[str]:
-        """Play both; return what is wrong."""
+        """Play both; return the violations."""
         world = self.played
         if found := super().play():
             return found

@@ -35,7 +35,7 @@ def _hangs(_number: int, _frame: object) -> None:
 
 
 class Stores:
-    """Databases with the store installed, and what is kept of a run in which something is wrong."""
+    """Databases with the store installed, and the evidence of runs with violations."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -88,7 +88,7 @@ class Stores:
         )
 
     def run(self, kind: str, seed: int, evidence: Path) -> list[str]:
-        """Run a seed; return what is wrong, and keep the evidence if anything is."""
+        """Run a seed; return the violations, and keep the evidence if there are any."""
         with capture_logs() as logs:
             run = KINDS[kind](self, seed)
             signal.setitimer(signal.ITIMER_REAL, LONGEST)

@@ -67,14 +67,14 @@ class Tree:
             os.killpg(self._running.pid, signal.SIGKILL)
 
     def notes(self, files: list[str]) -> dict[str, dict[str, Any]]:
-        """Run the tests as the code is, and return what those that pass reach."""
+        """Run the tests on the unchanged code, and return what the passing ones reach."""
         path = self._choice.with_name("notes.json")
         self._pytest(files, {"MUTATION_NOTE": str(path)}, 1800)
         notes: dict[str, dict[str, Any]] = json.loads(path.read_text())
         return notes
 
     def test(self, mutant: Mutant, notes: dict[str, targets.Note]) -> Result:
-        """Return what becomes of a mutant."""
+        """Return the result of a mutant."""
         chosen = targets.tests_of(mutant, notes, ROOT, _ENOUGH)
         if not chosen:
             return Result(mutant, "not reached")
@@ -92,7 +92,7 @@ class Tree:
         return Result(mutant, outcomes.get(status, "killed"))
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Write a module so that what was compiled of it is not taken for what it is now."""
+        """Write a module so that its compiled form is not reused."""
         path.write_bytes(content)
         self._changes += 1
         os.utime(path, (self._changes, self._changes))
@@ -122,7 +122,7 @@ class Tree:
 
 
 def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
-    """Return what the tests reach, as it was noted for this very code, or else noted now."""
+    """Return what the tests reach, as noted for this very code, or noted now."""
     digest = hashlib.sha256()
     for folder in ("reservation", "consumers", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
@@ -143,7 +143,7 @@ def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
 def run(
     trees: list[Tree], mutants: list[Mutant], notes: dict[str, targets.Note]
 ) -> Iterator[Result]:
-    """Give what becomes of each mutant, as soon as it is known."""
+    """Yield the result of each mutant as soon as it is known."""
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
     for mutant in mutants:

@@ -35,7 +35,7 @@ class Given:
         self._further.append((message, name, None, True))
 
     def encoded(self, made: Any, once: Any, *, starts: bool) -> list[tuple[Any, ...]]:
-        """Return what is to be written: id, stream, type, data and metadata of each message."""
+        """Return the messages to be written: id, stream, type, data and metadata of each."""
         events = made if isinstance(made, list | tuple) else [] if made is None else [made]
         assert events or not starts
         assert not (isinstance(once, StateBased) and self.rows)  # it has no connection
@@ -69,7 +69,7 @@ def text(message: Any) -> tuple[str, str]:
 def known_by(
     once: Any, category: str, message: StoredMessage, command: Any, stream: str
 ) -> tuple[Any, int]:
-    """Return what a message is known again by, and the number that must rise; -1 for none."""
+    """Return what identifies a message, and the number that must rise; -1 for none."""
     if isinstance(once, Processed):
         return ("processed", message.type, command.key if once.key else message.id), 0
     if isinstance(once, Revisions):

@@ -1,4 +1,4 @@
-"""What must be stored: one message at a time, each on what the log says, nothing kept or batched.
+"""What must be stored: one message at a time, each on the log alone, nothing cached or batched.
 
 It shares with the consumers what a component declares and how messages are encoded, and no more.
 """
@@ -21,7 +21,7 @@ class Failed(Exception):
 
 
 class Interpreter:
-    """A log, the letters of the messages that were passed, and what strategies remember."""
+    """A log, the dead letters, and what strategies record."""
 
     def __init__(self, component: Any, copy_id: Callable[[str], str]) -> None:
         self.component, self.copy_id = component, copy_id
@@ -55,7 +55,7 @@ class Interpreter:
             self.positions[of] = left[max(len(read) - messages, 0)]
 
     def take(self, of: str, m: StoredMessage) -> str:
-        """Handle a message; return what became of it."""
+        """Handle a message; return how it is counted."""
         self.entity = entity_by_stream(self.component, of, m)
         for _ in range(self.component.attempts):
             try:

@@ -41,7 +41,7 @@ class Died(BaseException):
 
 
 class Now(Stop):
-    """Waits for nothing but what it is woken by, and has what is broken mended meanwhile."""
+    """Waits for a wake-up alone, and has faults repaired meanwhile."""
 
     mend: Callable[[], object]
 
@@ -64,7 +64,7 @@ class Draining(Consumer):
 
 
 class Counting(Telemetry):
-    """Counts what became of the messages."""
+    """Counts the outcomes of the messages."""
 
     counts: Counter[str]
 
@@ -144,7 +144,7 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
 
 
 class World:
-    """A store that a history is played on."""
+    """A store on which a history is played."""
 
     def __init__(self, address: str) -> None:
         self.owner = address
@@ -161,7 +161,7 @@ class World:
         empty(self.control)
 
     def connect(self) -> None:
-        """Open the connection of whoever is no consumer."""
+        """Open the connection of someone who is no consumer."""
         self.control = connect(self.owner, autocommit=True)
         self.surroundings.control = self.control
 
@@ -171,14 +171,14 @@ class World:
         self.control.close()
 
     def before(self, action: Action) -> None:
-        """Prepare for what happens next."""
+        """Prepare the next step."""
 
     def outage(self, kind: str) -> None:
         """Have an outage of a kind, at an exchange of a consumer with the server."""
         raise NotImplementedError
 
     def play(self, history: History) -> None:
-        """Let happen what is said there."""
+        """Play one step of the history."""
         self.plan, self.counts = history.plan, Counter[str]()
         self.component = build(self.plan)
         for action in history.actions:
@@ -268,7 +268,7 @@ class World:
             apply_changes(self.control, [plan_move(self.control, group, [to])])
 
     def differences(self, history: History) -> list[str]:
-        """Return in what the store differs from what the interpreter says."""
+        """Return the differences of the store from the interpreter's result."""
         found = stored(self.control)
         ids = {stream: messages[0]["id"] for stream, messages in found["messages"].items()}
         expected = interpret(history, ids)
@@ -302,7 +302,7 @@ def interpret(history: History, ids: dict[str, str]) -> Interpreter:
 
 
 def expectation(interpreter: Interpreter) -> dict[str, Any]:
-    """Return what the interpreter stored, by what names it rather than by global positions."""
+    """Return what the interpreter stored, without global positions."""
     rows = [
         (m.id, m.stream_name, m.type, m.data, m.metadata_json, m.global_position, m.position)
         for m in interpreter.log
@@ -319,7 +319,7 @@ def expectation(interpreter: Interpreter) -> dict[str, Any]:
 
 
 def stored(connection: Connection[Any]) -> dict[str, Any]:
-    """Return what is in the store, in the same form."""
+    """Return the contents of the store in the same form."""
     execute = connection.execute
     rows = execute(
         "SELECT id::text, stream_name, type, data::text, metadata::text, global_position, position"

@@ -49,7 +49,7 @@ class Following:
             yield self.follower
 
     def round(self, seconds):
-        """Do a round so many seconds after the first; return what is reported."""
+        """Do a round at a number of seconds after the first; return what is reported."""
         with exported_snapshot(self.run.database_url) as snapshot:
             self._began = self._began or snapshot.time
             look = self.follower.look_at(
@@ -59,6 +59,6 @@ class Following:
         return self.heard.take()
 
     def everything(self):
-        """Return what a run over everything finds now."""
+        """Return the findings of a run over everything."""
         with exported_snapshot(self.run.database_url) as snapshot:
             return in_session(replace(self.run, state=None), snapshot, self._spark)

@@ -47,7 +47,7 @@ class Deposit:
 
 
 def odd(key="key"):
-    """Return a component whose categories have names that are no names of folders."""
+    """Return a component whose categories have names that cannot be names of folders."""
     made = Component("007", id="a_id")
     made.reserve(Deposit, into="b/c=%20 ü<i>", entity="a_id", key=key)
     made.handle(Deposit)(lambda command, entity, context: None)
@@ -55,7 +55,7 @@ def odd(key="key"):
 
 
 def age(connection, time, *, first=1):
-    """Have the messages from a global position on be of a time, each a microsecond later."""
+    """Set the times of the messages from a global position on, each a microsecond later."""
     connection.execute(
         "UPDATE message_store.messages SET time = %s::timestamp "
         "+ global_position * interval '1 microsecond' WHERE global_position >= %s",
@@ -71,7 +71,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def archive(spark, spark_database_url, folder):
-    """Give what archives once more, and returns what it did."""
+    """Give a function that archives once more and returns its result."""
 
     def run(component=account, before=BEFORE):
         with exported_snapshot(spark_database_url) as snapshot:
@@ -82,7 +82,7 @@ def archive(spark, spark_database_url, folder):
 
 @pytest.fixture
 def reconcile(spark, spark_database_url, folder):
-    """Give what reconciles the bank, and returns the report as of no certain time."""
+    """Give a function that reconciles the bank and returns the report without its time."""
 
     def run(*, with_archive=True, **options):
         run = Run(account, "bank:account", EXAMPLES, spark_database_url, **options)
@@ -102,7 +102,7 @@ def added(result):
 
 
 def contents(folder):
-    """Return every file of an archive that readers look into."""
+    """Return every file of an archive that readers use."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.glob("run=*/**/*")
@@ -406,7 +406,7 @@ def test_what_the_store_has_otherwise_is_not_removed(spark_connection, archived_
 
 @pytest.fixture
 def planted(spark_connection, spark_store):
-    """Plant findings of most kinds, so that what is archived and what is stored has each."""
+    """Plant findings of most kinds among archived and stored messages."""
     connection, store = spark_connection, spark_store
     for half in ("old", "new"):
         mine, twice = f"d-{half}", f"t-{half}"

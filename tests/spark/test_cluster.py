@@ -1,4 +1,4 @@
-"""``reservation reconcile`` on a cluster, behind a Spark Connect server, and where is neither."""
+"""``reservation reconcile`` on a cluster, behind a Spark Connect server, and without either."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def findings(connection, store):
 
 
 def reconcile(database_url, *arguments, status=1, **environment):
-    """Run the command, and return the report or, if it could not run, what it said."""
+    """Run the command, and return the report or, if it could not run, what it printed."""
     done = run_cli(
         "reconcile",
         "bank:account",
@@ -66,7 +66,7 @@ def event_log(folder):
 
 
 def everything_in(folder):
-    """Return all that is in the files of a folder."""
+    """Return the contents of the files of a folder."""
     return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
 
 

@@ -51,7 +51,7 @@ def write(connection, contents):
 
 
 def digests(connection):
-    """Return what the server makes of the commands, in their order, as Spark does of their data."""
+    """Return the digests that the server and Spark compute for the commands, in order."""
     columns = ["global_position", "content", "data"]
     query = CategoryQuery("thing:command", columns, Declaration.of(component()))
     text = sql.SQL(query.text(0, 2**62, connection))

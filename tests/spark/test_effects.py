@@ -60,7 +60,7 @@ def derived(ordinal, stream="a-1"):
 
 
 def further(ordinal, entity="a-1"):
-    """Return the id that it gives to what a handler writes to the stream of another entity."""
+    """Return the id of a message that a handler writes to another entity's stream."""
     return str(further_id(CAUSE, entity, "a-1", ordinal))
 
 
@@ -175,7 +175,7 @@ CASES = {
 
 
 def judged(spark, messages, once=None):
-    """Return what was found of messages in the store."""
+    """Return the findings for messages in the store."""
     progress = Progress(
         {"a:command": Consumed(POSITION), "t": Consumed(POSITION, letters=[50, 150])}
     )
@@ -186,7 +186,7 @@ def judged(spark, messages, once=None):
 
 
 def counts_of(result):
-    """Return what is not 0."""
+    """Return the counts that are not 0."""
     names = [name for name in result.__dataclass_fields__ if name != "category"]
     return {name: getattr(result, name) for name in names if getattr(result, name)}
 

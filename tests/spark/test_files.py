@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def listed(folder):
-    """Give what a manifest lists of it."""
+    """Give the manifest's list of its files."""
     return files.listed(folder, files.data_files(folder))
 
 

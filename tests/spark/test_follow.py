@@ -54,7 +54,7 @@ def move(connection, position, category="account:command"):
 
 
 def same_counts(report, other):
-    """Tell whether two runs counted the same."""
+    """Return whether two runs counted the same."""
     return (report.categories, report.effects, report.events) == (
         other.categories,
         other.effects,

@@ -61,7 +61,7 @@ class Following:
         return self._lines.get(timeout=LONG)
 
     def stop(self, number):
-        """Send a signal; return the exit status and what was said until the end."""
+        """Send a signal; return the exit status and the output until the end."""
         self.process.send_signal(number)
         status = self.process.wait(LONG)
         for reader in self._readers:
@@ -75,7 +75,7 @@ def orphan(store, name):
 
 
 def stream(line):
-    """Return what a JSON line says, and the stream that it says it of."""
+    """Return the event of a JSON line, and the stream of its violation."""
     reported = json.loads(line)
     return reported["event"], reported["violation"]["streamName"].partition("+")[2]
 

@@ -128,7 +128,7 @@ CASES = {
 
 
 def judged(spark, messages, letters=(), once=None, **consumed):
-    """Return what was counted of messages in the store, and found."""
+    """Return the counts and findings for messages in the store."""
     progress = Progress({"a:command": Consumed(POSITION, letters=letters, **consumed)})
     job = CommandsJob(component(once), "", Path())
     whole = FullRun(reading(spark, messages), progress)
@@ -136,7 +136,7 @@ def judged(spark, messages, letters=(), once=None, **consumed):
 
 
 def counts_of(result):
-    """Return what is not 0."""
+    """Return the counts that are not 0."""
     return {
         name: count
         for name in result.__dataclass_fields__

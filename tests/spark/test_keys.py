@@ -63,7 +63,7 @@ def consume(connection):
 
 @pytest.fixture
 def reconcile(spark, spark_database_url):
-    """Give what reconciles the component and returns its counts by category."""
+    """Give a function that reconciles the component and returns its counts by category."""
 
     def run():
         run = Run(component(), "", EXAMPLES, spark_database_url)

@@ -1,4 +1,4 @@
-"""What becomes visible behind what a state has read, and what only comparing all of it finds."""
+"""Late commits behind what a state has read, and changes that only a comparison finds."""
 
 import dataclasses
 from contextlib import closing
@@ -31,14 +31,14 @@ LATE = [
 
 @pytest.fixture
 def slow(spark_database_url):
-    """Give a connection on which messages are inserted, and have their positions, but no commit."""
+    """Give a connection whose inserted messages have positions but are not committed."""
     with closing(connect(spark_database_url)) as connection:
         yield connection
 
 
 @pytest.fixture
 def reconcile(spark, spark_database_url, tmp_path):
-    """Give what reconciles the bank, with the state or without, and returns the report."""
+    """Give a function that reconciles the bank with or without the state."""
 
     def run(*, with_state=True, verify=False):
         state = tmp_path / "state" if with_state else None

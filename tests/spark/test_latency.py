@@ -36,7 +36,7 @@ def follows(global_position, seconds, causation):
 
 
 def took(spark, commands, copies, events):
-    """Return what `durations` gives for these rows."""
+    """Return the result of `durations` for these rows."""
     return durations(
         spark.createDataFrame(commands, COMMANDS),
         spark.createDataFrame(copies, FOLLOWING),
@@ -248,7 +248,7 @@ def nearest_rank(values, part):
 
 
 def expected_latencies(history):
-    """Return what a few lines of Python make of it."""
+    """Return the latencies, computed in plain Python."""
     taken = {}
     for command in history:
         sent, copy, handled = command["sent"], command["copy"], next(iter(command["events"]), None)
@@ -274,7 +274,7 @@ def expected_latencies(history):
 
 
 def expected_volumes(history):
-    """Return what a few lines of Python make of it."""
+    """Return the volumes, computed in plain Python."""
     found, seen = {}, set()
     for command in sorted(history, key=lambda command: command["sent"]):
         hour = found.setdefault(NINE + timedelta(hours=command["sent"] // 3600), [0, 0, 0])

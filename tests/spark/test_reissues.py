@@ -144,7 +144,7 @@ histories = st.lists(
 
 
 def expected(history):
-    """Return what a few lines of Python make of sends in the order of the store."""
+    """Return the reissues of sends in the order of the store, computed in plain Python."""
     counts, gaps, spans, bursts = {}, [], [], []
     keys = {}
     for seconds, key, sender, type_ in sorted(history, key=lambda send: send[0]):

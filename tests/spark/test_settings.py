@@ -200,7 +200,7 @@ def test_a_module_beside_the_app_travels_if_it_is_imported(tmp_path, monkeypatch
 
 
 def project(tmp_path, monkeypatch):
-    """Make an app as a package, with all that lies about in such a folder; return its folder."""
+    """Make an app as a package with the usual surrounding files; return its folder."""
     folder = tmp_path / "project"
     package = folder / "asked_package"
     (package / "inner").mkdir(parents=True)
@@ -220,7 +220,7 @@ def project(tmp_path, monkeypatch):
 
 
 def travels(folder, output):
-    """Return what of an app travels."""
+    """Return the files of an app that are packed."""
     build(output, "asked_package:component", folder)
     names = zipfile.ZipFile(output).namelist()
     return [name for name in names if name.startswith("asked_package")]
