@@ -191,7 +191,7 @@ async def test_invalid_arguments_are_refused(client, database_url, store):
 @both
 @in_loop
 async def test_the_longest_names_that_are_not_refused_are_stored(client, database_url):
-    """Random ones, because an index row of equal letters is compressed; a letter takes 4 bytes."""
+    """The longest allowed names are stored, even random ones of letters with 4 bytes."""
     letters = [chr(0x1F300 + n % 700) for n in range(650)]
     category, other = "".join(letters[::7] * 10)[:325], "".join(letters[::-11] * 10)[:325]
     assert len((category + other).encode()) == 2600

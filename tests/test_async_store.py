@@ -170,7 +170,7 @@ async def test_a_refused_write_leaves_a_savepoint_to_go_back_to(client, database
 async def test_an_iterator_holds_one_batch_and_no_connection(
     client, database_url, store, monkeypatch
 ):
-    """Between two messages the connection is free, and the next batch is not asked for yet."""
+    """Between two messages an iterator holds no connection and has not asked for the next batch."""
     asked = []
     for kind in (Cursor, AsyncCursor):
 
@@ -248,7 +248,7 @@ async def test_tasks_share_a_connection(database_url):
 
 @in_loop
 async def test_a_write_that_is_cancelled_while_it_waits(database_url, connection):
-    """The task is cancelled, nothing is written, and the pool's only connection can be used."""
+    """A cancelled write that waits stores nothing, and the pool's only connection stays usable."""
     async with await AsyncMessageStore.open(database_url, max_connections=1) as sender:
         with psycopg.connect(database_url) as holder:
             MessageStore(holder).lock_categories([COMMANDS])

@@ -135,7 +135,7 @@ async def test_a_connection_in_pipeline_mode_will_do(client, database_url, store
 @both
 @in_loop
 async def test_no_search_path_leads_the_client_astray(client, database_url, connection):
-    """Functions, operators and types of the same names, in a schema before the system's own."""
+    """The client ignores functions, operators and types of the same names in other schemas."""
     connection.execute(HOSTILE)
     path = {"options": "-csearch_path=hostile,pg_catalog"}
     address = psycopg.conninfo.make_conninfo(database_url, **path)

@@ -105,7 +105,7 @@ def test_a_message_that_was_given_up_is_a_dead_letter():
 
 
 def test_a_policy_gives_up_for_its_reason_only():
-    """A message may be given up for one reason and not for another."""
+    """A policy gives up a message for its own reason only."""
     policy = FailurePolicy(given_up={1: (DIED, 3)})
     assert policy.gives_up(MESSAGE, Reason.PROCESS_DIED)
     assert not policy.gives_up(MESSAGE, Reason.KEY)

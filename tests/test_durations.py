@@ -105,6 +105,6 @@ def test_every_option_that_takes_a_time_span_has_the_grammar():
 
 
 def test_the_default_grace_is_that_of_the_jobs():
-    """The option writes it as a text, so that its help needs no Spark."""
+    """The option's default grace period, given as text, equals that of the jobs."""
     (grace,) = (param for param in reconcile.params if param.name == "grace")
     assert DURATION.convert(grace.default, None, None) == GRACE

@@ -68,7 +68,7 @@ def eventide(connection):
 
 
 def test_the_bank_reads_every_event_of_the_published_component(eventide, connection):
-    """Each with the fields that it has there: a rejection has no time of processing."""
+    """The bank reads every event of Eventide's published component with its fields."""
     opened = eventide.write(COMMANDS, "Open", OPEN)
     eventide.write("account-123", "Opened", OPEN | {"processedTime": TIME}, opened)
     for key, type_, data, event in (

@@ -40,7 +40,7 @@ def test_the_declaration_decides_how_a_reservation_stream_is_named(options, name
 
 
 def test_a_whole_number_serves_as_a_key():
-    """Clients in other languages often number their requests."""
+    """A whole number is a valid key, as clients in other languages often use them."""
     assert reservation(key="payment_id").stream_name(Pay(12, "a")) == "paymentTransaction-12"
 
 

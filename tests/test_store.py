@@ -61,7 +61,7 @@ def test_several_messages_are_written_in_their_order(store):
 
 
 def test_an_expected_version_guards_each_stream(store):
-    """A stream that moved on refuses the writer, and the whole batch with it."""
+    """A wrong expected version of one stream refuses the whole batch."""
     assert store.write_initial(deposit("d1"), COMMANDS) == 0
     with pytest.raises(ExpectedVersionError, match=r"-1 \(Stream: account:command-123.*: 0\)"):
         store.write_initial(deposit("d2"), COMMANDS)
@@ -99,7 +99,7 @@ def test_a_write_is_repeated_without_harm(store):
     ],
 )
 def test_an_id_stands_for_one_content(store, other):
-    """The same id with other content, type, stream or metadata is a mistake, not a retry."""
+    """The same id with other content, type, stream or metadata is an error, not a retry."""
     message_id = uuid7()
     store.write(deposit("d1"), COMMANDS, id=message_id)
     with pytest.raises(MessageIdConflictError, match=str(message_id)):
@@ -169,7 +169,7 @@ def test_writers_of_many_streams_do_not_block_each_other_for_ever(database_url):
 
 
 def test_a_write_takes_part_in_the_callers_transaction(database_url, store):
-    """A sender writes a command together with its own rows, or not at all."""
+    """A sender writes a command in the transaction of its own rows, or not at all."""
     with connect(database_url) as connection:
         MessageStore(connection).write(deposit(), COMMANDS)
         assert store.stream_version(COMMANDS) == NO_STREAM
