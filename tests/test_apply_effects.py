@@ -107,7 +107,7 @@ def test_reservations_are_counted_by_their_outcomes(connection, store):
     assert store.stream_version("sales-d1") == 0
 
 
-def test_what_strategies_remember_goes_with_the_effects(connection, store):
+def test_records_of_strategies_are_committed_with_the_effects(connection, store):
     """What strategies record is committed with the events, or not at all."""
     component, strategy = purse(), Processed()
     messages = sent(store, deposit())

@@ -92,7 +92,7 @@ def test_attempts_of_processes_that_died_count(stop):
     assert (tried.calls, tried.given_up) == (0, [(Reason.PROCESS_DIED, 3)])
 
 
-def test_a_fault_of_the_surroundings_counts_no_attempt(stop):
+def test_a_fault_of_the_environment_counts_no_attempt(stop):
     """A fault of the environment is raised and counts no attempt."""
     tried = Tried(DatabaseUnavailableError("away"))
     with pytest.raises(DatabaseUnavailableError):

@@ -15,21 +15,21 @@ from tests.controls import close, deposit, open_
 SENT = "shop:command-123"
 
 
-def test_a_batch_ends_before_and_after_a_message_that_goes_alone():
+def test_a_batch_ends_before_and_after_a_message_with_its_own_transaction():
     """A batch ends before and after a message with its own transaction; the order stays."""
     _, taken = take(BatchSize({"A"}), "bbAbAAbbbbbb")
     assert "".join(taken) == "bbAbAAbbbbbb"
     assert [part for part in taken if "A" in part] == ["A", "A", "A"]
 
 
-def test_a_run_of_such_messages_is_not_read_over_and_over():
+def test_a_run_of_such_messages_is_read_in_growing_batches():
     """After such a message one message is read, and then twice as many each time."""
     read, taken = take(BatchSize({"A"}), "A" * 500 + "b" * 250)
     assert read[:502] == [100] + [1] * 499 + [1, 2]
     assert [len(part) for part in taken[500:]] == [1, 2, 4, 8, 16, 32, 64, 100, 23]
 
 
-def test_where_nothing_goes_alone_nothing_changes():
+def test_without_such_messages_a_batch_is_as_long_as_it_may_be():
     """Without such messages a batch is as long as it may be."""
     assert take(BatchSize(set()), "b" * 250)[0] == [100, 100, 50]
 
@@ -82,7 +82,7 @@ def test_what_was_committed_before_a_failure_stays(connection, store):
         claimed.run(100)
 
 
-def test_a_reserved_command_goes_alone_where_it_is_handled(connection, store):
+def test_a_reserved_command_has_its_own_transaction_when_handled(connection, store):
     """A reserved command has its own transaction when handled, but is reserved in batches."""
     component = shop([], transaction="message")
     component.reserve(Deposit, into="sales", key="deposit_id")
@@ -92,7 +92,7 @@ def test_a_reserved_command_goes_alone_where_it_is_handled(connection, store):
     assert [sales.run(100).read for _ in range(3)] == [1, 1, 0]
 
 
-def test_a_command_that_initiates_may_go_alone_too(connection, store):
+def test_a_command_that_initiates_may_have_its_own_transaction(connection, store):
     """A command that initiates may have its own transaction too."""
     component = Component("shop", id="account_id")
 

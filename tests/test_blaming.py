@@ -41,9 +41,7 @@ def commit(connection, state):
 @pytest.mark.parametrize(
     "state", ["P0001", "P0004", "21000", "38000", "RS001", "ZZZZZ", "99999", "23514"]
 )
-def test_what_code_of_the_database_raises_at_the_commit_is_a_fault_of_the_message(
-    connection, state
-):
+def test_an_error_of_a_trigger_at_the_commit_is_a_fault_of_the_message(connection, state):
     """An error that a trigger raises at the commit is a failure of the message."""
     with pytest.raises(MessageError, match=r"Cannot write what Deposit .*refused") as caught:
         commit(connection, state)
@@ -56,13 +54,13 @@ SURROUNDINGS = ["25006", "40001", "40P01", "42501", "42P01", "53100", "55000", "
 
 
 @pytest.mark.parametrize("state", [*SURROUNDINGS, "58030", "F0000", "HV000", "XX000"])
-def test_what_the_surroundings_meet_at_the_commit_is_no_fault_of_the_message(connection, state):
+def test_an_error_of_the_environment_at_the_commit_is_no_fault_of_the_message(connection, state):
     """An error of the environment at the commit is no failure of the message."""
     with pytest.raises(StoreError):
         commit(connection, state)
 
 
-def test_what_is_raised_before_the_commit_is_not_of_this_table(connection):
+def test_an_unknown_error_before_the_commit_is_one_of_the_environment(connection):
     """An unknown error of our own statements before the commit is one of the environment."""
     with pytest.raises(StoreError), transaction(connection, lambda: [MESSAGE]):
         connection.execute("DO $$ BEGIN RAISE 'secret'; END $$")

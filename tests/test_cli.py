@@ -25,7 +25,7 @@ def invoke(*arguments, **env):
     return CliRunner().invoke(main, list(arguments), env=env)
 
 
-def test_installing_says_what_it_did(empty_database_url):
+def test_installing_prints_what_it_did(empty_database_url):
     """`store install` prints what it did, and the second time that nothing was to be done."""
     first = invoke("store", "install", "--database-url", empty_database_url)
     assert (first.exit_code, first.output) == (
@@ -43,7 +43,7 @@ def test_installing_says_what_it_did(empty_database_url):
     }
 
 
-def test_attaching_and_detaching_say_what_they_did(connection, database_url):
+def test_attaching_and_detaching_print_what_they_did(connection, database_url):
     """`store attach` and `store detach` print what they did, as text and as JSON."""
     address = ("--database-url", database_url)
     connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x', 12345)")
@@ -280,7 +280,7 @@ def test_a_database_without_the_store_is_named(empty_database_url, command):
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_the_traceback_is_there_for_those_who_ask(place):
+def test_debug_shows_the_traceback(place):
     """`--debug` shows the traceback, whether it is given before or after the command's name."""
     arguments = ["start", "nowhere:x"]
     arguments.insert(0 if place == "before" else 2, "--debug")

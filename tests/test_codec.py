@@ -49,7 +49,7 @@ def test_dataclasses_within_a_message_are_converted_too():
     assert codec.decode(Order, text) == order
 
 
-def test_fields_that_the_class_does_not_have_are_passed_over():
+def test_unknown_fields_are_ignored():
     """Unknown fields of a newer sender are ignored."""
     text = '{"unitPrice": 1, "somethingNew": {"x": [1]}}'
     assert codec.decode(Line, text) == Line(Decimal(1))
@@ -212,7 +212,7 @@ def test_numbers_of_too_many_digits_are_refused(number):
     assert "digits" in refusal_of(Note(payload={"x": number}))
 
 
-def test_a_number_that_only_a_decimal_can_be_is_refused_where_no_type_says_so():
+def test_a_number_too_large_for_a_float_needs_a_declared_type():
     """A number too large for a float is refused where no type declares it a Decimal."""
     large = Decimal("1E+308")
     assert codec.decode(Line, codec.encode(Line(large))) == Line(large)

@@ -134,7 +134,7 @@ async def test_a_connection_in_pipeline_mode_will_do(client, database_url, store
 
 @both
 @in_loop
-async def test_no_search_path_leads_the_client_astray(client, database_url, connection):
+async def test_the_client_ignores_functions_of_the_search_path(client, database_url, connection):
     """The client ignores functions, operators and types of the same names in other schemas."""
     connection.execute(HOSTILE)
     path = {"options": "-csearch_path=hostile,pg_catalog"}
@@ -316,7 +316,7 @@ async def test_waiting_too_long_for_a_lock(client, database_url, store, setting,
 
 @both
 @in_loop
-async def test_a_transaction_that_may_not_write(client, database_url, store):
+async def test_a_read_only_transaction(client, database_url, store):
     """In a read-only transaction reading works, and a write says where it could be done."""
     async with await client.connect(
         database_url, autocommit=True, options="-cdefault_transaction_read_only=on"

@@ -343,7 +343,7 @@ def test_an_id_in_use_for_another_message_is_the_messages_failure(connection, st
 # Replies
 
 
-def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, store):
+def test_a_reply_is_written_to_the_reply_stream_and_names_none(connection, store):
     """A reply is written to the reply stream and names no reply stream itself."""
     store.write(
         deposit(),

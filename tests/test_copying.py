@@ -141,12 +141,12 @@ def test_a_copy_shares_nothing_that_can_be_changed(value):
         ),
     )
 )
-def test_so_it_is_with_whatever_an_entity_holds(value):
+def test_nested_containers_and_dataclasses_are_copied(value):
     """Containers and dataclasses nested in each other are copied in full."""
     check(value)
 
 
-def test_what_is_held_twice_is_held_twice_by_the_copy():
+def test_an_object_held_twice_is_one_object_in_the_copy():
     """An object that is held twice is one object in the copy too."""
     line = Line("a")
     made = copied(Holder({"all": [line, line], "last": line, "pair": (line, [line])}))
@@ -156,7 +156,7 @@ def test_what_is_held_twice_is_held_twice_by_the_copy():
     assert line is not made.value["last"]
 
 
-def test_what_leads_back_does_so_in_the_copy():
+def test_cycles_are_copied_as_cycles():
     """Cycles through lists, dicts, tuples and attributes are copied as cycles."""
     entity = Holder([])
     entity.value.extend([entity, {"a": entity}, (entity.value,)])
@@ -186,7 +186,7 @@ def test_attributes_of_every_kind_are_copied():
     assert made.other is not own.other
 
 
-def test_a_class_says_how_it_is_copied():
+def test_a_class_can_define_how_it_is_copied():
     """A class that defines `__deepcopy__` is copied by it."""
     counted = Counted()
     assert copied(Holder(counted)).value is counted

@@ -119,9 +119,7 @@ def discard(connection, *positions):
     return administration.discard(connection, Selection(), positions)
 
 
-def test_what_is_recorded_tells_the_fault_and_nothing_of_the_message(
-    connection, store, till, database_url
-):
+def test_a_letter_records_the_fault_and_no_payload(connection, store, till, database_url):
     """A letter records the fault, with one digest for each place, and nothing of the payload."""
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "2a")
@@ -154,7 +152,7 @@ def test_two_places_have_different_digests():
     assert len(digests) == 2
 
 
-def test_a_component_says_how_often_a_message_is_tried(connection, store, database_url):
+def test_a_component_declares_the_number_of_attempts(connection, store, database_url):
     """A component declares the number of attempts, at least one."""
     till = Till(connection, attempts=1)
     till.failing = {"1a"}
@@ -206,7 +204,7 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
     assert counts == [Counting.counted + 3] * 2
 
 
-def test_the_parked_ones_follow_in_order_and_with_them_what_came_meanwhile(
+def test_parked_messages_follow_in_order_with_those_that_arrived_meanwhile(
     connection, store, till, database_url
 ):
     """After a retry the parked messages follow in order, with those that arrived meanwhile."""
@@ -231,9 +229,7 @@ def test_the_parked_ones_follow_in_order_and_with_them_what_came_meanwhile(
     assert set(till.states().values()) == {"handled"}
 
 
-def test_a_retry_that_fails_again_is_dead_again_and_the_rest_stays(
-    connection, store, till, database_url
-):
+def test_a_letter_is_dead_again_after_another_failure(connection, store, till, database_url):
     """A retry that fails again is dead with its new reason; those parked before it are handled."""
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "1b", "1c", "2a", "2b")
@@ -256,7 +252,7 @@ def test_a_retry_that_fails_again_is_dead_again_and_the_rest_stays(
     assert letters[till.position("1b")].attempts == 3
 
 
-def test_a_discard_frees_the_others(connection, store, till, database_url):
+def test_a_discard_unblocks_the_entity(connection, store, till, database_url):
     """A discard is recorded, and what was parked behind the letter is handled."""
     till.failing = {"1a"}
     till.send(store, "1a", "1b", "1c")
@@ -337,7 +333,7 @@ def test_a_partition_that_moved_takes_its_letters_along(connection, store, till,
     assert till.paid(store) == ["1a", "1b"]
 
 
-def test_a_message_that_is_read_again_keeps_its_letter(connection, store, till, database_url):
+def test_a_redelivered_message_keeps_its_letter(connection, store, till, database_url):
     """After a position is set back, blocked entities stay blocked and letters stay as they are."""
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "1b", "2a")
@@ -510,7 +506,7 @@ def test_a_position_with_letters_of_two_consumers_is_ambiguous(connection, datab
     assert states == [("other", "retry"), ("till", "dead")]
 
 
-def test_a_retry_says_what_happens_next(connection, database_url):
+def test_a_retry_prints_what_happens_next(connection, database_url):
     """A retry prints what happens next, and why a letter cannot be retried."""
     plant(connection, 1, attempts=3)
     plant(connection, 2, state="parked", reason="parked")

@@ -89,7 +89,7 @@ def test_a_handler_that_cannot_be_called_as_it_will_be_is_refused(handler, probl
     refused(problem, lambda: account().handle(Pay)(handler))
 
 
-def test_so_is_the_handler_of_an_initiation_and_a_projector():
+def test_initiations_and_projectors_with_wrong_arguments_are_refused():
     """Initiations and projectors with the wrong arguments are refused too."""
     refused(
         r"handler of Pay, .*cannot be called with command, context: .*these 2 arguments",

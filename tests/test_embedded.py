@@ -72,7 +72,7 @@ def test_two_users_of_a_machine_each_have_a_server(shared):
     assert runtime.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_runtime_folder_of_another_user_is_passed_over(shared):
+def test_the_runtime_folder_of_another_user_is_not_used(shared):
     """The runtime folder of another user, as after `su`, is not used."""
     other = shared / "run"
     other.mkdir(mode=0o700)

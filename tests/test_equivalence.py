@@ -405,21 +405,21 @@ def test_a_reissue_under_another_id_is_where_they_differ(database_url, name):
     assert found == {"0": [1, 1] if name in BY_ID else [1]}
 
 
-def test_what_opens_an_entity_is_known_by_the_entity(database_url):
+def test_a_command_that_opens_an_entity_is_recognized_by_the_entity(database_url):
     """A command that opens an entity is recognized under any id, unlike later commands."""
     send = [(SEND, 6, False), (SEND, 6, True), (SEND, 0, False), (SEND, 6, True), (SEND, 0, True)]
     assert left(database_url, "initiate", *send) == {"0": [OPENED, 1, 1]}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_comes_late_is_dropped_by_its_revision_alone(database_url, name):
+def test_only_revisions_discard_a_late_message(database_url, name):
     """Only revisions discard a message that arrives after a later one."""
     found = left(database_url, name, (SEND, 3, False), (SEND, 1, False))
     assert found == {"1": [4] if name == "revisions, late" else [4, 2]}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].twice])
-def test_what_had_no_effect_has_none_when_it_is_read_again(database_url, name):
+def test_a_message_without_effect_has_none_when_redelivered(database_url, name):
     """A message without effect has none when read again, though the state would allow one."""
     takes, adds, everything = (SEND, 2, False), (SEND, 4, False), (RUN, 0, 4, 0, "die")
     found = left(database_url, name, takes, everything, adds, everything, (AGAIN, 6))

@@ -86,7 +86,7 @@ def execute(connection, *statements, then=list):
     return handler
 
 
-def test_a_statement_that_failed_must_not_be_passed_over(connection):
+def test_a_handler_must_not_swallow_a_failed_statement(connection):
     """A handler that swallows a failed statement fails: the transaction cannot be committed."""
 
     def handler():
@@ -98,7 +98,7 @@ def test_a_statement_that_failed_must_not_be_passed_over(connection):
         called(connection, handler)
 
 
-def test_a_statement_that_failed_in_a_savepoint_is_passed_over(connection):
+def test_a_handler_may_swallow_a_statement_that_failed_in_a_savepoint(connection):
     """A statement that failed in a savepoint is no failure of the handler."""
 
     def handler():

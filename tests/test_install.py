@@ -310,7 +310,7 @@ def test_attaching_needs_the_rights_that_the_functions_use(message_db, right):
             attach(message_db)
 
 
-def test_what_depends_on_the_schema_is_named_and_goes_with_it(message_db):
+def test_objects_that_depend_on_the_schema_are_named_and_removed(message_db):
     """Detaching lists and removes dependent triggers and views, and keeps other triggers."""
     attach(message_db)
     message_db.execute(
@@ -360,7 +360,7 @@ def test_detaching_waits_for_no_consumer_and_takes_no_schema_from_it(
             assert detach(connection).version == SCHEMA_VERSION
 
 
-def test_a_consumer_of_another_database_is_none_of_ours(connection, empty_database_url):
+def test_consumers_of_another_database_do_not_count(connection, empty_database_url):
     """Consumers of another database on the server do not prevent detaching."""
     name = "reservation account account:command"
     with connect(empty_database_url, application_name=name, autocommit=True):

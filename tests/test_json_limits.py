@@ -103,7 +103,7 @@ def test_only_the_first_problem_is_named():
 
 
 @pytest.mark.parametrize(("look", "sees"), [(ALL, True), (HIDDEN, False), (DECODED, True)])
-def test_each_look_has_its_own_fields(look, sees):
+def test_each_check_covers_its_own_fields(look, sees):
     """Each check looks only at the fields that it covers."""
     assert (found(Order(price=Decimal("NaN")), look) is not None) is sees
 
@@ -118,7 +118,7 @@ def test_each_look_has_its_own_fields(look, sees):
     ],
     ids=["NUL", "exponent", "long", "deep"],
 )
-def test_the_text_gives_reason_to_look(text, message):
+def test_fields_are_searched_only_if_the_text_gives_reason(text, message):
     """Fields are searched only if the encoded text gives reason to."""
     with pytest.raises(msgspec.ValidationError):
         check_text(message, text, len(text), 1 << 20)
@@ -134,7 +134,7 @@ def test_the_text_gives_reason_to_look(text, message):
     ],
     ids=["words", "escaped backslash", "brackets in a text", "wide"],
 )
-def test_a_text_that_only_looks_so_is_taken(text):
+def test_a_text_that_only_looks_wrong_is_accepted(text):
     """Text that looks like a number, a NUL or a bracket is accepted."""
     check_text(Order(memo="harmless"), text, len(text), 1 << 20)
 

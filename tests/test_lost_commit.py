@@ -38,7 +38,7 @@ def says_nothing_secret(error, address):
 
 
 @in_loop
-async def test_a_pool_that_lost_the_answer_to_its_commit_says_so(client, proxy, store):
+async def test_a_lost_answer_to_a_pools_commit_is_reported(client, proxy, store):
     """After a lost answer the write is stored, and a retry with the error's ids is harmless."""
     given, metadata = uuid7(), Metadata(correlation_stream_name="transfer-1")
     writes = [Write(deposit(k), COMMANDS, id=i) for k, i in (("d1", given), ("d2", None))]
@@ -235,7 +235,7 @@ async def test_a_writer_that_is_ended_while_it_waits_for_the_lock(
 
 
 @in_loop
-async def test_a_store_whose_pool_or_connection_is_closed_says_so(client, database_url):
+async def test_a_closed_pool_or_connection_is_named(client, database_url):
     """The error of a closed pool or connection names it, and is no lost commit."""
     sender = await client.open(database_url)
     await sender.close()

@@ -208,7 +208,7 @@ def test_without_the_extra_the_way_to_it_is_named(monkeypatch):
     assert "pip install 'reservation[metrics]'" in done.output
 
 
-def test_nobody_needs_the_extra_who_does_not_ask(database_url):
+def test_the_extra_is_needed_only_where_metrics_are_served(database_url):
     """The Prometheus library is imported only where metrics are served."""
     code = (
         "import sys; import cli.main, consumers.supervisor.supervisor; "

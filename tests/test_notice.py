@@ -132,14 +132,14 @@ WRITERS = [insert, insert_many, call, copy, ours, rolled_back_first]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_whoever_writes_wakes_who_waits(waiting, connection, write):
+def test_every_writer_wakes_waiting_readers(waiting, connection, write):
     """Our functions, those of Message DB and bare statements all wake a waiting reader."""
     write(connection)
     assert waiting.wait(NEVER)
 
 
 @pytest.mark.parametrize("write", [insert, call])
-def test_a_message_of_before_the_wait_is_found_by_the_look_that_comes_first(
+def test_a_message_written_before_the_wait_is_found_first(
     given, database_url, open_connection, write
 ):
     """A message written before the wait is found before the reader starts to wait."""
@@ -466,7 +466,7 @@ def test_switching_is_seen_while_waiting(connection, database_url, monkeypatch):
         assert notices.missing == "they are off"
 
 
-def test_switching_says_whether_it_changed_anything(connection):
+def test_switching_reports_whether_it_changed_anything(connection):
     """Switching reports whether it changed anything, and can be repeated."""
     assert not notices_given(connection)
     assert [set_notices(connection, on) for on in (False, True, True)] == [False, True, False]
@@ -532,7 +532,7 @@ def test_a_store_of_message_db_gives_notice_until_it_is_detached(empty_database_
         insert(connection)
 
 
-def test_the_command_switches_and_says_which(database_url):
+def test_the_command_switches_notices_and_prints_the_result(database_url):
     """`store notices` switches notices and prints the result, as text and as JSON."""
     env = {"RESERVATION_DATABASE_URL": database_url}
     said = [

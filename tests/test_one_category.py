@@ -162,7 +162,7 @@ def test_a_key_that_is_ambiguous_with_the_ids_is_refused(connection, store, make
 
 @KINDS
 @pytest.mark.parametrize("value", [False, "true", 1, None, {"reserved": True}])
-def test_only_what_says_so_is_a_copy(connection, store, make, value):
+def test_only_a_marked_message_is_a_copy(connection, store, make, value):
     """Only a message with the local property of a copy is taken for one."""
     store.write(deposit(), PURSE, metadata=Metadata(local_properties={"reserved": value}))
     assert drained(connection, make()) == {"reserved": 1, "handled": 1}

@@ -100,7 +100,7 @@ def test_streams_that_the_entity_leads_are_shared(options):
         ("partitions", "2", "--category", "accountTransaction"),
     ],
 )
-def test_the_commands_that_would_share_one_refuse(by_key, connection, arguments):
+def test_command_lines_that_would_share_such_a_category_refuse(by_key, connection, arguments):
     """A command line that would share such a category exits with 2 and stores nothing."""
     done = by_key(*arguments)
     assert done.returncode == 2
@@ -143,7 +143,7 @@ def test_a_consumer_refuses_by_itself(database_url, connection, stored):
     assert members == (0,)
 
 
-def test_the_commands_of_a_category_need_no_entity_to_be_shared(by_key):
+def test_a_command_category_may_have_several_partitions(by_key):
     """A command category may have several partitions, because the sender named its streams."""
     done = by_key("partitions", "2", "--category", "account:command")
     assert done.returncode == 0, done.stderr
@@ -164,9 +164,7 @@ def in_partitions(connection, component, messages):
     )
 
 
-def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its_sequence(
-    connection, store
-):
+def test_a_message_outside_its_entitys_partition_is_no_false_duplicate(connection, store):
     """A message outside its entity's partition is a dead letter, not a false duplicate."""
     store.write(deposit("d1"), "purse:command-random")
     store.write(deposit("d2", account="9"), "purse:command-9+anything")
@@ -177,7 +175,9 @@ def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its
     assert "send it to a stream whose id begins with the entity's" in letter.failure.error
 
 
-def test_nor_is_it_by_a_handler_that_asks_for_the_sequence(connection, store):
+def test_a_message_outside_its_partition_is_refused_for_a_handler_that_asks_for_the_sequence(
+    connection, store
+):
     """The same holds for a handler that keeps the sequence in its entity."""
     store.write(deposit("d1"), "purse:command-random")
     component = purse()
@@ -251,9 +251,7 @@ def retry(connection, component, letter):
 
 
 @pytest.mark.parametrize("limit", [1, 10])
-def test_what_was_left_behind_by_several_partitions_is_not_lost_by_its_sequence(
-    connection, store, limit
-):
+def test_a_message_left_behind_by_former_partitions_is_no_false_duplicate(connection, store, limit):
     """A message left behind by former partitions is a dead letter, not a false duplicate."""
     carried = Carried(connection, store, PositionInEvents())
     handled, letters = carried.run(limit)
@@ -263,7 +261,9 @@ def test_what_was_left_behind_by_several_partitions_is_not_lost_by_its_sequence(
     assert effects(store) == ["Deposited"] * 2
 
 
-def test_nor_by_a_handler_that_asks_for_the_sequence_then(connection, store):
+def test_a_message_left_behind_is_refused_for_a_handler_that_asks_for_the_sequence(
+    connection, store
+):
     """The same holds for a handler that asks for the sequence."""
     carried = Carried(connection, store, None)
     with pytest.raises(IdempotenceKeyError, match="may have been handled before"):
@@ -271,7 +271,7 @@ def test_nor_by_a_handler_that_asks_for_the_sequence_then(connection, store):
 
 
 @pytest.mark.parametrize("once", [None, PositionInEvents()])
-def test_nor_is_it_when_its_letter_is_handled_again(connection, store, once):
+def test_a_retry_of_a_message_left_behind_is_refused(connection, store, once):
     """A retry of such a letter is refused, however the number of partitions changed since."""
     key_error = {1: (Failure(Reason.KEY, "it asked for the sequence"), 1)}
     carried = Carried(connection, store, once)
@@ -282,7 +282,7 @@ def test_nor_is_it_when_its_letter_is_handled_again(connection, store, once):
             retry(connection, carried.component, letter)
 
 
-def test_nor_if_it_was_parked_before_it_was_handled(connection, store):
+def test_a_parked_message_left_behind_is_refused_too(connection, store):
     """The same holds for a message that was parked before it was handled."""
     carried = Carried(connection, store, None)
     _, letters = carried.run(10, blocked={"purse-123"})

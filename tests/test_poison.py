@@ -238,7 +238,7 @@ def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
     assert broken(connection) == {}
 
 
-def test_what_is_parked_stays_so_over_a_restart(connection, store, database_url, tmp_path):
+def test_parked_messages_stay_parked_over_a_restart(connection, store, database_url, tmp_path):
     """Parked messages stay parked over a restart."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)

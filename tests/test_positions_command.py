@@ -82,7 +82,7 @@ def test_a_component_that_was_never_run_is_at_the_start(reservation):
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_moving_back_redelivers_and_says_how_many(reservation, connection, store):
+def test_moving_back_redelivers_and_prints_how_many(reservation, connection, store):
     """Moving back reads messages again, prints how many, and repeats no effect."""
     (change,) = reservation("positions", "set", "bank:account", COMMANDS, "2", "--yes", "--json")[
         "changes"
@@ -107,7 +107,7 @@ def test_moving_back_redelivers_and_says_how_many(reservation, connection, store
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_moving_on_passes_messages_over_and_says_how_many(reservation, connection, store):
+def test_moving_forward_skips_messages_and_prints_how_many(reservation, connection, store):
     """Moving forward skips messages and prints how many."""
     store.write([deposit(f"e{n}", "1") for n in range(3)], STREAM)
     done = reservation("positions", "set", "bank:account", COMMANDS, "17", "--yes")

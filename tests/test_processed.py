@@ -65,7 +65,7 @@ def kept(connection):
 
 
 @pytest.mark.parametrize("once", EVERY)
-def test_a_message_that_is_read_again_takes_no_effect(connection, store, once):
+def test_a_redelivered_message_has_no_effect(connection, store, once):
     """A redelivered message has no effect, and new messages beside it have theirs."""
     store.write([pay("a"), pay("b")], SENT)
     assert run(connection, till(once)) == Counter(handled=2)
@@ -123,7 +123,7 @@ def test_a_function_may_take_the_key(connection, store):
 
 
 @pytest.mark.parametrize("once", EVERY)
-def test_what_failed_was_not_processed(connection, store, once):
+def test_a_failed_message_leaves_no_record(connection, store, once):
     """The record is committed with the effect, or not at all."""
     store.write([pay("a"), pay("b")], SENT)
     with pytest.raises(HandlerError):
@@ -160,7 +160,7 @@ def test_of_two_processes_that_handle_a_key_at_once_one_starts_anew(
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_who_records_a_key_waits_for_another_that_does(connection, database_url, store, once):
+def test_recording_a_key_waits_for_another_process_that_does(connection, database_url, store, once):
     """A process that records a key waits for another that does, also of another day."""
     begun(connection, "till")
     store.write(pay("0"), SENT)
@@ -198,9 +198,7 @@ def test_a_process_that_is_paused_in_a_handler_holds_up_nobody(connection, datab
             check.record()
 
 
-def test_what_is_refused_for_its_age_is_a_dead_letter_that_says_so(
-    connection, store, database_url, tmp_path
-):
+def test_a_message_refused_for_its_age_is_a_dead_letter(connection, store, database_url, tmp_path):
     """A message refused for its age is a dead letter after one attempt."""
     begun(connection, "many")
     (tmp_path / "many.py").write_text(APP.format(", keep=__import__('datetime').timedelta(1)"))
@@ -480,7 +478,7 @@ def test_a_wrong_declaration_of_the_strategy_is_refused(make, problem):
         make()
 
 
-def test_handlers_that_say_the_same_are_asked_together(connection, store):
+def test_equal_declarations_are_one_strategy(connection, store):
     """Equal declarations are one strategy, so that their handlers are looked up together."""
     assert Processed(key="a", keep=DAY) == Processed(key=["a"], keep=DAY)
     assert len({Processed(), Processed(), Processed(keep=DAY), Processed(key="a")}) == 3
@@ -526,7 +524,7 @@ def test_whatever_happens_each_key_takes_effect_once(connection, history, which)
     assert effects(connection, name) == Counter(sent)
 
 
-def test_the_time_of_a_message_may_say_its_zone(connection, store):
+def test_the_time_of_a_message_may_have_a_zone(connection, store):
     """The time of a message may have a time zone."""
     store.write(pay("a"), SENT)
     connection.execute("SET TIME ZONE 'Asia/Tokyo'")
@@ -587,7 +585,7 @@ def test_a_message_is_known_by_a_reissue_that_was_handled_before_it(connection, 
     assert run(connection, till(once)) == Counter(duplicate=1)
 
 
-def test_who_handled_the_reissue_meanwhile_is_found_too(connection, store):
+def test_a_reissue_that_was_handled_meanwhile_is_detected(connection, store):
     """A reissue that another process handled meanwhile is detected."""
     begun(connection, "till")
     store.write([pay("a"), pay("a")], SENT)
@@ -781,7 +779,7 @@ def test_the_numbers_of_handlers_are_used_up_by_new_ones_only(connection, store)
     ).fetchall() == [(1,), (2,)]
 
 
-def test_who_records_holds_up_no_other_handler(connection, database_url, store):
+def test_recording_a_key_blocks_no_other_handler(connection, database_url, store):
     """Recording a key blocks no handler of another consumer or type."""
     store.write([pay("a"), refund("a")], SENT)
     store.write(pay("z"), "shop:command-1")

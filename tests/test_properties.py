@@ -37,7 +37,7 @@ leading_ids = last_ids.map(lambda text: text.replace("+", "-"))
 
 
 @given(categories, st.lists(leading_ids, max_size=3), last_ids)
-def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading, last):
+def test_a_stream_name_is_parsed_into_its_parts(category, leading, last):
     """A stream name is parsed into the parts it was made of."""
     name = stream_name.of(category, *leading, last)
     assert stream_name.category(name) == category
@@ -51,7 +51,7 @@ def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading
 
 
 @given(name=texts | st.text("a-+:", max_size=8))
-def test_client_and_server_take_any_name_apart_alike(connection, name):
+def test_client_and_server_parse_every_name_alike(connection, name):
     """Client and server parse every name in the same way, also of other clients."""
     assert connection.execute(
         "SELECT message_store.category(n), message_store.id(n), message_store.cardinal_id(n),"

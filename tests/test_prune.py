@@ -68,7 +68,7 @@ def process_some(connection, store):
     run(connection, till(Processed(keep=timedelta(days=1))))
 
 
-def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
+def test_nothing_is_removed_without_apply(connection, store, cli):
     """Without `--apply` nothing is removed; the output says what would be."""
     process_some(connection, store)
     count = "SELECT count(*) FROM reservation.processed_messages"
@@ -130,7 +130,7 @@ def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_u
     assert [result.count for result in prune_processed(connection, True, 100)] == [1, 1, 1]
 
 
-def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url, monkeypatch):
+def test_a_day_that_is_in_use_for_a_moment_is_dropped(connection, store, database_url, monkeypatch):
     """A day that is in use for a moment is dropped at the next try, without a lock meanwhile."""
     process_some(connection, store)
     execute, tries, raised = connection.execute, [], []
@@ -226,7 +226,7 @@ def test_what_is_not_handled_yet_stays(connection, store, limit):
     assert len(list(store.read_stream("account-123"))) == 6
 
 
-def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
+def test_a_stream_is_pruned_as_a_whole_or_not_at_all(connection, store):
     """A stream with a young or unread message is kept as a whole."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
@@ -323,7 +323,7 @@ def test_the_first_message_of_all_can_be_pruned(connection, store):
     assert prune(connection) == 1
 
 
-def test_pruning_can_be_cut_and_goes_on(connection, store):
+def test_pruning_can_be_interrupted_and_continued(connection, store):
     """An interrupted prune keeps its progress and can be continued."""
     store.write([open_(), *(deposit(str(n)) for n in range(9))], COMMANDS)
     drain(connection)
@@ -441,7 +441,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("limit", [1, 100])
-def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, change, limit):
+def test_messages_that_differ_from_the_archive_are_kept_and_named(connection, store, change, limit):
     """Messages that differ from the archive are kept and named; the others are removed."""
     store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
     drain(connection)
@@ -458,7 +458,7 @@ def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, 
     }
 
 
-def test_what_another_transaction_changes_meanwhile_stays(connection, store, database_url):
+def test_a_message_that_another_transaction_changes_is_kept(connection, store, database_url):
     """A message that another transaction changes is compared again when it is deleted."""
     store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
     drain(connection)
@@ -475,7 +475,7 @@ def test_what_another_transaction_changes_meanwhile_stays(connection, store, dat
     assert positions(connection, SENT_TO)[0] == 2
 
 
-def test_a_reservation_that_is_otherwise_in_the_archive_stays_and_is_named(connection, store):
+def test_a_reservation_that_differs_from_the_archive_is_kept_and_named(connection, store):
     """A reservation that differs from the archive is kept and named."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)

@@ -205,9 +205,7 @@ def test_a_database_that_lets_nobody_in_is_asked_less_and_less_often(admin, data
 
 
 @pytest.mark.faults
-def test_a_consumer_that_dies_while_the_database_is_away_is_started_again_too(
-    admin, store, database_url
-):
+def test_a_consumer_that_dies_while_the_database_is_away_is_restarted(admin, store, database_url):
     """The supervisor restarts a consumer during an outage of a database it has seen."""
     with Started(database_url) as started:
         started_in_full(started)

@@ -125,7 +125,7 @@ def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
     assert event_types(store) == []
 
 
-def test_a_position_goes_with_the_id_of_its_message(connection, store):
+def test_a_position_is_stored_with_the_id_of_its_message(connection, store):
     """In every category a position is stored with the id of its message."""
     handle_some(connection, store)
     for category, (position, message_id) in positions(connection).items():
@@ -168,7 +168,7 @@ def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
     assert found.fetchall() == [("6", True)]
 
 
-def test_status_and_positions_say_so(connection, store, reservation):
+def test_status_and_positions_show_foreign_positions(connection, store, reservation):
     """`status` and `positions` show the foreign positions and the command that helps."""
     handle_some(connection, store)
     assert not any(
@@ -190,7 +190,7 @@ def test_status_and_positions_say_so(connection, store, reservation):
     assert [row["foreign"] for row in listed] == [True, True]
 
 
-def test_readiness_says_so_until_the_end(connection, store, database_url):
+def test_readiness_shows_the_error_until_the_end(connection, store, database_url):
     """Readiness shows the error while the supervisor stops the other consumers."""
     handle_some(connection, store)
     with Watched(database_url) as watched:

@@ -190,7 +190,7 @@ def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
         assert all(before <= id_.int >> 80 <= after for id_ in ids)
 
 
-def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, store):
+def test_concurrent_processes_reserve_each_command_once(database_url, store):
     """Concurrent processes that reserve the same commands reserve each once."""
     store.write_batch([Write(deposit(f"d{n}"), f"account:command-{n}") for n in range(300)])
     outcomes = []

@@ -268,7 +268,7 @@ def test_a_field_holds_what_its_type_says(connection, store, hint, value):
         run(connection, component, 1000)
 
 
-def test_an_event_that_could_not_be_read_again_is_refused(connection, store):
+def test_an_event_that_could_not_be_decoded_again_is_refused(connection, store):
     """An event that cannot be decoded is refused: its entity could not be loaded again."""
 
     @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def last(connection):
     return rows.fetchall()
 
 
-def test_a_message_that_is_read_again_takes_no_effect(connection, store):
+def test_a_redelivered_message_has_no_effect(connection, store):
     """A redelivered message has no effect, nor has one of the same revision under a new id."""
     store.write([pay("a", 1), pay("b", 2)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=2)
@@ -72,13 +72,13 @@ def test_a_message_that_is_read_again_takes_no_effect(connection, store):
     assert last(connection) == [("till-123", "s", 3)]
 
 
-def test_the_highest_revision_is_one(connection, store):
+def test_the_highest_revision_is_accepted(connection, store):
     """The highest revision is the largest bigint; a higher one is refused."""
     store.write([pay("a", 2**63 - 2), pay("b", 2**63 - 1)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=2)
 
 
-def test_what_is_older_takes_no_effect_even_if_it_never_had(connection, store):
+def test_an_older_revision_has_no_effect(connection, store):
     """An older revision has no effect, within a batch and after it; gaps are allowed."""
     store.write([pay("b", 7), pay("a", 2)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=1, duplicate=1)
@@ -104,7 +104,7 @@ def test_each_source_and_each_entity_has_revisions_of_its_own(connection, store)
         ("till", COMMANDS, "till-123", "x"),
     ],
 )
-def test_where_one_is_raised_another_that_was_as_high_stays(connection, store, other):
+def test_raising_a_revision_changes_no_other(connection, store, other):
     """Raising one revision changes no other consumer, category, entity or source."""
     store.write([pay("a", 5), pay("b", 6)], SENT)
     connection.execute("INSERT INTO reservation.revisions VALUES (%s, %s, %s, %s, 5)", other)
@@ -154,7 +154,7 @@ def test_consumers_and_categories_do_not_see_each_other(connection, store):
     assert batch(connection, "tillTransaction", component).run(9).counts == Counter(handled=1)
 
 
-def test_what_failed_leaves_no_revision(connection, store):
+def test_a_failed_message_leaves_no_revision(connection, store):
     """The revision is committed with the effect, or not at all."""
     store.write([pay("a", 1), pay("b", 2)], SENT)
     with pytest.raises(HandlerError):
@@ -193,7 +193,7 @@ def test_a_message_without_a_revision_is_named(connection, store, revision):
         run(connection, till(ONCE))
 
 
-def test_a_message_that_does_not_say_who_counts_is_named(connection, store):
+def test_a_message_without_its_source_is_named(connection, store):
     """A message without its source is an error that names it."""
     store.write(pay("a", 1, ""), SENT)
     with pytest.raises(IdempotenceKeyError, match=r"Cannot handle Pay at .*: field source is empt"):
@@ -234,7 +234,7 @@ def test_revisions_of_an_entity_or_of_all(connection):
     assert counters_of.fetchall() == [("",), ("a-1",), ("a-2",)]
 
 
-def test_what_was_rolled_back_is_drawn_again(connection):
+def test_a_revision_that_was_rolled_back_is_drawn_again(connection):
     """A number whose transaction was rolled back is drawn again."""
     with connection.transaction(force_rollback=True):
         assert DatabaseRevisions(connection).next("a-1") == 1
@@ -250,7 +250,7 @@ def test_outside_of_a_transaction_none_is_drawn(connection):
         DatabaseRevisions(connection, "stream")
 
 
-def test_who_draws_later_commits_later(connection, database_url):
+def test_a_sender_that_draws_later_commits_later(connection, database_url):
     """A sender that draws later waits for the earlier one of its entity to commit."""
     with connect(database_url) as first, connect(database_url, autocommit=True) as second:
         revisions = DatabaseRevisions(first)
@@ -360,7 +360,7 @@ def test_revisions_are_milliseconds_and_a_sequence(tmp_path):
     assert revisions.next() == 6 * PER_MILLISECOND
 
 
-def test_of_the_clock_of_the_machine(tmp_path):
+def test_revisions_are_close_to_the_current_time(tmp_path):
     """Revisions are close to the machine's current time."""
     before = time.time_ns()
     assert before - 2_000_000 <= ClockRevisions(tmp_path / "r").next() <= time.time_ns()
@@ -461,7 +461,7 @@ def test_no_file_stays_open(tmp_path):
     assert opened() == before
 
 
-def test_who_may_use_the_file_is_the_umasks_to_say(tmp_path):
+def test_the_umask_decides_who_may_use_the_file(tmp_path):
     """The umask decides who may use the file, which is never executable."""
     former = os.umask(0)
     try:
@@ -471,7 +471,7 @@ def test_who_may_use_the_file_is_the_umasks_to_say(tmp_path):
     assert stat.S_IMODE((tmp_path / "revision").stat().st_mode) == 0o666
 
 
-def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
+def test_few_revisions_wait_for_the_disk(tmp_path, monkeypatch):
     """One revision in a second waits for the disk, and the folder is synced once."""
     calls, fsync = [], os.fsync
     monkeypatch.setattr(revision_counters.os, "fsync", lambda file: calls.append(fsync(file)))

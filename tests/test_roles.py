@@ -251,7 +251,7 @@ def test_a_member_of_a_sender_may_send_what_it_inherits(connection, database_url
         assert refused(session, "b-1").startswith(f"The role {user} may not")
 
 
-def test_who_may_insert_into_the_log_may_write_anywhere(connection, new_role):
+def test_roles_that_may_insert_into_the_log_may_write_anywhere(connection, new_role):
     """Roles that may insert into the log need no list of categories."""
     role = new_role()
     grant(connection, "consumer", role)
@@ -533,7 +533,7 @@ def test_an_auditor_reconciles(connection, store, database_url, new_role):
     assert "In order" in done.stdout
 
 
-def test_everybody_else_may_call_no_function_of_ours(connection, new_role, monkeypatch):
+def test_roles_without_a_grant_may_call_no_function_of_ours(connection, new_role, monkeypatch):
     """Roles without a grant may call no function of ours, also after an upgrade."""
     role = new_role()
     run(connection, "GRANT USAGE ON SCHEMA reservation TO {}", role)

@@ -87,7 +87,7 @@ def test_the_target_moves_by_chance_after_some_shots():
     assert done.state.target_position == expected
 
 
-def test_a_shot_that_comes_again_after_the_target_moved_has_the_same_outcome(connection, store):
+def test_a_repeated_shot_has_the_same_outcome_after_the_target_moved(connection, store):
     """A shot repeated after the target moved has the same outcome."""
     store.write([MoveTarget("1", 1), FireAt("1", 1)], GAME)
     play(connection)
@@ -101,7 +101,7 @@ def test_a_shot_that_comes_again_after_the_target_moved_has_the_same_outcome(con
     assert log(connection) == before
 
 
-def test_a_hit_that_comes_again_is_counted_once(connection, store):
+def test_a_repeated_hit_is_counted_once(connection, store):
     """A repeated hit is counted once on the leader board."""
     store.write([MoveTarget("1", 1), FireAt("1", 1)], GAME)
     play(connection)

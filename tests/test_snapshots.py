@@ -167,7 +167,7 @@ def test_an_inconsistent_snapshot_is_ignored(connection, store, values):
     assert totals(store)[3] == Decimal("4.50")
 
 
-def test_a_snapshot_of_other_code_is_passed_over(connection, store):
+def test_a_snapshot_of_other_code_is_ignored(connection, store):
     """A snapshot of another version, of other fields or event types is ignored."""
 
     @dataclass

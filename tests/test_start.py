@@ -46,7 +46,7 @@ def test_each_consumer_runs_alone(store, database_url):
     assert event_types(store) == ["Opened", "Deposited"]
 
 
-def test_a_consumer_that_dies_is_started_again_and_in_the_end_is_not(admin, store, database_url):
+def test_a_dead_consumer_is_restarted_a_limited_number_of_times(admin, store, database_url):
     """A dead consumer is restarted; after several deaths in a row the command ends."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):

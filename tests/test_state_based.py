@@ -242,7 +242,7 @@ def test_a_mapping_keeps_its_order(connection, store):
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
-def test_what_comes_again_is_handled_on_the_state_before_it(connection, store, form):
+def test_a_redelivery_is_handled_on_its_former_state(connection, store, form):
     """A redelivery is handled on its former state, and neither stored nor published again."""
     seen = []
 
@@ -274,7 +274,7 @@ def test_what_was_stored_and_not_published_is_published(connection, store):
     assert all(version["published"] for version in versions(connection))
 
 
-def test_what_was_never_handled_meets_the_newest_state(connection, store):
+def test_an_unhandled_message_is_handled_on_the_newest_state(connection, store):
     """A message that was never handled is handled on the newest state."""
     component = tally()
     store.write([Add("1", 1), Add("1", 10)], SENT)
@@ -286,7 +286,7 @@ def test_what_was_never_handled_meets_the_newest_state(connection, store):
     assert totals(store) == [10, 11]
 
 
-def test_what_chance_gave_is_given_again(connection, store):
+def test_a_redelivery_gets_the_same_ids_and_random_numbers(connection, store):
     """A redelivery gets the same ids, random numbers and time as the first handling."""
     seen = []
 
@@ -301,7 +301,7 @@ def test_what_chance_gave_is_given_again(connection, store):
     assert len({*seen[0]}) == 4
 
 
-def test_the_time_that_is_given_again_is_that_of_the_version(connection, store):
+def test_a_redelivery_reads_time_and_ids_from_its_version(connection, store):
     """Time, seed and ids of a redelivery are read from the version."""
     seen = []
 
@@ -814,7 +814,7 @@ def test_a_version_that_another_stored_first_is_named(connection, store):
         )
 
 
-def test_what_is_published_says_nothing_of_other_versions(connection, store):
+def test_publishing_a_version_marks_no_other(connection, store):
     """Publishing a version marks no other version as published."""
     component = tally()
     store.write([Add("1"), Add("1")], SENT)
@@ -916,7 +916,7 @@ def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
     ]
 
 
-def test_each_stream_is_looked_at_once(connection, store):
+def test_each_stream_is_cleaned_up_once(connection, store):
     """A cleanup continues behind the last stream, or in one that it did not finish."""
     component = tally(StateBased(window=DAY))
     for n in range(6):

@@ -101,7 +101,7 @@ def test_what_was_handled_in_earlier_partitions_is_not_counted(connection):
     assert seen.lag.messages == left(connection, 1, 2, 0)
 
 
-def test_counting_ends_where_it_would_take_long_and_says_so(connection, monkeypatch):
+def test_counting_stops_at_a_limit_and_says_so(connection, monkeypatch):
     """Counting stops at a limit and says so, and other partitions are counted exactly."""
     monkeypatch.setattr(module, "MOST_COUNTED", 50)
     messages(connection, 1, 1000)
@@ -144,7 +144,7 @@ def test_dead_letters_are_counted_where_they_belong(connection):
     assert (other.dead, other.parked, other.retry) == (0, 0, 0)
 
 
-def test_an_auditor_may_look(connection):
+def test_an_auditor_may_run_status(connection):
     """An auditor may run `status` with its usual grants."""
     role = f"test_status_{os.getpid()}"
     messages(connection, 1, 5)
@@ -308,7 +308,7 @@ def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
         ]
 
 
-def test_a_store_of_message_db_is_looked_at_too(make_database, message_db_template):
+def test_status_works_on_a_store_of_message_db(make_database, message_db_template):
     """`status` works on a store of Message DB."""
     with connect(make_database(message_db_template), autocommit=True) as connection:
         messages(connection, 1, 200)

@@ -171,7 +171,7 @@ def test_a_grace_is_a_time(database_url):
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_whose_handler_cannot_be_given_back_is_handled_by_default(number, monkeypatch):
+def test_a_signal_whose_handler_cannot_be_restored_is_handled_by_default(number, monkeypatch):
     """A signal handler that was not installed from Python is replaced by the default."""
     before = {signal_number: signal.getsignal(signal_number) for signal_number in STOP_SIGNALS}
     try:

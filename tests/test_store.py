@@ -263,7 +263,7 @@ def test_a_message_is_written_to_a_stream_not_to_a_category(store):
             store.write(deposit(), name)
 
 
-def test_a_message_that_is_not_what_its_class_says_is_refused(store):
+def test_a_message_that_does_not_match_its_class_is_refused(store):
     """A message whose values do not match its class is refused when it is written."""
 
     @dataclass

@@ -27,7 +27,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize(("strategy", "expected"), STRATEGIES.values(), ids=STRATEGIES)
-def test_each_strategy_says_how_it_differs(strategy, expected):
+def test_each_strategy_has_its_properties(strategy, expected):
     """Each strategy has exactly the named properties."""
     properties = {"two_phase", "leaves_trace", "needs_order"}
     assert {name for name in properties if getattr(strategy, name)} == expected
@@ -54,7 +54,7 @@ def test_only_a_two_phase_strategy_writes_other_categories():
     assert [list(strategy.categories("purse")) for strategy in others] == [[]] * 4
 
 
-def test_a_strategy_of_ones_own_defines_how_it_begins():
+def test_a_users_own_strategy_defines_begin():
     """A user's own strategy defines `begin` and inherits the rest."""
 
     class Everything(Strategy):

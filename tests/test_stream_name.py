@@ -19,7 +19,7 @@ from reservation.messages import stream_name
         ("account-", "account", "", ""),
     ],
 )
-def test_a_name_is_taken_apart_at_its_first_separators(
+def test_a_name_is_split_at_its_first_separators(
     connection, name, category, identifier, cardinal_id
 ):
     """A name is split at its first separators, by the client as by the server."""

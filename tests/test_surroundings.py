@@ -400,7 +400,7 @@ def test_a_statement_that_is_canceled_counts_for_nothing(connection, store, data
     all_handled(connection, store)
 
 
-def test_no_attempt_is_counted_while_the_surroundings_fail_however_often_it_is_started(
+def test_restarts_during_a_fault_of_the_environment_count_no_attempts(
     connection, store, database_url, tmp_path
 ):
     """Restarts during a fault of the environment count no attempts."""
@@ -510,7 +510,7 @@ def test_a_dead_letter_that_is_retried_obeys_the_same_table(
     assert broken(connection) == {}
 
 
-def test_the_errors_of_the_surroundings_are_the_stores_own(connection, consumer):
+def test_faults_of_the_environment_raise_store_errors(connection, consumer):
     """Faults of the environment raise StoreErrors."""
     role, address = consumer
     on(connection, "REVOKE SELECT ON reservation.positions FROM {role}", role)

@@ -293,7 +293,7 @@ def test_damage_is_found_later_and_nothing_is_offered(
     assert added(archive()) == [1, 1, 1]
 
 
-def test_an_archive_is_gone_on_with_only_where_it_fits(
+def test_an_archive_that_does_not_fit_is_refused(
     spark_connection, spark_store, archive, reconcile, folder
 ):
     """An archive that does not fit is refused in one line that says what to do."""
@@ -382,7 +382,7 @@ def test_an_archive_of_another_store_is_refused(
     assert not archive().differences
 
 
-def test_only_the_owner_can_look_into_an_archive(archived_once, folder):
+def test_only_the_owner_can_read_an_archive(archived_once, folder):
     """Folders have mode 0700 and files 0600, whatever the umask."""
     modes = {
         (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]

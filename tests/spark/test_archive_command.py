@@ -17,7 +17,7 @@ from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
-def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
+def test_a_killed_run_leaves_nothing_and_a_complete_one_offers_commands(
     connection, store, database_url, tmp_path
 ):
     """A killed run leaves nothing; a complete one prints the commands that may be given."""

@@ -81,7 +81,7 @@ def test_a_manifest_leads_nowhere_else(folder, listed, path):
     )
 
 
-def test_only_the_owner_can_look_into_a_private_folder(folder):
+def test_only_the_owner_can_read_a_private_folder(folder):
     """A private folder is readable by its owner only, whatever Spark created in it."""
     files.make_private(folder)
     modes = {

@@ -112,7 +112,7 @@ class Dies(Heard):
         raise KeyboardInterrupt
 
 
-def test_a_round_that_dies_is_done_again_as_a_whole(
+def test_a_round_that_dies_is_repeated_as_a_whole(
     following, spark, spark_store, spark_database_url
 ):
     """A round that dies is repeated as a whole and counts each message once."""
@@ -138,7 +138,7 @@ def test_a_round_that_dies_is_done_again_as_a_whole(
         assert follower.standing == {"orphan": 1}
 
 
-def test_where_age_says_what_was_read_the_grace_is_over_with_the_verdict(spark):
+def test_the_grace_of_a_missing_command_counts_from_when_it_was_stored(spark):
     """A missing command counts from when it was stored, anything else from when it was seen."""
     rows = [
         Finding(finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)

@@ -157,7 +157,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
     ]
 
 
-def test_a_round_is_broken_off_when_it_is_to_stop(database_url, store, tmp_path):
+def test_a_stop_ends_a_round(database_url, store, tmp_path):
     """A stop in a round ends it without a report and without a trace in the state."""
     orphan(store, "o1")
     state = tmp_path / "state"

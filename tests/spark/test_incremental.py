@@ -160,7 +160,7 @@ def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_pat
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-def test_what_is_in_order_needs_no_close_look(spark, seed):
+def test_only_suspicious_messages_are_examined(spark, seed):
     """A run that looks closely only at suspicious messages finds the same."""
     chance = random.Random(seed)
     messages = history(chance, 60)
@@ -240,7 +240,7 @@ def test_verdicts_hang_on_more_than_keys():
     assert judged(component()) != judged(component(once=Processed()))
 
 
-def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
+def test_a_state_that_does_not_fit_is_refused(spark, tmp_path):
     """A state that does not fit is refused with what to do."""
     folder = tmp_path / "state"
     messages = history(random.Random(FIRST), 4)

@@ -199,7 +199,7 @@ def test_the_findings_name_the_messages(spark):
     }
 
 
-def test_a_stream_that_a_command_initiated_says_what_that_command_says(spark):
+def test_an_initiated_stream_is_compared_with_its_command(spark):
     """A stream's first event is compared with the content of the command it follows."""
     messages = [
         command(1, key="a-1", type_="Open"),
@@ -274,7 +274,7 @@ def test_conflicts_are_compared_with_those_that_the_consumer_recorded(
     assert sorted(conflicts) == [5, 6, 101]
 
 
-def test_a_key_that_a_conflict_was_recorded_of_is_looked_at_closely(spark):
+def test_a_key_with_a_recorded_conflict_is_examined(spark):
     """A key with a recorded conflict is examined even if its commands agree."""
     messages = [command(1), reservation(2), command(3)]
     progress = Progress({"a:command": Consumed(POSITION, conflicts=[3], first_position=0)})

@@ -133,9 +133,7 @@ def written(connection, number):
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_a_position_of_another_log_says_nothing_of_this_one(
-    spark_connection, spark_database_url, carried
-):
+def test_a_position_of_another_log_does_not_count(spark_connection, spark_database_url, carried):
     """A position of another log makes no message count as read."""
     written(spark_connection, 3)
     spark_connection.execute(
@@ -209,7 +207,7 @@ def message_db(empty_database_url):
         yield connection
 
 
-def test_until_a_consumer_of_ours_has_run_those_of_eventide_count(message_db, empty_database_url):
+def test_eventides_position_counts_until_our_consumer_has_run(message_db, empty_database_url):
     """Until our consumer of a category has run, Eventide's position counts."""
 
     def reached():

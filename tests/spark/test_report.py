@@ -102,7 +102,7 @@ def test_the_page_needs_nothing_else_and_runs_nothing(name):
     assert "url(" not in style
 
 
-def test_the_page_says_the_verdict_first_and_all_of_the_counts():
+def test_the_page_shows_the_verdict_first_and_all_counts():
     """The page shows the verdict first, all counts, and the rows of each finding."""
     page = Page(rendered(render_html, REPORTS["everything"]))
     words = " ".join(" ".join(page.texts).split())

@@ -108,7 +108,7 @@ def test_a_property_that_holds_a_credential_is_refused(pair):
     assert "hunter2" not in str(caught.value) or pair == "hunter2"
 
 
-def test_a_property_that_says_where_a_credential_is_is_passed_on():
+def test_a_property_that_refers_to_a_credential_is_passed_on():
     """Properties that refer to files or Kubernetes secrets are passed on."""
     given = {
         "spark.kubernetes.executor.secretKeyRef.PGPASSWORD": "reservation:password",

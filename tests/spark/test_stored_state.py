@@ -160,7 +160,7 @@ def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
             )
 
 
-def test_only_the_owner_can_look_into_a_state(written):
+def test_only_the_owner_can_read_a_state(written):
     """Folders have mode 0700 and files 0600, whatever the umask."""
     modes = {
         (path.is_dir(), stat.S_IMODE(path.stat().st_mode))

@@ -58,7 +58,7 @@ def positions(connection):
     return [row[0] for row in rows]
 
 
-def test_a_query_goes_on_from_its_checkpoint_in_batches_of_the_size_that_is_asked_for(
+def test_a_query_continues_from_its_checkpoint_in_batches_of_the_requested_size(
     following, spark_store, spark_connection
 ):
     """A query continues from its checkpoint in batches of the requested size."""
