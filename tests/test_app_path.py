@@ -80,7 +80,7 @@ def test_a_folder_with_a_package_named_like_ours_is_refused(tmp_path, name):
         load_component("some_app:ping", tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_app_folder_is_named(tmp_path):
     """The error for an app folder that does not exist names it and `--app-dir`."""
     with pytest.raises(AppPathError, match="--app-dir"):
         load_component("x:y", tmp_path / "nowhere")

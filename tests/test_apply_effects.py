@@ -75,9 +75,7 @@ def test_a_further_message_that_was_written_before_is_refused(connection, store)
 
 
 @pytest.mark.parametrize(("conditional", "error"), [(False, ExpectedVersionError), (True, None)])
-def test_with_care_an_unmet_version_is_a_fault_of_the_handler_that_gave_it(
-    connection, store, conditional, error
-):
+def test_with_care_a_wrong_version_is_a_fault_of_its_handler(connection, store, conditional, error):
     """With care, a wrong expected version is a failure of the handler that gave it."""
     store.write_encoded([event()])
     decisions = Decisions(writes=[event(-1)], conditional=conditional)

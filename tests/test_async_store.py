@@ -353,7 +353,7 @@ def test_a_source_of_the_other_kind_is_refused(database_url, connection):
 
 @both
 @in_loop
-async def test_a_database_that_is_not_there(client):
+async def test_an_unreachable_database(client):
     """Opening a store on an unreachable database fails at once, without showing the password."""
     with pytest.raises(DatabaseUnavailableError, match="Cannot reach") as caught:
         await client.open("postgresql://u:a-secret@127.0.0.1:1/none")

@@ -73,7 +73,7 @@ def test_each_such_message_has_a_transaction_of_its_own(connection, store):
     assert [numbers[number] for number in dict.fromkeys(calls)] == counts == [2, 1, 1, 1, 1]
 
 
-def test_what_was_committed_before_a_failure_stays(connection, store):
+def test_a_failure_leaves_earlier_transactions_committed(connection, store):
     """A failure leaves what was committed before it; the position is before that message."""
     store.write([deposit("d1"), deposit("bad")], SENT)
     claimed = batch(connection, "shop:command", shop([], transaction="message"))

@@ -90,7 +90,7 @@ OTHERS = {
 
 @pytest.mark.usefixtures("public_table")
 @pytest.mark.parametrize("name", list(OTHERS))
-def test_a_constraint_of_another_table_is_not_taken_for_one_of_the_log(connection, name):
+def test_a_constraint_of_another_table_is_not_mistaken_for_one_of_the_log(connection, name):
     """A constraint of another table is not mistaken for one of the log, whatever its name."""
     with pytest.raises(RefusedError, match=name), translated():
         connection.execute(f"INSERT INTO public.messages VALUES {OTHERS[name]}")

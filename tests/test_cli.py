@@ -201,7 +201,7 @@ def test_a_command_that_cannot_run_says_why_in_one_line_and_exits_with_2(argumen
     assert "hunter2" not in done.stdout + done.stderr
 
 
-def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
+def test_missing_packages_are_named_before_anything_is_done(monkeypatch):
     """Missing packages are named together, with the command that installs them."""
     monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
     done = invoke("demo")

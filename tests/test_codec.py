@@ -243,7 +243,7 @@ def test_a_time_zone_with_seconds_is_refused():
 
 
 @pytest.mark.parametrize("levels", [500, 2_000, 200_000])
-def test_what_is_nested_too_deep_is_refused(levels):
+def test_data_nested_too_deep_is_refused(levels):
     """Data that is nested too deep is refused with an error that names the field."""
     deep: list[Any] = []
     for _ in range(levels - 1):
@@ -255,7 +255,7 @@ def test_what_is_nested_too_deep_is_refused(levels):
         codec.decode(Note, '{"payload":' + "[" * 200_000 + "]" * 200_000 + "}")
 
 
-def test_what_is_wide_is_not_deep():
+def test_wide_data_does_not_count_as_deep():
     """Many brackets side by side, or within texts, do not count as depth."""
     note = Note("[" * 600, lines=["{"] * 600, payload=[[{}]] * 600)
     assert codec.decode(Note, codec.encode(note)) == note
@@ -305,7 +305,7 @@ class DerivedWithSlots(Base):
         (DerivedWithSlots, '{"third": 5, "first": "a"}', {"second": 2, "third": Decimal(5)}),
     ],
 )
-def test_an_instance_is_made_whatever_kind_the_class_is_of(class_, text, fields):
+def test_any_kind_of_dataclass_can_be_decoded(class_, text, fields):
     """Any kind of dataclass can be decoded, with defaults and factories."""
     made = codec.decode(class_, text)
     assert {name: getattr(made, name) for name in fields} == fields
@@ -325,7 +325,7 @@ class Checked:
         self.doubled = self.amount * 2
 
 
-def test_a_class_checks_itself_and_its_constraints_are_held():
+def test_a_message_that_its_class_refuses_is_neither_written_nor_read():
     """A message that its class refuses is neither written nor read."""
     assert codec.decode(Checked, '{"amount": 4}').doubled == 8
     with pytest.raises(msgspec.ValidationError) as caught:
@@ -364,7 +364,7 @@ def test_a_correlation_that_no_index_takes_is_refused():
         Metadata(correlation_stream_name="é" * 1301).encode()
 
 
-def test_following_metadata_points_at_the_cause_and_hands_on_what_belongs_to_the_whole():
+def test_metadata_that_follows_names_its_cause_and_copies_all_but_local_properties():
     """Metadata that follows names its cause and hands on all but local properties and version."""
     source = Metadata(
         correlation_stream_name="transfer-1",
@@ -400,7 +400,7 @@ def test_following_metadata_points_at_the_cause_and_hands_on_what_belongs_to_the
         '{"properties": ' + 250 * '{"a":' + "1" + 250 * "}" + "}",
     ],
 )
-def test_metadata_that_follows_a_text_is_that_which_follows_what_it_decodes_to(text):
+def test_following_stored_metadata_equals_following_its_decoded_form(text):
     """Following stored metadata gives the same as following its decoded form."""
     at = ("account:command-1", 4, 44)
     assert Metadata.following(text, *at) == Metadata.decode(text).follow(*at)
@@ -426,7 +426,7 @@ def test_a_message_that_follows_takes_the_attributes_of_the_same_name():
         '"correlationStreamName": "' + 3000 * "x" + '-1"',
     ],
 )
-def test_metadata_that_could_not_be_handed_on_is_left_out(odd):
+def test_metadata_that_cannot_be_handed_on_is_left_out(odd):
     """Metadata of another client that cannot be handed on is left out; no message is refused."""
     metadata = Metadata.decode('{"replyStreamName": "reply-1", ' + odd + "}")
     assert metadata.reply_stream_name == "reply-1"

@@ -192,7 +192,7 @@ def test_a_class_can_define_how_it_is_copied():
     assert copied(Holder(counted)).value is counted
 
 
-def test_what_cannot_be_copied_is_refused():
+def test_a_value_that_cannot_be_copied_is_refused():
     """A value that cannot be copied is refused rather than shared."""
     with pytest.raises(TypeError):
         copied(Holder(threading.Lock()))

@@ -194,7 +194,7 @@ def test_a_projector_is_annotated_to_take_its_event():
     refused("to take event: Pay, and the event is Paid", lambda: account().project(Paid)(paid))
 
 
-def test_what_is_not_certain_is_passed():
+def test_undecidable_annotations_are_accepted():
     """Annotations that cannot be decided, such as undefined names or protocols, are accepted."""
 
     def unresolved(command: "NotYet", entity: "Account", context: Context) -> "Later": ...  # type: ignore[name-defined]  # noqa: F821
@@ -406,6 +406,6 @@ def test_a_key_of_a_type_that_can_be_none_is_refused(hint):
         float | str,
     ],
 )
-def test_a_key_of_any_other_type_is_taken(hint):
+def test_a_key_of_any_other_type_is_accepted(hint):
     """A key whose type does not decide is accepted; the value decides."""
     account().reserve(keyed(hint), into="payment", key="key", entity="key")

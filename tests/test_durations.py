@@ -104,7 +104,7 @@ def test_every_option_that_takes_a_time_span_has_the_grammar():
     assert not [option.name for option in options if "SECONDS" in (option.metavar or "")]
 
 
-def test_the_default_grace_is_that_of_the_jobs():
+def test_the_default_grace_period_is_that_of_the_jobs():
     """The option's default grace period, given as text, equals that of the jobs."""
     (grace,) = (param for param in reconcile.params if param.name == "grace")
     assert DURATION.convert(grace.default, None, None) == GRACE

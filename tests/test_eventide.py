@@ -154,9 +154,7 @@ def test_with_the_former_name_late_reissues_are_duplicates(connection, store):
     check_names(connection, component)
 
 
-def test_a_conflict_names_the_stream_of_the_command_that_was_there_first(
-    eventide, connection, store
-):
+def test_a_conflict_names_the_stream_of_the_first_command(eventide, connection, store):
     """A conflict names the stream of the first command, under its former name if it has one."""
     eventide.reserve("old", "Deposit", DEPOSIT | {"depositId": "old"})
     store.write([deposit("old", "12"), deposit("new"), deposit("new", "12")], COMMANDS)
@@ -273,7 +271,7 @@ def test_an_import_refuses_a_single_copy_of_another_name(connection, database_ur
     assert (done.returncode, "accountTransaction-d2519" in done.stderr) == (2, True), done.stderr
 
 
-def test_what_cannot_be_compared_is_left_to_the_consumers(eventide, connection):
+def test_copies_that_cannot_be_compared_are_left_to_the_consumers(eventide, connection):
     """Copies that the check cannot compare are left to the consumers."""
     eventide.write(f"{RESERVED}-x", "Other", {})
     eventide.write(f"{RESERVED}-y", "Deposit", {"depositId": 5})

@@ -171,7 +171,7 @@ def test_with_two_kills_or_batches_of_one_message(database_url, record_property,
 
 
 @pytest.mark.parametrize("name", ["none", "reservation", "one category"])
-def test_what_had_no_effect_and_has_one_later_is_found(database_url, name):
+def test_a_message_that_takes_effect_late_is_found(database_url, name):
     """Without a strategy the explorer finds a message that takes effect late."""
     make = {"none": purse, "reservation": copied, "one category": within}[name]
     with pytest.raises(Violation, match=r"the effects are .*'Withdrawn'"):

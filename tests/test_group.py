@@ -190,7 +190,7 @@ def test_streams_with_the_same_leading_id_are_in_the_same_partition(
     assert partition_of(connection, f"b:command-{leading}+{rest}", size) == alone
 
 
-def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
+def test_a_batch_that_takes_longer_than_the_lease_keeps_its_partitions(
     connection, store, database_url, tmp_path, monkeypatch
 ):
     """Heartbeats keep the lease of a member during a batch that takes longer."""

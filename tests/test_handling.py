@@ -55,7 +55,7 @@ def test_later_messages_are_decided_on_earlier_events(connection, store):
     assert decisions.entities["purse-123"].entity.balance == 6
 
 
-def test_what_was_decided_and_not_written_is_forgotten(connection, store):
+def test_decisions_that_were_not_written_are_forgotten(connection, store):
     """After a batch that was not written, entities are read again."""
     messages = sent(store, deposit("d1", "10"))
     component = purse()

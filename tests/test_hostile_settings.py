@@ -105,7 +105,7 @@ def test_our_own_connections_set_what_they_rely_on(hostile_url):
 
 
 @pytest.mark.parametrize("path", ["pg_catalog", '"$user", "pg_catalog"', "public"])
-def test_a_search_path_finds_what_is_the_servers_own_first(database_url, path):
+def test_the_servers_own_functions_are_found_first(database_url, path):
     """The server's own functions are found first, wherever the search path names them."""
     named = conninfo.make_conninfo(database_url, options=f"-csearch_path={path.replace(' ', '')}")
     with connect(named) as ours:

@@ -90,7 +90,9 @@ FOUR_STEPS = [
 @pytest.mark.parametrize(
     ("once", "then"), FOUR_STEPS, ids=[repr(strategy) for strategy, _ in FOUR_STEPS]
 )
-def test_what_had_no_effect_has_none_after_the_state_has_changed(connection, store, once, then):
+def test_a_message_without_effect_has_none_after_the_state_has_changed(
+    connection, store, once, then
+):
     """A message without effect has none when it is repeated after the state changed."""
     component = purse(once)
     store.write(withdraw(amount="5"), PURSE)  # A
@@ -103,7 +105,7 @@ def test_what_had_no_effect_has_none_after_the_state_has_changed(connection, sto
     assert effects(store) == ["Deposited", *then]
 
 
-def test_a_sequence_knows_what_lies_before_a_later_message_of_the_entity(connection, store):
+def test_a_later_sequence_recognizes_earlier_messages_of_the_entity(connection, store):
     """The sequence of a later message recognizes an earlier one that left no event."""
     component = purse(PositionInEvents())
     store.write([withdraw(amount="5"), deposit()], PURSE)
@@ -190,7 +192,7 @@ def incoming(n=1, id_="0190163d-8694-739b-aea5-966c26f8ad91", stream="purse-123"
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
-def test_a_message_that_is_in_a_batch_twice_is_known_at_once(connection, once):
+def test_a_message_repeated_within_a_batch_is_recognized(connection, once):
     """A repeated message is recognized within a batch, before any event is written."""
     message = incoming()
     check = once.begin(connection, "purse", "purse:command", [message, message])
@@ -201,7 +203,7 @@ def test_a_message_that_is_in_a_batch_twice_is_known_at_once(connection, once):
     check.record()
 
 
-def test_a_sequence_without_an_event_is_not_known_at_once_either(connection):
+def test_a_message_without_an_event_is_not_recognized_within_a_batch(connection):
     """A repeated message without an event is not recognized within a batch either."""
     message = incoming()
     check = PositionInEvents().begin(connection, "purse", "purse:command", [message, message])

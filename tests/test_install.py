@@ -347,9 +347,7 @@ def test_objects_that_depend_on_the_schema_are_named_and_removed(message_db):
         ("another account", False),
     ],
 )
-def test_detaching_waits_for_no_consumer_and_takes_no_schema_from_it(
-    connection, database_url, name, runs
-):
+def test_detaching_refuses_while_a_consumer_runs(connection, database_url, name, runs):
     """Detaching refuses while a consumer runs; readers and other programs do not count."""
     with connect(database_url, application_name=name, autocommit=True):
         if runs:
@@ -367,7 +365,7 @@ def test_consumers_of_another_database_do_not_count(connection, empty_database_u
         assert detach(connection).version == SCHEMA_VERSION
 
 
-def test_a_schema_in_use_is_not_waited_for_without_end(connection, database_url, monkeypatch):
+def test_detaching_gives_up_on_a_schema_in_use(connection, database_url, monkeypatch):
     """Detaching gives up on a program that holds a lock on the schema."""
     monkeypatch.setitem(_QUERIES, "lock", _QUERIES["lock"].replace(b"10s", b"10ms"))
     with connect(database_url) as reader:

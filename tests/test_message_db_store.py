@@ -79,7 +79,7 @@ def test_the_client_writes_and_reads(store):
     assert (store.stream_version(COMMANDS), store.stream_version("a-1")) == (1, -1)
 
 
-def test_a_wrong_version_is_known_from_our_function_and_from_its_text_alone(connection, store):
+def test_a_wrong_version_is_recognized_from_our_function_and_by_its_text(connection, store):
     """A wrong version is recognized from our function, and by its text from Message DB's."""
     store.write(deposit(), COMMANDS)
     with pytest.raises(ExpectedVersionError, match=r"Wrong expected version: -1 \(Stream: account"):

@@ -334,7 +334,7 @@ def test_concurrent_writers_are_not_mistaken_for_readers(listener, open_connecti
     assert count() == 0
 
 
-def test_a_wait_that_is_held_up_keeps_no_part_of_the_lock(given, open_connection):
+def test_a_delayed_wait_holds_no_lock(given, open_connection):
     """A reader whose wait is delayed holds no lock that would make writers notify."""
     writer, waiter = open_connection(), open_connection()
     with writer.transaction():

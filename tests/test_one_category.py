@@ -104,9 +104,7 @@ def test_without_a_strategy_the_ids_of_the_events_are_the_second_guard(connectio
 
 
 @KINDS
-def test_a_batch_that_is_run_with_care_holds_its_own_category(
-    database_url, connection, store, make
-):
+def test_a_batch_run_with_care_locks_its_own_category(database_url, connection, store, make):
     """A batch run with care locks its own category, to which it writes."""
     outcomes = []
     component = make()
@@ -196,7 +194,7 @@ def test_a_sender_cannot_pass_a_command_by_its_reservation(connection, store, ma
 
 
 @KINDS
-def test_what_takes_the_place_of_a_copy_is_the_only_one_of_its_key(connection, store, make):
+def test_a_message_in_the_place_of_a_copy_is_the_only_one_of_its_key(connection, store, make):
     """A message in the place of a copy is the only one of its key; the command finds it."""
     metadata = Metadata(
         local_properties={"reserved": True},

@@ -95,7 +95,7 @@ def test_partitions_that_are_at_one_position_leave_nothing_to_carry(connection):
         assert group.resting.carried is None
 
 
-def test_a_change_puts_off_whoever_held_a_partition(connection):
+def test_after_a_change_a_former_holder_commits_nothing(connection):
     """After a change a former holder that was paused can commit nothing."""
     group = Group(connection, STREAMS)
     group.change(2)
@@ -108,7 +108,7 @@ def test_a_change_puts_off_whoever_held_a_partition(connection):
     assert rows == [(8, None)]
 
 
-def test_what_was_carried_has_to_be_read_before_the_next_change(connection):
+def test_carried_messages_must_be_read_before_the_next_change(connection):
     """A second change must wait until what the first carried over has been read."""
     group = Group(connection, STREAMS)
     group.change(2)

@@ -28,7 +28,7 @@ def retry(database_url, *arguments):
 
 
 @pytest.mark.check
-def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
+def test_a_message_that_always_fails_blocks_only_its_entity(
     connection, store, database_url, tmp_path
 ):
     """After three attempts the message is a dead letter and only its entity waits."""
@@ -141,7 +141,7 @@ seen: list[Checked] = []
 
 @pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("once", [None, StateBased()])
-def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store, careful, once):
+def test_a_message_that_ended_processes_is_given_up_undecoded(connection, store, careful, once):
     """A message that ended processes is given up undecoded, however it would be handled."""
     component = Component("purse", entity=Purse, id="account_id")
     component.reserve(Checked, key="check_id")
@@ -214,7 +214,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("type_", "data", "reason"), BAD)
-def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
+def test_a_message_that_can_never_be_handled_is_dead_at_once(
     connection, store, database_url, tmp_path, type_, data, reason
 ):
     """A message that can never be handled is dead at once, without splitting its batch."""

@@ -147,7 +147,7 @@ def test_a_reset_has_everything_read_again(reservation, connection):
 
 @pytest.mark.usefixtures("at_rest")
 @pytest.mark.parametrize("arguments", [(), ("--keep",)])
-def test_a_reset_that_forgets_nothing_does_not_count_what_is_remembered(
+def test_a_reset_without_forget_does_not_count_processed_messages(
     connection, database_url, arguments
 ):
     """A reset without `--forget` does not count processed messages, of which there may be many."""
@@ -211,7 +211,7 @@ def test_on_a_terminal_it_asks_with_the_number(connection, store, database_url, 
         (["set", "bank:account", COMMANDS, "-1"], "No such option"),
     ],
 )
-def test_what_makes_no_sense_is_refused(reservation, connection, arguments, problem):
+def test_invalid_moves_are_refused(reservation, connection, arguments, problem):
     """Invalid arguments are refused in one line, and nothing is moved."""
     assert problem in reservation("positions", *arguments, status=2).stderr
     assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
@@ -236,7 +236,7 @@ def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url,
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_url):
+def test_nothing_is_moved_if_a_consumer_ran_since_the_question(connection, database_url):
     """Nothing is moved if a consumer ran since the question was asked."""
     group = find_idle(connection, "account", COMMANDS)
     change = plan_move(connection, group, [0])
@@ -247,7 +247,7 @@ def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_ur
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, monkeypatch):
+def test_the_command_waits_for_a_commit_in_progress(connection, database_url, monkeypatch):
     """The command waits for a commit in progress, which may move the position."""
     monkeypatch.setattr("consumers.group.administration.PATIENCE", "100ms")
     change = plan_move(connection, find_idle(connection, "account", COMMANDS), [0])
@@ -353,7 +353,7 @@ def test_an_import_keeps_the_position_of_a_consumer_that_has_run(reservation, co
 
 
 @pytest.mark.parametrize("data", ["{}", '{"position": "x"}', '{"position": -1}', "[1]"])
-def test_what_is_no_position_of_eventide_is_refused(reservation, connection, data):
+def test_an_invalid_position_of_eventide_is_refused(reservation, connection, data):
     """An invalid position of Eventide is refused with its stream and without its data."""
     theirs(connection, "account:command+position", 1, data=data)
     done = reservation("positions", "import", "bank:account", status=2)

@@ -77,9 +77,7 @@ def test_a_redelivered_message_has_no_effect(connection, store, once):
 
 
 @pytest.mark.parametrize(("once", "times"), [(Processed(), 2), (BY_KEY, 1), (KEPT_BY_KEY, 1)])
-def test_a_reissue_under_a_new_id_is_known_by_the_business_key_alone(
-    connection, store, once, times
-):
+def test_only_a_business_key_recognizes_a_reissue_under_a_new_id(connection, store, once, times):
     """Only a business key recognizes a reissue under a new id."""
     store.write(pay("a"), SENT)
     run(connection, till(once))
@@ -185,7 +183,7 @@ def test_recording_a_key_waits_for_another_process_that_does(connection, databas
                 recorded.result()
 
 
-def test_a_process_that_is_paused_in_a_handler_holds_up_nobody(connection, database_url, store):
+def test_a_process_that_is_paused_in_a_handler_holds_no_locks(connection, database_url, store):
     """A process that is paused in a handler holds no locks."""
     store.write(pay("a"), SENT)
     (message,) = incoming(store)
@@ -301,7 +299,7 @@ def test_a_message_that_nobody_had_handled_before_is_not_refused_for_its_age(con
     assert run(connection, till(KEPT)) == Counter(duplicate=2)
 
 
-def test_a_late_reissue_is_known_for_as_long_as_its_first_is_kept(connection, store):
+def test_a_late_reissue_is_recognized_as_long_as_the_first_record_is_kept(connection, store):
     """A late reissue is recognized as long as the record of the first message is kept."""
     begun(connection, "till")
     for days, key, expected in ((2, "a", 0), (3, "b", 1)):
@@ -315,9 +313,7 @@ def test_a_late_reissue_is_known_for_as_long_as_its_first_is_kept(connection, st
         assert run(connection, till(KEPT_BY_KEY))["handled"] == expected
 
 
-def test_days_that_are_dropped_while_a_batch_runs_are_not_taken_for_empty(
-    connection, database_url, store
-):
+def test_a_batch_notices_days_that_are_dropped_meanwhile(connection, database_url, store):
     """A batch that looked at a day dropped meanwhile runs again."""
     store.write(pay("a"), SENT)
     run(connection, till(KEPT))
@@ -368,7 +364,7 @@ def test_a_day_stays_while_its_messages_are_not_handled(connection, store, settl
     assert prune(connection) == (2, [])
 
 
-def test_what_is_kept_for_ever_is_never_dropped(connection, store):
+def test_records_kept_for_ever_are_never_dropped(connection, store):
     """Records that are kept for ever, or longer by another handler, are not dropped."""
     begun(connection, "till", "shop")
     for days, key in ((50, "a"), (40, "b")):
@@ -381,7 +377,7 @@ def test_what_is_kept_for_ever_is_never_dropped(connection, store):
     assert len(kept(connection)) == 3
 
 
-def test_how_long_is_kept_may_change(connection, store):
+def test_the_time_to_keep_records_may_change(connection, store):
     """Changing how long records are kept forgets nothing that was known."""
     keys = iter("abcdef")
     sent = []
@@ -393,7 +389,7 @@ def test_how_long_is_kept_may_change(connection, store):
         prune(connection)
 
 
-def test_days_are_made_ahead(connection, store):
+def test_partitions_are_created_ahead(connection, store):
     """Partitions for coming days are created ahead, and by a consumer that needs one."""
     store.write(pay("a"), SENT)
     run(connection, till(KEPT))
@@ -495,7 +491,7 @@ HISTORY = st.lists(
 
 @settings(max_examples=40)
 @given(history=HISTORY, which=st.sampled_from([BY_KEY, Processed(key="pay_id", keep=9 * DAY)]))
-def test_whatever_happens_each_key_takes_effect_once(connection, history, which):
+def test_each_key_takes_effect_once_whatever_happens(connection, history, which):
     """Each key takes effect once under reissues, redeliveries, failures and pruning."""
     store, name = MessageStore(connection), f"till{uuid4().hex}"
     sent = set()
@@ -560,9 +556,7 @@ def test_the_time_of_a_message_is_kept_as_it_is_stored(connection, store, far_aw
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_what_was_handled_before_is_known_of_its_type_and_its_consumer_alone(
-    connection, store, once
-):
+def test_records_of_other_types_and_consumers_do_not_count(connection, store, once):
     """Records of other types and consumers are not taken for those of a message."""
     store.write(pay("z"), "shop:command-1")
     assert run(connection, till(once, name="shop")) == Counter(handled=1)
@@ -573,7 +567,7 @@ def test_what_was_handled_before_is_known_of_its_type_and_its_consumer_alone(
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_a_message_is_known_by_a_reissue_that_was_handled_before_it(connection, store, once):
+def test_a_message_is_a_duplicate_of_its_reissue_that_was_handled_first(connection, store, once):
     """A message is a duplicate if its reissue in another partition was handled first."""
     begun(connection, "till")
     store.write(pay("a"), SENT)
@@ -707,7 +701,7 @@ def test_waiting_messages_are_reported_only_if_they_keep_more_days(connection, s
         ([], [("Pay", "nobody", 9)], 4),
     ],
 )
-def test_the_oldest_of_what_waits_holds_the_days(connection, store, dead, unread, dropped):
+def test_the_oldest_waiting_message_keeps_the_days(connection, store, dead, unread, dropped):
     """Days are kept from the oldest waiting message of the handler's own type on."""
     begun(connection, "till")
     connection.execute(
@@ -736,7 +730,7 @@ def test_the_oldest_of_what_waits_holds_the_days(connection, store, dead, unread
     assert prune(connection)[0] == dropped
 
 
-def test_of_a_group_the_partition_that_is_furthest_behind_holds_the_days(connection, store):
+def test_in_a_group_the_partition_furthest_behind_keeps_the_days(connection, store):
     """In a group the partition that is furthest behind decides which days are kept."""
     begun(connection, "till")
     for days, key in ((9, "a"), (7, "b")):
@@ -751,7 +745,7 @@ def test_of_a_group_the_partition_that_is_furthest_behind_holds_the_days(connect
     assert prune(connection)[0] == 1
 
 
-def test_what_one_handler_keeps_is_its_own(connection, store):
+def test_a_handlers_period_affects_no_other(connection, store):
     """A change of one handler's period affects no other consumer or type."""
     for name in ("till", "shop"):
         store.write([pay("a"), refund("a")], f"{name}:command-123")
@@ -840,7 +834,7 @@ def test_a_partition_begins_where_its_own_handler_does(connection):
     assert connection.execute(begins).fetchall() == [*first[:3], (4, True)]
 
 
-def test_a_partition_is_made_once_by_whoever_makes_it(connection, database_url):
+def test_a_partition_is_created_once(connection, database_url):
     """Two processes that create the same partition create it once."""
     begun(connection, "till")
     with connect(database_url) as own, connect(database_url, autocommit=True) as other:
@@ -885,7 +879,7 @@ def test_the_first_messages_of_a_type_may_come_to_two_processes_at_once(
     assert len(kept(connection)) == 2
 
 
-def test_days_are_made_of_the_handlers_that_need_them(connection, store):
+def test_days_are_created_for_the_handlers_that_need_them(connection, store):
     """Days are created only for the handlers that need them."""
     begun(connection, "shop", "till")
     connection.execute(
@@ -899,7 +893,7 @@ def test_days_are_made_of_the_handlers_that_need_them(connection, store):
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_a_type_may_come_to_a_consumer_that_has_others(connection, store, once):
+def test_a_type_may_be_added_to_a_running_component(connection, store, once):
     """A type added to a running component is recorded from its first message on."""
     store.write(pay("a"), SENT)
     assert run(connection, till(once)) == Counter(handled=1)

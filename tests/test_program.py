@@ -124,7 +124,7 @@ def test_draining_again_finds_nothing(store, database_url):
     assert consumers.drain(account, database_url).messages == 0
 
 
-def test_what_handlers_write_meanwhile_is_handled_too(store, database_url):
+def test_messages_that_handlers_write_are_drained_too(store, database_url):
     """Messages that handlers write are drained too, also in a category already drained."""
 
     def handle(command: Count, entity: None, context: Context) -> Counted:
@@ -154,7 +154,7 @@ def test_dead_letters_are_a_result(store, database_url):
     assert done.counts == {"dead": 1, "parked": 1, "handled": 1}
 
 
-def test_what_was_lost_with_the_connection_is_handled_by_the_next(store, database_url, connection):
+def test_a_drain_that_loses_its_connection_can_be_repeated(store, database_url, connection):
     """A drain that loses its connection leaves no partial work, and the next one handles it."""
     calls = []
 
@@ -191,7 +191,7 @@ def test_an_interrupt_ends_a_drain(store, database_url):
     assert consumers.drain(counter(handle), database_url).counts == {"handled": 1}
 
 
-def test_what_cannot_begin_is_refused(database_url, empty_database_url):
+def test_invalid_arguments_of_drain_and_run_are_refused(database_url, empty_database_url):
     """A wrong address, store, declaration or argument is an error before anything runs."""
     with pytest.raises(DatabaseUnavailableError):
         consumers.drain(account, "postgresql:///?host=/nowhere")
@@ -204,7 +204,7 @@ def test_what_cannot_begin_is_refused(database_url, empty_database_url):
             call(account, database_url, batch_size=0)
 
 
-def test_a_drain_waits_for_what_others_have_in_hand(store, database_url, connection):
+def test_a_drain_waits_for_messages_that_others_handle(store, database_url, connection):
     """A drain returns when no message is left, including those that others handle."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -315,7 +315,7 @@ def test_the_error_of_one_consumer_ends_all_and_is_raised(store, database_url, c
     until(lambda: connections(connection) == [])
 
 
-def test_a_database_that_goes_away_while_it_runs_is_waited_for(store, database_url, connection):
+def test_a_running_component_waits_for_an_unavailable_database(store, database_url, connection):
     """A running component waits for an unavailable database, as `reservation start` does."""
     with running(account, database_url):
         until(lambda: len(connections(connection)) >= 2)

@@ -208,7 +208,7 @@ def stored(connection, text):
 
 @settings(max_examples=300)
 @given(message=messages())
-def test_a_message_comes_back_equal_from_the_store(connection, message):
+def test_a_message_is_read_back_equal_from_the_store(connection, message):
     """Any message is read back equal through jsonb, which rewrites numbers."""
     text = stored(connection, codec.encode(message))
     assert codec.decode(type(message), text) == message
@@ -259,9 +259,7 @@ def is_zero_out_of_range(value: Any) -> bool:
 
 @settings(max_examples=400)
 @given(payload=odd_payloads, amount=odd_decimals, memo=odd_texts)
-def test_what_is_let_through_is_taken_and_what_is_refused_would_not_be(
-    connection, payload, amount, memo
-):
+def test_the_client_refuses_exactly_what_postgresql_refuses(connection, payload, amount, memo):
     """The client refuses exactly the messages that PostgreSQL refuses."""
     assume(not is_zero_out_of_range([payload, amount]))
     message = Anything(payload, amount, memo)
@@ -297,7 +295,7 @@ def test_metadata_is_stored_or_refused_by_the_client(store, properties, name):
 
 
 @given(at=st.datetimes(timezones=st.timezones()) | st.datetimes())
-def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
+def test_a_time_of_any_zone_is_read_back_as_the_same_moment_or_refused(at):
     """A time of any zone is read back as the same moment, or refused for its seconds."""
     message = deposit(time=at)
     if (at.utcoffset() or timedelta()).seconds % 60:

@@ -119,7 +119,7 @@ def test_days_of_every_handler_are_listed_and_kept(connection, store):
     assert partitions(connection) == before
 
 
-def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_url, monkeypatch):
+def test_a_day_in_use_keeps_the_later_ones(connection, store, database_url, monkeypatch):
     """A day in use is reported once, and the handler's later days are kept too."""
     process_some(connection, store)
     monkeypatch.setattr(pruning, "_ATTEMPTS", 2)
@@ -165,7 +165,7 @@ def test_progress_is_printed_with_what_stays_and_why(connection, store, cli):
     assert len(json.loads(cli("--json").stdout)["kept"]) == 1
 
 
-def test_reservations_go_only_where_it_is_asked(connection, store, cli):
+def test_reservations_are_removed_only_on_request(connection, store, cli):
     """Reservations are removed only on request, and a note says what reissues do then."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     drain(connection)
@@ -205,7 +205,7 @@ def prune(connection, *, component=account, limit=100, apply=True):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_what_is_not_handled_yet_stays(connection, store, limit):
+def test_unhandled_messages_are_kept(connection, store, limit):
     """Unhandled messages and those of dead letters are kept, whatever their age."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     batch(connection, "account:command").run(100)
@@ -247,7 +247,7 @@ def test_a_stream_is_pruned_as_a_whole_or_not_at_all(connection, store):
     assert reserved(store) == ["z"]
 
 
-def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, store):
+def test_in_a_group_the_partition_furthest_behind_decides(connection, store):
     """In a group the partition that is furthest behind decides what is kept."""
     store.write([open_(), deposit("a")], COMMANDS)
     drain(connection)
@@ -260,7 +260,7 @@ def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, sto
     assert prune(connection) == 0
 
 
-def test_reservations_that_no_consumer_has_read_stay(connection, store):
+def test_reservations_that_no_consumer_has_read_are_kept(connection, store):
     """Reservations of another component, or from before the first start, are kept."""
     other = Component("savings", id="account_id")
     other.reserve(Deposit, into=RESERVED, key="deposit_id")
@@ -281,7 +281,7 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
+def test_a_dry_run_counts_each_stream_once(connection, store, limit):
     """A dry run counts each stream once, however small its batches."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     drain(connection)
@@ -336,7 +336,7 @@ def test_pruning_can_be_interrupted_and_continued(connection, store):
     assert prune(connection, limit=2) == 4
 
 
-def test_consumers_are_not_waited_for(connection, store, database_url):
+def test_pruning_waits_for_no_consumer(connection, store, database_url):
     """A prune waits for no consumer that is writing."""
     store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
@@ -510,7 +510,7 @@ def positions(connection, category):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_archived_commands_go_but_the_last_of_each_stream(connection, store, limit):
+def test_archived_commands_are_removed_but_the_last_of_each_stream(connection, store, limit):
     """Archived commands are removed but for the last of each stream, which has its position."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     store.write([deposit("d"), deposit("e")], "account:command-456")
@@ -526,7 +526,7 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     assert sum(result.counts["duplicate"] for result in batches(connection)) == 2
 
 
-def test_archived_commands_that_somebody_still_needs_stay(connection, store):
+def test_archived_commands_that_are_still_needed_are_kept(connection, store):
     """Commands that are not archived, unread or dead letters are kept."""
     store.write([deposit(key) for key in "abcdefgh"], COMMANDS)
     batch(connection, SENT_TO).run(6)
@@ -551,7 +551,7 @@ def test_archived_commands_that_somebody_still_needs_stay(connection, store):
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connection, store, limit):
+def test_archived_reservations_are_removed_as_streams_and_only_on_request(connection, store, limit):
     """Archived reservations are removed as whole streams, and only on request."""
     store.write([deposit(key) for key in "abcde"], COMMANDS)
     drain(connection)

@@ -89,7 +89,7 @@ def test_whatever_a_class_or_a_key_function_raises_is_a_fault_of_the_message(
 
 
 @pytest.mark.parametrize("fault", DEADLY)
-def test_a_handler_that_closes_what_its_process_lives_by_is_counted(
+def test_a_handler_that_closes_its_processs_files_is_counted(
     connection, store, database_url, tmp_path, fault
 ):
     """A handler that closes its process's files ends the process, and the death counts."""
@@ -147,7 +147,7 @@ def test_a_handler_that_stops_its_process_and_fails_is_counted(
     others_are_handled(connection, store)
 
 
-def test_what_is_not_raised_by_a_handler_ends_the_process_and_is_counted_too(
+def test_an_exception_of_a_projector_ends_the_process_and_is_counted(
     connection, store, database_url, tmp_path
 ):
     """An exception of a projector not derived from Exception ends the process and counts."""
@@ -192,9 +192,7 @@ def test_the_last_line_names_the_message_and_debug_shows_the_traceback(
 
 
 @pytest.mark.parametrize("fault", ["fork", "failing_fork"])
-def test_a_copy_of_the_process_that_comes_back_from_a_handler_ends(
-    connection, store, database_url, tmp_path, fault
-):
+def test_a_fork_that_returns_from_a_handler_ends(connection, store, database_url, tmp_path, fault):
     """A fork that returns from a handler ends, and the original process goes on."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)

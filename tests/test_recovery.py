@@ -268,7 +268,7 @@ def test_a_consumer_that_was_taken_over_while_away_stands_by(
 
 
 @pytest.mark.faults
-def test_a_disk_that_is_full_is_waited_for(connection, store, database_url):
+def test_consumers_wait_for_space_on_a_full_disk(connection, store, database_url):
     """With a full disk a batch leaves nothing, and it succeeds once there is space."""
     connection.execute(
         """
@@ -298,7 +298,7 @@ def test_a_disk_that_is_full_is_waited_for(connection, store, database_url):
 
 
 @pytest.mark.faults
-def test_a_server_that_takes_no_writes_is_waited_for(connection, store, admin, database_url):
+def test_consumers_wait_for_a_server_that_takes_no_writes(connection, store, admin, database_url):
     """A consumer waits while the server accepts no writes, and continues where it may write."""
     read_only = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = {}")
     name = sql.Identifier(conninfo.conninfo_to_dict(database_url)["dbname"])
@@ -338,9 +338,7 @@ def test_a_member_that_does_not_know_whether_it_joined_joins_again(
     assert connection.execute("SELECT FROM reservation.members").fetchall() == []
 
 
-def test_a_position_that_an_earlier_connection_still_moves_is_waited_for(
-    connection, store, database_url
-):
+def test_a_consumer_waits_for_a_commit_of_its_earlier_connection(connection, store, database_url):
     """A consumer waits for a commit of its earlier connection and continues behind it."""
     store.write([deposit(f"d{n}") for n in range(7)], COMMANDS)
     with session(database_url) as first, session(database_url) as second:

@@ -433,7 +433,7 @@ def remember(connection, component, *commands):
     ("once", "declared"),
     [(Processed(key="pay_id"), "Processed(key='pay_id')"), (Revisions(), "Revisions()")],
 )
-def test_what_is_remembered_of_another_log_makes_no_new_message_a_duplicate(
+def test_records_of_another_log_can_be_forgotten(
     connection, store, once, declared, tmp_path, monkeypatch, database_url
 ):
     """A reset with `--forget` lets new messages take effect despite records of the old log."""
@@ -460,7 +460,7 @@ def test_what_is_remembered_of_another_log_makes_no_new_message_a_duplicate(
     assert effects(connection) == {"p1": 2, "p2": 1, "p3": 1}
 
 
-def test_what_is_forgotten_is_rebuilt_from_the_log(connection, store):
+def test_forgotten_records_are_rebuilt_from_the_log(connection, store):
     """Records that were forgotten are rebuilt when the log is handled again."""
     component = purse(Processed(key=lambda command: command.deposit_id))
     store.write([deposit("a", "1"), deposit("b", "2")], PURSE)

@@ -147,7 +147,7 @@ def test_an_event_is_stored_as_it_was_returned(connection, store, size, once):
 
 @pytest.mark.parametrize("returns", [True, False], ids=["an event", "nothing"])
 @pytest.mark.parametrize("size", SIZES)
-def test_what_a_handler_does_to_its_entity_leaves_no_trace(connection, store, size, returns):
+def test_a_handler_works_on_a_copy_of_its_entity(connection, store, size, returns):
     """A handler works on a copy of its entity, which only projectors change."""
     component = Component("cart", entity=Cart, id="cart_id")
 
@@ -173,7 +173,7 @@ def test_what_a_handler_does_to_its_entity_leaves_no_trace(connection, store, si
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_a_handler_keeps_leads_nowhere(connection, store, size):
+def test_objects_that_a_handler_keeps_lead_nowhere(connection, store, size):
     """Changes to an entity or command that a handler kept have no effect."""
     kept: list[Any] = []
     component = Component("cart", entity=Cart, id="cart_id")

@@ -131,7 +131,7 @@ def test_revisions_may_begin_with_0(connection, store):
     assert last(connection) == [("till-123", "s", 1)]
 
 
-def test_a_batch_in_which_a_revision_is_missing_is_not_begun(connection, store):
+def test_a_batch_with_a_missing_revision_runs_no_handler(connection, store):
     """A batch with a missing revision runs no handler."""
     store.write([pay("a", 1), pay("b", -1)], SENT)
     messages = [
@@ -201,7 +201,7 @@ def test_a_message_without_its_source_is_named(connection, store):
 
 
 @pytest.mark.parametrize("once", [Revisions("version"), Revisions(source="sender")])
-def test_a_field_that_is_not_there_is_refused_when_it_is_declared(once):
+def test_a_missing_field_is_refused_when_it_is_declared(once):
     """A field that the command does not have is refused in the declaration."""
     with pytest.raises(DeclarationError, match=r"Pay has no field '(version|sender)'"):
         till(once)
@@ -533,7 +533,7 @@ def test_a_process_that_forks_shares_nothing_but_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"x", b"12 13\n", b"\xff 1 1\n", b"\0" * 100])
-def test_a_file_that_was_damaged_is_not_taken_for_a_new_one(tmp_path, content):
+def test_a_damaged_file_is_an_error(tmp_path, content):
     """A damaged file is an error: revisions would begin anew."""
     (tmp_path / "revision").write_bytes(content)
     with pytest.raises(ReservationError, match="revision does not hold the last revision; restore"):
@@ -541,7 +541,7 @@ def test_a_file_that_was_damaged_is_not_taken_for_a_new_one(tmp_path, content):
     assert (tmp_path / "revision").read_bytes() == content
 
 
-def test_a_folder_that_is_not_there_is_the_callers_error(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     """A missing folder is an error: creating it could hide an unmounted disk."""
     with pytest.raises(FileNotFoundError):
         ClockRevisions(tmp_path / "none" / "revision").next()

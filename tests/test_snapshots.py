@@ -78,7 +78,7 @@ def totals(store, account="123"):
     return [m.decode(Paid).total for m in store.read_stream(f"purse-{account}")]
 
 
-def test_a_snapshot_is_taken_when_there_are_events_enough(connection, store):
+def test_a_snapshot_is_taken_after_enough_events(connection, store):
     """A snapshot is taken after the declared number of events, and again after as many."""
     claimed = batch(connection, "purse:command", purse(3))
     taken = []
@@ -230,7 +230,7 @@ class Hiding(Purse):
 
 
 @pytest.mark.parametrize("entity", [Odd, Hiding])
-def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity):
+def test_an_entity_that_json_would_change_gets_no_snapshot(connection, store, entity):
     """An entity that JSON would change gets no snapshot but a logged warning."""
 
     def add_oddly(entity, event):

@@ -261,7 +261,7 @@ def test_a_redelivery_is_handled_on_its_former_state(connection, store, form):
     assert (versions(connection), list(store.read_stream("tally-1"))) == before
 
 
-def test_what_was_stored_and_not_published_is_published(connection, store):
+def test_a_stored_but_unpublished_state_is_published(connection, store):
     """A state that was stored but not published is published later."""
     component = tally()
     store.write([Add("1", 1), Add("1", 10)], SENT)
@@ -340,7 +340,7 @@ def unsteady(results):
 
 @pytest.mark.parametrize("again", [2, ValueError("something secret")])
 @pytest.mark.parametrize("crashes", [True, False])
-def test_a_handling_that_comes_out_otherwise_publishes_what_was_stored(
+def test_a_redelivery_with_another_result_publishes_the_stored_one(
     connection, store, again, crashes
 ):
     """If a redelivery gives another result, the stored one is published and an error logged."""
@@ -404,7 +404,7 @@ def test_a_test_finds_a_handler_that_is_not_deterministic():
             check_deterministic(tally(handler=handler), Add("1"))
 
 
-def test_a_test_of_a_good_handler_gets_what_it_did():
+def test_a_test_of_a_deterministic_handler_gets_its_result():
     """`check_deterministic` returns the result and leaves the given state unchanged."""
     state = Tally(5)
     done = check_deterministic(tally(), Add("1", 2), state)
@@ -416,7 +416,7 @@ def test_a_test_of_a_good_handler_gets_what_it_did():
 # What a handler cannot do
 
 
-def test_nothing_that_can_fail_later_is_published(connection, store):
+def test_an_output_with_an_expected_version_is_refused(connection, store):
     """An output with an expected version is refused before the state is stored."""
 
     def handle(command, state, context):
@@ -458,7 +458,7 @@ def test_an_output_that_cannot_be_stored_is_refused_before_the_state_is(connecti
     assert versions(connection) == []
 
 
-def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, store, monkeypatch):
+def test_outputs_that_are_too_long_together_are_the_handlers_error(connection, store, monkeypatch):
     """Outputs that are too long together are an error of the handler."""
     store.write(Add("1"), SENT)
     monkeypatch.setattr(writing, "MOST_BYTES", 100)
@@ -664,7 +664,7 @@ def aged(connection, store, form="whole", n=5, window=DAY):
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
-def test_old_versions_go_and_the_state_stays(connection, store, form):
+def test_old_versions_are_removed_and_the_state_is_kept(connection, store, form):
     """Old versions are removed, but not the newest nor those it builds on."""
     n = MOST_DELTAS + 5
     component = aged(connection, store, form, n)
@@ -680,7 +680,7 @@ def test_old_versions_go_and_the_state_stays(connection, store, form):
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
-def test_what_is_within_the_window_can_be_handled_again(connection, store, form):
+def test_versions_within_the_window_are_kept(connection, store, form):
     """Versions within the window, and those they build on, are kept."""
     component = aged(connection, store, form, 5)
     store.write([Add("1")] * 2, SENT)
@@ -694,7 +694,7 @@ def test_what_is_within_the_window_can_be_handled_again(connection, store, form)
     assert not [entry for entry in logs if entry["event"] == "outputs_differ"]
 
 
-def test_what_is_not_known_to_be_published_stays(connection, store):
+def test_possibly_unpublished_versions_are_kept(connection, store):
     """Versions that may be unpublished are kept with all later ones."""
     component = tally(StateBased(window=DAY))
     store.write([Add("1")] * 2, SENT)
@@ -708,7 +708,7 @@ def test_what_is_not_known_to_be_published_stays(connection, store):
     assert totals(store) == [1, 2, 3]
 
 
-def test_what_was_removed_is_refused_as_expired(connection, store):
+def test_a_message_whose_version_was_removed_is_expired(connection, store):
     """A message whose version was removed is refused as expired, not handled as new."""
     component = aged(connection, store)
     clean_up_states(connection, DAY)
@@ -732,7 +732,7 @@ def test_a_backlog_that_is_older_than_the_window_is_new_all_the_same(connection,
     assert batches(connection, component)[0].counts == {"handled": 2}
 
 
-def test_what_was_removed_counts_for_its_stream_and_category(connection, store):
+def test_removed_versions_count_for_their_stream_and_category(connection, store):
     """Removed versions make only messages of their stream and category expired."""
     store.write([Add("2")], "tally:command-2")
     component = tally(StateBased(window=DAY))
@@ -763,7 +763,7 @@ def test_a_message_that_is_known_in_one_stream_is_new_to_another(connection, sto
     assert (there.known, there.newest) == (None, -1)
 
 
-def test_what_is_not_all_there_is_not_read(connection, store):
+def test_a_state_with_missing_versions_is_not_read(connection, store):
     """A state with missing versions is not read, nor one of an unknown stream."""
     store.write([Add("1")] * 3, SENT)
     drain(connection, tally(StateBased("delta")))
@@ -774,7 +774,7 @@ def test_what_is_not_all_there_is_not_read(connection, store):
     assert set(states.read([(STATE, 0), (STATE, 2)])) == {(STATE, 0)}
 
 
-def test_no_more_is_read_than_what_a_state_builds_on(connection, store):
+def test_only_the_versions_that_a_state_builds_on_are_read(connection, store):
     """Only the versions that the states build on are read, each once."""
     for stream in "12":
         store.write([Add(stream)] * 4, f"tally:command-{stream}")
@@ -851,7 +851,7 @@ def test_a_reserved_command_has_its_state_too(connection, store):
     assert {version["category"] for version in versions(connection)} == {"tallyTransaction"}
 
 
-def test_the_highest_of_what_was_removed_is_remembered(connection, store):
+def test_the_highest_removed_position_is_kept(connection, store):
     """The highest removed position is kept, however often something is removed."""
     component = aged(connection, store, n=3)
     assert clean_up_states(connection, DAY).removed == 2
@@ -895,7 +895,7 @@ def test_a_step_removes_a_bounded_number(connection, store):
     assert count_removable(connection, DAY) == 0
 
 
-def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
+def test_versions_needed_by_one_stream_keep_none_of_another(connection, store):
     """Versions that one stream needs keep nothing of another stream."""
     whole_, delta = tally(StateBased(window=DAY)), tally(StateBased("delta", DAY))
     for stream, component in (("1", delta), ("2", whole_), ("3", delta), ("4", whole_)):

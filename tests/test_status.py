@@ -282,7 +282,7 @@ def test_watching_is_for_people(database_url, arguments, problem):
     assert problem in done.stderr
 
 
-def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
+def test_a_holder_without_lease_or_session_is_gone(connection, database_url):
     """A holder whose lease or session has ended, or that is no member, is shown as gone."""
     group(connection, [0, 0, 0, 0, 0])
     with connect(database_url, autocommit=True) as theirs:

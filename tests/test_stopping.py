@@ -54,7 +54,7 @@ def test_the_batch_in_hand_is_finished_within_the_grace(
 @pytest.mark.parametrize("only", ONLY)
 @pytest.mark.parametrize("how", ["once", "deaf"])
 @pytest.mark.usefixtures("held")
-def test_a_handler_that_takes_longer_than_the_grace_is_not_waited_for(
+def test_a_handler_that_exceeds_the_grace_period_is_ended(
     connection, store, database_url, tmp_path, monkeypatch, only, how
 ):
     """A handler that exceeds the grace period is ended; its batch is handled after a restart."""

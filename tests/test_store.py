@@ -190,7 +190,7 @@ def test_reading_goes_on_to_the_end_batch_by_batch(store):
 
 
 @pytest.mark.parametrize("read", ["stream", "category"])
-def test_what_a_reader_holds_does_not_grow_with_what_it_reads(store, read):
+def test_the_memory_of_a_reader_does_not_grow(store, read):
     """Reading ten times the messages takes no more memory at any moment."""
 
     def highest():

@@ -68,6 +68,6 @@ def test_as_deep_as_a_message_may_be():
         (set[frozenset[Any]], False),
     ],
 )
-def test_what_must_be_rewritten_is_known_by_its_type(hint, expected):
+def test_the_type_of_a_field_decides_whether_it_is_rewritten(hint, expected):
     """The type of a field decides whether its text must be rewritten."""
     assert reads_the_same(hint) is expected

@@ -68,7 +68,7 @@ def test_a_users_own_strategy_defines_begin():
     assert component.state_window == timedelta(1)
 
 
-def test_what_only_has_the_methods_of_a_strategy_is_refused():
+def test_an_object_not_derived_from_strategy_is_refused():
     """An object that is not derived from Strategy is refused, as it lacks the properties."""
 
     class Alike:

@@ -102,7 +102,7 @@ RIGHTS = {
 
 
 @pytest.mark.parametrize("right", list(RIGHTS))
-def test_a_right_that_is_taken_away_is_waited_for(connection, store, consumer, right):
+def test_consumers_wait_for_a_revoked_right(connection, store, consumer, right):
     """Consumers wait for a missing right, which is logged once and shown in readiness."""
     role, address = consumer
     revoke, give, category, words = RIGHTS[right]
@@ -128,7 +128,7 @@ def test_a_right_that_is_taken_away_is_waited_for(connection, store, consumer, r
     all_handled(connection, store)
 
 
-def test_policies_that_hide_rows_are_waited_for_and_named(connection, store, consumer):
+def test_consumers_wait_for_policies_that_hide_rows_and_name_them(connection, store, consumer):
     """Consumers wait while row security policies hide messages, and name the remedy."""
     role, address = consumer
     with Watched(address) as started:
@@ -187,7 +187,7 @@ def set_back(connection, store):
         connection.execute(f"SELECT setval('{SEQUENCE}', 1)")
 
 
-def test_a_sequence_behind_the_log_is_waited_for_until_it_is_repaired(
+def test_consumers_wait_until_a_sequence_behind_the_log_is_repaired(
     connection, store, database_url
 ):
     """With a sequence behind the log nothing more is written until it is repaired."""
@@ -253,7 +253,7 @@ def test_a_sender_gets_an_error_for_a_sequence_behind_the_log(connection, store,
         store.write(deposit("d2"), COMMANDS)
 
 
-def test_a_repair_waits_for_writers_and_keeps_others_off(connection, store, database_url):
+def test_a_repair_waits_for_writers_and_locks_out_new_ones(connection, store, database_url):
     """A repair waits for running writers and locks out new ones."""
     store.write([open_(), deposit()], COMMANDS)
     connection.execute(f"SELECT setval('{SEQUENCE}', 100)")
@@ -274,7 +274,7 @@ def test_a_repair_waits_for_writers_and_keeps_others_off(connection, store, data
     assert [message.global_position for message in store.read_stream(COMMANDS)] == [1, 2, 101, 102]
 
 
-def test_a_sequence_without_values_is_waited_for(connection, store, database_url):
+def test_consumers_wait_for_an_exhausted_sequence(connection, store, database_url):
     """Consumers wait for an exhausted sequence, though its SQLSTATE class is a message's."""
     with Watched(database_url) as started:
         started.ready()
@@ -292,7 +292,7 @@ def test_a_sequence_without_values_is_waited_for(connection, store, database_url
 # Objects of ours
 
 
-def test_a_function_that_was_dropped_is_waited_for_and_installed_again(
+def test_consumers_wait_until_a_dropped_function_is_installed_again(
     connection, store, database_url
 ):
     """Consumers wait for a dropped function, which installing again restores."""
@@ -312,7 +312,7 @@ def test_a_function_that_was_dropped_is_waited_for_and_installed_again(
 
 
 @pytest.mark.parametrize("table", ["dead_letters", "members", "positions"])
-def test_a_table_that_is_missing_is_waited_for(connection, store, database_url, table):
+def test_consumers_wait_for_a_missing_table(connection, store, database_url, table):
     """Consumers wait for a missing table until it is restored."""
     with Watched(database_url) as started:
         started.ready()
@@ -347,7 +347,7 @@ def test_another_version_of_the_schema_ends_a_running_consumer(connection, store
 # The server
 
 
-def test_too_many_connections_are_waited_for(connection, store, consumer):
+def test_consumers_wait_for_free_connections(connection, store, consumer):
     """Consumers wait while their role has no connections left."""
     role, address = consumer
     with Watched(address) as started:
@@ -463,9 +463,7 @@ def test_a_message_that_the_store_cannot_hold_fails_alone(
     assert broken(connection) == {}
 
 
-def test_what_is_refused_at_the_commit_is_a_fault_of_the_message(
-    connection, store, database_url, tmp_path
-):
+def test_a_message_refused_at_the_commit_fails(connection, store, database_url, tmp_path):
     """A message that a deferred constraint refuses at the commit fails."""
     connection.execute(
         "CREATE TABLE known (id text PRIMARY KEY);"

@@ -122,7 +122,7 @@ ODD = [
 ]
 
 
-def test_what_is_archived_is_what_the_store_has_to_the_byte(
+def test_archived_messages_equal_the_stored_ones(
     spark, spark_connection, spark_database_url, archive, folder
 ):
     """Archived messages equal the stored ones to the byte, with their fingerprints."""
@@ -390,7 +390,9 @@ def test_only_the_owner_can_read_an_archive(archived_once, folder):
     assert modes == {(True, 0o700), (False, 0o600)}
 
 
-def test_what_the_store_has_otherwise_is_not_removed(spark_connection, archived_once, folder):
+def test_messages_that_differ_from_the_archive_are_not_removed(
+    spark_connection, archived_once, folder
+):
     """Messages that differ from the archive are kept and reported; the others are removed."""
     spark_connection.execute(
         "UPDATE message_store.messages SET time = time + interval '1 microsecond' "
@@ -478,7 +480,7 @@ def test_a_state_begins_with_an_archive_and_goes_on_without_it(
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_what_became_visible_behind_an_archive_is_judged(
+def test_late_commits_behind_an_archive_are_judged(
     spark_store,
     spark_connection,
     spark_database_url,

@@ -112,7 +112,7 @@ def test_a_manifest_that_was_changed_is_refused(folder, damage):
     assert there(folder).runs
 
 
-def test_what_a_run_adds_meanwhile_does_not_belong_to_what_is_read(folder):
+def test_files_that_a_run_adds_meanwhile_are_not_read(folder):
     """Files that another run adds meanwhile are not read."""
     add(folder)
     archive = there(folder)

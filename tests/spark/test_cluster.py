@@ -71,7 +71,7 @@ def everything_in(folder):
 
 
 @pytest.mark.timeout(900)  # four runs and a server, one after the other
-def test_a_cluster_and_a_server_find_what_one_process_finds(
+def test_a_cluster_and_a_server_find_the_same_as_one_process(
     findings, database_url, standalone, tmp_path
 ):
     """A cluster and a Connect server find the same as one process, from the zip file alone.

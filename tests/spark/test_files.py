@@ -34,7 +34,7 @@ def found(folder, listed, **options):
 PART = "category=a/part-0.parquet"
 
 
-def test_what_spark_reads_is_listed_with_size_and_digest(folder, listed):
+def test_files_that_spark_reads_are_listed_with_size_and_digest(folder, listed):
     """Each file that Spark reads is listed with size and digest, and no other."""
     assert sorted(listed) == [PART, "category=a/part-1.parquet"]
     assert listed[PART].size == len(PART)

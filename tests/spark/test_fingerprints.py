@@ -79,7 +79,7 @@ MESSAGES = [
 HASHES = ("key", "says", "kind")
 
 
-def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spark_database_url):
+def test_server_and_spark_agree_on_fingerprints(spark, spark_connection, spark_database_url):
     """Server and Spark agree on which fingerprints are equal, and on all other columns."""
     for stream, type_, data, metadata in MESSAGES:
         spark_connection.execute(

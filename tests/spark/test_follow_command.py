@@ -170,7 +170,7 @@ def test_a_stop_ends_a_round(database_url, store, tmp_path):
     assert not (state / "CURRENT").exists()
 
 
-def test_what_makes_no_sense_together_is_refused(tmp_path):
+def test_contradictory_options_are_refused(tmp_path):
     """Contradictory options are refused in one sentence."""
     done = invoke_cli(
         "reconcile", "bank:account", "--follow", "--details", "--html", str(tmp_path / "page.html")

@@ -199,7 +199,7 @@ def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
     assert found[0] == found[1]
 
 
-def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
+def test_a_message_that_became_a_dead_letter_is_judged_again(spark, tmp_path):
     """A message that became a dead letter after a position was moved is judged again."""
     messages = [message(1, "t-1+k", "Deposit")]
     job = EffectsJob(component(once=Processed()))
@@ -217,7 +217,7 @@ def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
     assert [(count["0 silent"], count["0 dead"]) for count in counts] == [(1, 0), (0, 1)]
 
 
-def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
+def test_a_batch_delivered_twice_counts_once(spark, tmp_path):
     """A batch that is delivered twice counts once."""
     messages = history(random.Random(FIRST), 12)
     reached = progress(random.Random(FIRST), 12, [])

@@ -59,7 +59,7 @@ def password_file(server_url, tmp_path, monkeypatch):
     return path
 
 
-def test_every_column_is_what_the_other_way_of_reading_gives(
+def test_jdbc_reads_the_same_columns(
     password_file, spark, spark_connection, spark_store, spark_database_url
 ):
     """JDBC reads every column as the data source does, under the same snapshot."""

@@ -50,9 +50,7 @@ def reconcile(spark, spark_database_url, tmp_path):
     return run
 
 
-def test_a_run_finds_what_became_visible_behind_the_last(
-    spark_store, spark_connection, slow, reconcile
-):
+def test_a_run_finds_late_commits(spark_store, spark_connection, slow, reconcile):
     """A run finds late commits in each category, and reports none twice."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     for stream_name, type_ in LATE:
@@ -72,7 +70,7 @@ def test_a_run_finds_what_became_visible_behind_the_last(
     assert reconcile() == found
 
 
-def test_a_follower_finds_what_became_visible_behind_what_it_read(
+def test_a_follower_finds_late_commits(
     spark, spark_database_url, spark_store, spark_connection, slow, tmp_path
 ):
     """A follower finds late commits in its next round, each once."""

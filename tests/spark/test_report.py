@@ -123,7 +123,7 @@ def test_the_page_shows_the_verdict_first_and_all_counts():
 
 
 @pytest.mark.parametrize("render", [render_html, render_junit, render_prometheus])
-def test_what_could_steer_a_reader_is_visible_in_files(render):
+def test_tags_and_control_characters_are_escaped_in_files(render):
     """Tags, bidirectional text and control characters in the data are escaped in files."""
     text = rendered(render, REPORTS["nasty"])
     if render is not render_prometheus:  # in whose texts a tag is no tag
@@ -133,7 +133,7 @@ def test_what_could_steer_a_reader_is_visible_in_files(render):
     assert "{{ 7*7 }}" in text  # and nothing from the data is taken for a template
 
 
-def test_what_could_steer_a_terminal_is_visible():
+def test_control_characters_are_escaped_on_a_terminal():
     """Control characters in the data are escaped, and none of it is read as markup."""
     text = on_terminal(REPORTS["nasty"])
     assert not set("\u202e\x1b\x00\ufffe") & set(text)
@@ -256,7 +256,7 @@ def test_an_exceeded_percentage_says_both_percentages():
 @pytest.mark.parametrize(
     "text", ["", "lost", "missing:", "missing:-1", "missing:5 %", "missing:x", "missing,,orphan"]
 )
-def test_a_threshold_that_there_is_not_is_named(text):
+def test_an_unknown_threshold_is_named(text):
     """An unknown threshold is named with the known ones."""
     with pytest.raises(ThresholdError, match="is not a threshold: write name, name:N or name:N%"):
         thresholds.parse(text)

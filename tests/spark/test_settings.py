@@ -243,7 +243,7 @@ def test_only_modules_and_declared_data_travel(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_what_is_installed_in_the_folder_of_the_app_stays(tmp_path, monkeypatch, is_link):
+def test_a_virtual_environment_in_the_apps_folder_is_not_packed(tmp_path, monkeypatch, is_link):
     """A virtual environment in the app's folder is not packed."""
     folder = project(tmp_path, monkeypatch)
     environment = tmp_path / "elsewhere" if is_link else folder / "venv"

@@ -98,7 +98,7 @@ def test_an_empty_store_is_in_order(database_url):
     assert report["samples"] == []
 
 
-def test_what_is_written_while_a_job_runs_is_the_next_ones(
+def test_messages_written_during_a_job_are_left_to_the_next(
     spark, spark_connection, spark_store, spark_database_url
 ):
     """Messages written during a job are left to the next one, even at lower positions."""

@@ -76,9 +76,7 @@ def test_a_query_continues_from_its_checkpoint_in_batches_of_the_requested_size(
     assert following.run() == []
 
 
-def test_what_a_slow_writer_commits_later_is_not_passed(
-    following, spark_store, spark_connection, spark_database_url
-):
+def test_a_late_commit_is_not_skipped(following, spark_store, spark_connection, spark_database_url):
     """A late commit with a lower global position is not skipped."""
     with connect(spark_database_url) as slow:
         MessageStore(slow).write(deposit("slow"), COMMANDS)

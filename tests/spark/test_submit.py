@@ -105,7 +105,7 @@ def cache(tmp_path):
     return tmp_path
 
 
-def test_classes_that_are_kept_are_taken_up(cache, tmp_path):
+def test_cached_classes_are_loaded(cache, tmp_path):
     """A later session loads Java's classes from the cache file."""
     log = tmp_path / "classes.log"
     session = (
