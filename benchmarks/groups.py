@@ -23,7 +23,7 @@ WORKERS, PARTITIONS = 4, 16
 COUNT, SAMPLE = 16_000, 4_000
 ROUNDS = 2
 KILLS = 5
-LIMIT = 5.0  # seconds until another member has handled something of what the killed one held
+LIMIT = 5.0  # seconds until another member has handled a message of the killed one
 
 _QUERIES = load_queries("benchmarks")
 
@@ -36,7 +36,7 @@ def workers(bench: Bench) -> Iterator[Result]:
         f"{SAMPLE:,} with one; each handler waits 2 ms; {PARTITIONS} partitions, notices on; "
         f"the best of {ROUNDS}"
     )
-    # In turn, so that what else the machine does falls on both.
+    # In turn, so that other work of the machine slows down both.
     pairs = [(_handle(bench, SAMPLE, 1), _handle(bench, COUNT, WORKERS)) for _ in range(ROUNDS)]
     single, many = max(single for single, _ in pairs), max(many for _, many in pairs)
     yield Result.rate(f"workers, {WORKERS}", many, "one worker", single, 3.5)

@@ -33,8 +33,8 @@ from reservation.postgres.queries import load_queries
 
 TURNS, ACCOUNTS = 20, 500
 
-SPEED = 0.25  # of the handler without any, for the slowest
-ROWS = 2.0  # times those of the handler without any, for the one that keeps most
+SPEED = 0.25  # of the handler without a strategy, for the slowest
+ROWS = 2.0  # times those of the handler without a strategy, for the one that keeps most
 
 _QUERIES = load_queries("benchmarks")
 

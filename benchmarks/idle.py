@@ -23,7 +23,7 @@ LONGEST_PAUSE = 0.1  # seconds between two messages, each of its own length
 LATENCY = {50: 10.0, 99: 50.0}  # milliseconds that the percentiles may take
 CONSUMERS = 2
 WATCHED = 30.0  # seconds
-SETTLED = 11.0  # seconds: a session that waits tells what it did after 10 at the latest
+SETTLED = 11.0  # seconds: an idle session reports its statistics after 10 at the latest
 ASKED = 1.0  # transactions a second of each consumer
 
 _QUERIES = load_queries("benchmarks")

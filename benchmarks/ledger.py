@@ -10,7 +10,7 @@ from reservation.postgres.queries import load_queries
 _LEDGER = load_queries("benchmarks", "ledger.sql")
 _QUERIES = load_queries("benchmarks")
 
-# What is planted at which remainder of a deposit's number; see ledger.sql.
+# The findings planted at each remainder of a deposit's number; see ledger.sql.
 EVERY = 1009
 PLANTED = {
     1: "missing",

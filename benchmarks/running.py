@@ -15,7 +15,7 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-PATIENCE = 300.0  # seconds without what is waited for, after which something is wrong
+PATIENCE = 300.0  # seconds to wait before something must be wrong
 
 
 class Running:

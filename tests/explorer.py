@@ -33,13 +33,13 @@ from psycopg.pq import TransactionStatus
 
 from tests.idempotence import empty, kept_tables
 
-PATIENCE = 30.0  # seconds until a consumer that neither stops nor waits for a lock is a failure
+PATIENCE = 30.0  # seconds that a consumer may neither stop nor wait for a lock
 _GLANCE = 0.003  # seconds until the server is asked whether a statement waits for a lock
 
 # A consumer's whole work, on a connection of its own.
 Program = Callable[[Connection[Any]], None]
 
-# What is committed, as one number; and as another that it would be if the consumers had each
+# The committed state as one number; and as the number that it would be if the consumers had each
 # other's names.
 Version = tuple[int, int]
 
@@ -67,7 +67,7 @@ class Stepping(psycopg.Connection[Any]):
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
         self.ends = args[0].__name__ == "_exit_gen"
-        # Nothing is seen or done by a BEGIN, so a stop before it is as good as one after it.
+        # A BEGIN sees and does nothing, so a stop before it equals one after it.
         if self.ask is not None and args[0].__name__ != "_enter_gen":
             self.ask()
         return super().wait(*args, **kwargs)
@@ -279,7 +279,7 @@ class Explorer:
                 # One that is killed begins as all of them began.
                 seen = self._first[n] if choice.kill else (*seen, self._version)
             elif consumer.blocked:
-                return None  # which may be let go
+                return None  # which may get its lock
             one_by_one.append((seen, False, consumer.done))
         return self._seen_by(one_by_one, kills)
 

@@ -252,7 +252,7 @@ class OwnContainer:
 
         image = os.environ.get("RESERVATION_TEST_IMAGE", DEFAULT_IMAGE)
         try:
-            self._docker: Any = docker.from_env()  # Any: the package tells no types
+            self._docker: Any = docker.from_env()  # Any: the package has no types
             self._docker.images.get(image)
         except docker.errors.ImageNotFound:
             raise Missing(
@@ -260,7 +260,7 @@ class OwnContainer:
             ) from None
         except docker.errors.DockerException as error:
             raise Missing(f"no Docker engine answers: {error}") from error
-        # Always the same port, so that the address holds after a restart.
+        # Always the same port, so that the address is valid after a restart.
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.address = f"postgresql://postgres:a-secret@127.0.0.1:{port}/postgres"

@@ -193,7 +193,7 @@ def test_a_consumer_gets_over_a_redelivery_by_itself(connection, store, database
     store.write([deposit("d1"), deposit("d2")], SENT)
     drain(connection, shop(writing("audit-1")))
     connection.execute("UPDATE reservation.positions SET position = 0")
-    connection.execute("DELETE FROM reservation.members")  # so that nobody has to be outlived
+    connection.execute("DELETE FROM reservation.members")  # so that no lease has to expire first
     store.write(deposit("d3"), SENT)
     run_to_the_end(database_url, shop(writing("audit-1")), until=max_position(connection))
     assert store.stream_version("audit-1") == 2

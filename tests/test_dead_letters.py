@@ -216,7 +216,7 @@ def test_parked_messages_follow_in_order_with_those_that_arrived_meanwhile(
     till.failing = set()
     sent = ["1a", "1b"]
 
-    def more(command):  # whenever one of the entity is handled, another one comes in
+    def more(command):  # whenever one is handled, another one of the entity arrives
         if len(sent) < 30:
             sent.append(f"1{len(sent)}")
             with connect(database_url, autocommit=True) as other:

@@ -152,7 +152,7 @@ CASES = {
     "one category, message id": Case(lambda: within(MessageIdInEvents()), by_key),
 }
 
-# What happens: an intent is sent (its number, under its own id or a new one), positions are set
+# Steps: an intent is sent (its number, under its own id or a new one), positions are set
 # back (by so many messages), or a consumer (of two) runs a batch (of so many messages) and dies at
 # a statement, or lets the other run at it; 0 for neither.
 SEND, AGAIN, RUN = "send", "again", "run"

@@ -75,7 +75,7 @@ def test_a_consumer_may_be_killed_at_each_of_its_requests(connection, database_u
             assert proxy.happened.wait(PATIENCE)
             assert consumer.kill()
             proxy.drop()
-            # What was killed at its work is taken up one by one at first.
+            # After a kill the batch is first handled one by one.
             if before - progress(connection)[category][0] > 2:
                 break
         assert requests > 10

@@ -54,7 +54,7 @@ STREAMS = [
 # Whether all messages have been handled.
 REACHED = "SELECT min(position) >= %(last)s FROM reservation.positions"
 
-# Whether a member, which had a lease until then, would have been taken for dead by another since.
+# Whether another member would have counted one with a lease until then as dead.
 OUTLIVED = """
 SELECT bool_and(m.expires_at > %(until)s + make_interval(secs => %(lease)s))
 FROM reservation.members m WHERE m.member <> %(member)s

@@ -420,7 +420,7 @@ def test_a_lost_connection_makes_it_poll_and_then_connect_again(waiting, connect
         waiting.missing is None
     ):  # the server's last words can come before the end, and end a wait
         notified = waiting.wait(NEVER)
-    assert notified  # there is cause to look: something may have been missed
+    assert notified  # a message may have been missed
     assert "lost" in waiting.missing
     insert(connection)
     assert not waiting.wait(NEVER, poll=0)

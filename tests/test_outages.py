@@ -98,7 +98,9 @@ def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
         connection.execute("SELECT pg_reload_conf()")
         with Started(server.address) as started:
             for types in (["Opened"], ["Opened", "Deposited", "Deposited"]):
-                wait_until_waiting(connection, "SyncRep")()  # no turn of the group waits there
+                wait_until_waiting(
+                    connection, "SyncRep"
+                )()  # the group protocol does not wait there
                 started.wait_for("database_unavailable")
                 assert event_types(store) == types
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")

@@ -12,7 +12,7 @@ from reservation.errors import StoreError
 
 _numbers = count(1)
 
-# What a reader of this partition is still given, up to a position.
+# The messages that a reader of this partition still gets, up to a position.
 READ = """
 SELECT r.global_position
 FROM reservation.groups g

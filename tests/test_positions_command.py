@@ -281,7 +281,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
     assert sum(result.read for result in batches(connection)) == 5
 
 
-# What Eventide stores.
+# Eventide's positions
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from reservation.messages.stream_name import MAX_BYTES
 from reservation.serialization import codec
 from tests.controls import COMMANDS, deposit
 
-# What UTF-8 and jsonb have a form for; and what else a Python text can hold.
+# Characters that UTF-8 and jsonb can hold; and further ones that a Python text can hold.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 any_texts = st.text(st.characters(categories=None) | st.sampled_from("\0\x1f\ud800\udfff-+:\\"))
 

@@ -211,7 +211,7 @@ def test_unhandled_messages_are_kept(connection, store, limit):
     batch(connection, "account:command").run(100)
     age(connection, f"{RESERVED}-%", 100)
     assert prune(connection, limit=limit) == 0
-    batch(connection, RESERVED).run(4)  # and it stands at d
+    batch(connection, RESERVED).run(4)  # and it is at d
     for key, state in (("a", "parked"), ("b", "handled")):
         connection.execute(
             "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
@@ -545,7 +545,7 @@ def test_archived_commands_that_are_still_needed_are_kept(connection, store):
     assert prune_everything(connection, 4, but=[1]) == {SENT_TO: 1}
     assert positions(connection, SENT_TO) == [1, 2, 4, 5, 6, 7, 8]
     assert prune_everything(connection, 8) == {SENT_TO: 2}
-    assert positions(connection, SENT_TO) == [2, 5, 6, 7, 8]  # another stands at 5
+    assert positions(connection, SENT_TO) == [2, 5, 6, 7, 8]  # another is at 5
     connection.execute("DELETE FROM reservation.positions")
     assert prune_everything(connection, 8) == {}
 

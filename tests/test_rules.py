@@ -223,7 +223,7 @@ def check_names(connection, declared, written):
         assert (message.data, message.metadata_json) == (None, None)
         try:
             expected = named(declared, whole, declared.command)
-        except DecodeError:  # which its handling will tell; the key is there all the same
+        except DecodeError:  # which its handling will report; the key is there all the same
             expected = named(declared, whole, key_alone(declared))
         # What is too long for the store is refused when it is read.
         assert stream == expected or (expected is None and len(stream.encode()) > 2600)

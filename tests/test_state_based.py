@@ -151,7 +151,7 @@ def whole(connection, stream=STATE):
     return json.loads(States(connection).newest(stream))
 
 
-# What is stored
+# Stored versions
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
@@ -238,7 +238,7 @@ def test_a_mapping_keeps_its_order(connection, store):
     assert notes == ["zebra=1.50 a=0.10"] * 2
 
 
-# What comes again
+# Redeliveries
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
@@ -321,7 +321,7 @@ def test_a_redelivery_reads_time_and_ids_from_its_version(connection, store):
     assert seen[1][1] != seen[0][1]
 
 
-# What differs
+# Handlers that are not deterministic
 
 
 def unsteady(results):
@@ -413,7 +413,7 @@ def test_a_test_of_a_deterministic_handler_gets_its_result():
     assert [write.message for write in done.context.writes] == [Added("1", 7, "report")]
 
 
-# What a handler cannot do
+# Limits of handlers
 
 
 def test_an_output_with_an_expected_version_is_refused(connection, store):
@@ -524,7 +524,7 @@ def test_options_that_mean_nothing_are_refused():
         StateBased(window=timedelta(0))
 
 
-# Others at the same time
+# Concurrent processes
 
 
 def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
@@ -651,7 +651,7 @@ def run(connection, database_url, component, until):
             running.join(60)
 
 
-# What may go
+# Cleanup
 
 
 def aged(connection, store, form="whole", n=5, window=DAY):

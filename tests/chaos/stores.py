@@ -101,7 +101,7 @@ class Stores:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             if found:
                 self._keep(evidence / str(seed), run, found, logs)
-                self._shared = None  # whatever is in it
+                self._shared = None  # whatever it contains
             run.close()
         return found
 

@@ -87,7 +87,7 @@ class Tree:
             status = self._pytest(files, {"MUTATION_CHOOSE": str(self._choice)}, _HANGS)
         finally:
             self._write(path, original)
-        # 5 says that none of them was there to run.
+        # 5 means that there was none to run.
         outcomes = {0: "survived", 5: "not reached", None: "hung"}
         return Result(mutant, outcomes.get(status, "killed"))
 
@@ -190,7 +190,7 @@ def main() -> None:
     began = time.monotonic()
     names = {mutant: name for name, mutant in chosen}
     table: dict[str, Counter[str]] = {name: Counter() for name in groups}
-    # Who does not want to wait for the end has the score of what was run.
+    # After an interrupt the score is that of the finished ones.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
         suppress(KeyboardInterrupt),

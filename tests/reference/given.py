@@ -102,7 +102,7 @@ def entity_by_stream(component: Any, of: str, message: StoredMessage) -> str | N
     """Return the entity that a message is for by the name of its stream, if that says so."""
     declared, id_ = component.reservations.get(message.type), cardinal_id(message.stream_name)
     if declared and not declared.entity and of != component.command_category:
-        return None  # the stream is named by the key
+        return None  # the key alone names the stream
     return f"{component.name}-{id_}" if id_ else None
 
 

@@ -241,7 +241,7 @@ class World:
                 break
             except BaseException as error:
                 if self.surroundings.mend() and isinstance(error, StoreError):
-                    continue  # it ended, with status 2, because of what is mended now
+                    continue  # it ended with status 2 because of a fault that is repaired now
                 cause = error.__cause__ or error
                 if not isinstance(cause, Died) and str(cause) != "as it was drawn":
                     raise

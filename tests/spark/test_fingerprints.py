@@ -97,7 +97,7 @@ def test_server_and_spark_agree_on_fingerprints(spark, spark_connection, spark_d
         )
         again = fingerprints.of_messages(read, component(), Progress(), "", None)
         seeded = [row["says"] for row in again.orderBy("global_position").collect()]
-    # Nobody can choose contents that collide, because the hashes are others in each run.
+    # Nobody can choose contents that collide, because the hashes differ in each run.
     assert all(
         fingerprint is None or fingerprint != row["says"]
         for fingerprint, row in zip(seeded, ours, strict=True)

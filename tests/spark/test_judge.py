@@ -254,9 +254,9 @@ RECORDED = [
         # Of what others have read nothing is recorded.
         ([], {"conflicts": [], "first_position": 5}, {6}),
         ([], {"conflicts": [], "first_position": None}, set()),
-        # A letter says for itself why the consumer went on.
+        # A dead letter itself says why the consumer went on.
         ([5, 6], {"conflicts": [], "first_position": 0}, set()),
-        # What is none was recorded, whoever read it first; what was not read yet is not compared.
+        # Recorded conflicts that are none count, whoever read them; unread commands do not.
         ([], {"conflicts": [3, 5, 6, 7], "first_position": 0}, {3, 7}),
         ([], {"conflicts": [5, 6, 7, 101], "first_position": 50}, {7}),
     ],

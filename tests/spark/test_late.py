@@ -17,7 +17,7 @@ from tests.spark.following import Following
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
 
-# As no client of ours writes: without the lock of the category.
+# Not as our clients write: without the lock of the category.
 INSERT = """
 INSERT INTO message_store.messages (stream_name, position, type, data, metadata)
 VALUES (%s, 90, %s, '{"accountId": "123", "depositId": "d1", "amount": 99}', '{}')

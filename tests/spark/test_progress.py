@@ -56,7 +56,7 @@ def test_a_stream_is_in_the_partition_in_which_consumers_read_it(spark, spark_co
         assert [row[0] for row in found] == [row[0] for row in expected]
 
 
-# What a partition that stands there has not read.
+# Messages that a partition at this position has not read.
 UNREAD = """
 SELECT m.global_position FROM message_store.messages m
 WHERE m.global_position > (%(positions)s::bigint[])[

@@ -129,7 +129,7 @@ def test_tags_and_control_characters_are_escaped_in_files(render):
     if render is not render_prometheus:  # in whose texts a tag is no tag
         assert "<script" not in text
     assert not set("\u202e\x1b\x00\ufffe") & set(text)
-    assert "gnp" in text  # it is reported all the same
+    assert "gnp" in text  # its text is reported nevertheless
     assert "{{ 7*7 }}" in text  # and nothing from the data is taken for a template
 
 
