@@ -1,16 +1,15 @@
 """Every order in which two consumers can send their statements, with kills at every place.
 
 Each consumer runs the real code in a thread with a real connection, and stops before each statement
-that it sends. Whoever explores lets one of them go on by a statement, or kills it there: its
-connection is closed, the server rolls back, and it starts anew. A consumer that waits for a lock
-that another holds cannot go on; the server says so.
+that it sends. The explorer lets one of them go on by a statement, or kills it there: its connection
+is closed, the server rolls back, and it starts anew. A consumer that waits for a lock of another
+cannot go on, as the server reports.
 
 What a consumer will do depends only on what it has seen, and that on what was committed when each
-of its statements ran. So of the schedules that lead to the same in these respects one is gone on
-with:
+of its statements ran. So of the schedules that are equal in these respects only one is continued:
 
-- what is committed: the messages and by what they were brought about, the positions, and what
-  strategies keep; of every other table, how many rows it has;
+- what is committed: the messages with their causes, the positions, and the records of strategies;
+  of every other table, the number of its rows;
 - for each consumer, what was committed at each of its statements since it began afresh;
 - how many kills are left.
 

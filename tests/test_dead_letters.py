@@ -515,9 +515,9 @@ def test_a_retry_prints_what_happens_next(connection, database_url):
     assert "Give global positions" in cli(database_url, "retry", status=2)
     assert "Give global positions" in cli(database_url, "retry", "1", "--all", status=2)
     assert "has no dead letter" in cli(database_url, "retry", "--entity", "till-9", status=2)
-    said = cli(database_url, "retry", "--entity", "till-1")
-    assert "1 dead letter, and 1 parked behind" in said
-    assert "within a second or two" in said
+    printed = cli(database_url, "retry", "--entity", "till-1")
+    assert "1 dead letter, and 1 parked behind" in printed
+    assert "within a second or two" in printed
     assert "Nothing was changed" in cli(database_url, "retry", "1")
     rows = connection.execute("SELECT state, attempts FROM reservation.dead_letters").fetchall()
     assert sorted(rows) == [("parked", 1), ("retry", 0)]

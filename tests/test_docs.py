@@ -79,12 +79,12 @@ def test_the_component_of_the_readme_reconciles_as_it_says(database_url, tmp_pat
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     (counted,) = report["categories"]
-    said = re.search(
+    counts = re.search(
         r"counts (\d+) commands, (\d+) distinct keys, (\d+) duplicate and (\d+) events",
         readme.read_text(),
     )
     found = [counted["commands"], counted["keys"], counted["duplicates"]]
-    assert [*found, report["events"]["events"]] == [int(number) for number in said.groups()]
+    assert [*found, report["events"]["events"]] == [int(number) for number in counts.groups()]
     assert [counted[name] for name in ("missing", "orphans", "conflicts")] == [0, 0, 0]
 
 

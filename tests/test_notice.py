@@ -535,13 +535,13 @@ def test_a_store_of_message_db_gives_notice_until_it_is_detached(empty_database_
 def test_the_command_switches_notices_and_prints_the_result(database_url):
     """`store notices` switches notices and prints the result, as text and as JSON."""
     env = {"RESERVATION_DATABASE_URL": database_url}
-    said = [
+    printed = [
         run_cli("store", "notices", *arguments, env=env).stdout
         for arguments in ([], ["on"], ["on"], ["--json"], ["off"], ["off"])
     ]
-    assert said[:3] == ["notices: off\n", "notices: switched on\n", "notices: were on\n"]
-    assert json.loads(said[3]) == {"notices": "on", "changed": False}
-    assert said[4:] == ["notices: switched off\n", "notices: were off\n"]
+    assert printed[:3] == ["notices: off\n", "notices: switched on\n", "notices: were on\n"]
+    assert json.loads(printed[3]) == {"notices": "on", "changed": False}
+    assert printed[4:] == ["notices: switched off\n", "notices: were off\n"]
 
 
 def test_consumers_are_woken_up(given, store, database_url, monkeypatch):

@@ -122,8 +122,8 @@ def test_consumers_wait_for_a_revoked_right(connection, store, consumer, right):
         wait_until_drained(connection, started)
         until(lambda: started.ask("/readyz")[0] == 200)
         assert started.stop() == 0
-        said = [line for line in started.lines if words in line and f'"{category}"' in line]
-        assert len(said) == 1
+        logged = [line for line in started.lines if words in line and f'"{category}"' in line]
+        assert len(logged) == 1
         assert "message_dead" not in started.log
     all_handled(connection, store)
 

@@ -111,9 +111,9 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
         with closing(connect(server.address, autocommit=True)) as connection:
             orphan(MessageStore(connection), "o2")
         assert stream(following.line()) == ("reported", "o2")
-        status, said = following.stop(signal.SIGTERM)
-    assert status == 1, said
-    (ended,) = map(json.loads, said)
+        status, printed = following.stop(signal.SIGTERM)
+    assert status == 1, printed
+    (ended,) = map(json.loads, printed)
     assert ended == {
         "event": "ended",
         "reported": 2,
@@ -149,9 +149,9 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
     with Following(database_url, *arguments) as following:
         following.line()
         assert "+o2  " in following.line()
-        status, said = following.stop(signal.SIGINT)
-    assert status == 0, said
-    assert said == [
+        status, printed = following.stop(signal.SIGINT)
+    assert status == 0, printed
+    assert printed == [
         "Warning: 2 orphans (allowed: 0)",
         "1 reported, 0 mended, still open: 2 orphan.",
     ]
@@ -163,9 +163,9 @@ def test_a_stop_ends_a_round(database_url, store, tmp_path):
     state = tmp_path / "state"
     with Following(database_url, "--json", "--state", str(state)) as following:
         assert json.loads(following.line())["event"] == "following"
-        status, said = following.stop(signal.SIGTERM)
-    assert status == 0, said
-    (ended,) = map(json.loads, said)
+        status, printed = following.stop(signal.SIGTERM)
+    assert status == 0, printed
+    (ended,) = map(json.loads, printed)
     assert (ended["reported"], ended["standing"], ended["inOrder"]) == (0, {}, True)
     assert not (state / "CURRENT").exists()
 
