@@ -285,7 +285,7 @@ async def test_a_cancelled_write_in_the_callers_transaction(database_url, connec
 
 
 def waiting(connection):
-    """Tell whether a write to the test's database waits for the lock of a category."""
+    """Return whether a write to the test's database waits for the lock of a category."""
     return connection.execute(
         "SELECT EXISTS (SELECT FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event = 'advisory')"

@@ -35,7 +35,7 @@ def test_without_such_messages_a_batch_is_as_long_as_it_may_be():
 
 
 def shop(calls, **options):
-    """Return a component of which only what concerns deposits has the options."""
+    """Return a component whose handlers of deposits alone have the options."""
     component = Component("shop", id="account_id")
 
     @component.initiate(Open)

@@ -143,7 +143,7 @@ def nested(levels):
 
 
 def refusal_of(message, **options):
-    """Give what is said of a message that is not encoded."""
+    """Return the error for a message that cannot be encoded."""
     with pytest.raises(msgspec.ValidationError) as caught:
         codec.encode(message, **options)
     return codec.explain(caught.value)

@@ -83,7 +83,7 @@ def key_of(copy):
 
 
 def position(connection, category=COMMANDS):
-    """Return where the consumer of a category is."""
+    """Return the position of the consumer of a category."""
     return connection.execute(
         "SELECT position FROM reservation.positions WHERE category = %s", [category]
     ).fetchone()[0]

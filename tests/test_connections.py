@@ -204,7 +204,7 @@ async def test_the_race_for_a_version_is_lost_in_words_of_the_store(
 
 
 async def refused(connection, write, *arguments, **named):
-    """Write within a block that goes back to where it began."""
+    """Write within a savepoint that is rolled back."""
     async with connection.transaction():
         await write(*arguments, **named)
 

@@ -46,7 +46,7 @@ class Notes:
 
 
 def shop(handler, name="shop", **options):
-    """Return a component that handles deposits directly, and counts what is noted."""
+    """Return a component that handles deposits directly, and counts notes."""
     component = Component(name, entity=Notes, id="account_id")
     component.handle(Deposit, **options)(handler)
 
@@ -378,7 +378,7 @@ def test_a_reply_needs_a_stream(connection, store, metadata, problem):
 
 @pytest.fixture
 def sold(connection):
-    """Give a function that returns what is in a table of the user's own."""
+    """Give a function that returns the rows of a table of the user's own."""
     connection.execute("CREATE TABLE sold (n int PRIMARY KEY)")
     return lambda: [n for (n,) in connection.execute("SELECT n FROM sold ORDER BY n").fetchall()]
 

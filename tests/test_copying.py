@@ -98,7 +98,7 @@ VALUES: list[Any] = [
 
 
 def mutable_parts(value: Any, seen: dict[int, Any]) -> dict[int, Any]:
-    """Return by their ids all that can be changed in a value."""
+    """Return the mutable parts of a value by their ids."""
     if isinstance(value, type | enum.Enum) or id(value) in seen:
         return seen
     if isinstance(value, list | dict | set | deque | bytearray) or hasattr(value, "__dict__"):

@@ -70,7 +70,7 @@ class Till:
                 running.join(PATIENCE)
 
     def drain(self, database_url, **options):
-        """Handle everything, and what is to be retried."""
+        """Handle all messages and retries."""
         consumers.drain(self.component, database_url, **options)
 
     def paid(self, store):
@@ -97,7 +97,7 @@ class Till:
 
 
 class Paid(type(deposit())):
-    """What a deposit brings about."""
+    """The event of a deposit."""
 
 
 @pytest.fixture(autouse=True)
@@ -417,7 +417,7 @@ PLANTED = "0190163d-8694-739b-aea5-966c26f8ad91"
 
 
 def plant(connection, position, **columns):
-    """Write a letter of the command Odd, whose names could steer a terminal."""
+    """Write a letter of the command Odd, whose names hold control characters."""
     values = {
         "consumer": "till",
         "category": CATEGORY,

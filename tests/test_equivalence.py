@@ -51,7 +51,7 @@ COMMANDS = "purse:command"
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was stored: whose intent it is, and the revision that its sender gave that."""
+    """A stored message: its intent, and the revision that its sender gave it."""
 
     number: int
     revision: int
@@ -103,7 +103,7 @@ def newer(came: list[Sent]) -> list[Sent]:
 
 
 def opening(came: list[Sent]) -> list[Sent]:
-    """Take every message but one that opens what there is already."""
+    """Take every message but one that opens an entity that is open."""
     taken: list[Sent] = []
     for message in came:
         begun = any(other.number % 2 == message.number % 2 for other in effective(taken, OPENING))
@@ -255,7 +255,7 @@ class World:
         )
 
     def run(self, n: int, size: int, at: int = 0, how: str = "") -> bool:
-        """Let a consumer run a batch of each category; tell whether it did anything."""
+        """Let a consumer run a batch of each category; return whether it did anything."""
         connection, name, batches = self.consumers[n]
 
         def die() -> None:
@@ -315,7 +315,7 @@ class World:
         return found
 
     def expected(self) -> dict[str, list[Any]]:
-        """Return what must come of those messages that take effect."""
+        """Return the effects of the messages that take effect."""
         found: dict[str, list[Any]] = {}
         for message in effective(self.case.taken(self.came), self.case):
             command = self.case.intent(message)
@@ -339,7 +339,7 @@ def amount(command: Any) -> Any:
 
 
 def effective(taken: list[Sent], case: Case) -> list[Sent]:
-    """Return those that bring something about: nothing is taken from where there is not enough."""
+    """Return the messages with an effect: nothing is taken without a sufficient balance."""
     balances = {"0": Decimal(0), "1": Decimal(0)}
     found = []
     for message in taken:

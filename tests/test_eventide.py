@@ -57,7 +57,7 @@ class Eventide:
         return self.write(f"{RESERVED}-{key}", type_, data, command)
 
     def processed(self, category, position):
-        """Store how far the consumer of a category is."""
+        """Store the position of the consumer of a category."""
         name = f"{category}+position" if ":" in category else f"{category}:position"
         self.write(name, "Recorded", {"position": position})
 
@@ -239,7 +239,7 @@ def test_a_few_reservations_of_another_form_are_found_among_many(connection, at)
 
 
 def fill(connection, copies, misnamed):
-    """Store copies under the declared name, but one of which the name is the key alone."""
+    """Store copies under the declared name, except for one under the key alone."""
     connection.execute(
         "INSERT INTO message_store.messages (stream_name, position, type, data)"
         " SELECT %(category)s || CASE WHEN n = %(misnamed)s THEN '-d' ELSE '-123+d' END || n,"

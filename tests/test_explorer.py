@@ -81,7 +81,7 @@ CASES = {
 
 
 def consumer(component: Component, name: str, size: int) -> Callable[[Any], None]:
-    """Return what takes every category of a component to its end, whatever happens."""
+    """Return a function that takes every category of a component to its end."""
 
     def take(connection: Any, category: str) -> bool:
         connection.begin_afresh(category)
@@ -180,7 +180,7 @@ def test_a_message_that_takes_effect_late_is_found(database_url, name):
 
 @dataclass(frozen=True)
 class Blind(Strategy):
-    """A strategy that keeps what it always keeps, and lets everything through."""
+    """A strategy that keeps its records, and lets everything through."""
 
     strategy: Any
 

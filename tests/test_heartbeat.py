@@ -24,7 +24,7 @@ def member(connection):
 
 @pytest.fixture
 def heartbeat(database_url, member, monkeypatch):
-    """Return what renews the lease of that member, a hundred times as often as usual."""
+    """Return a heartbeat of that member, a hundred times as frequent as usual."""
     monkeypatch.setattr(module, "INTERVAL", module.INTERVAL / 100)
     heartbeat = Heartbeat(database_url, "reservation test", LEASE)
     heartbeat.member = member

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hostile_url(database_url, connection):
-    """Give the address of the test's database, in which everything is set otherwise."""
+    """Give the address of the test's database with hostile settings."""
     set_otherwise(connection)
     return database_url
 

@@ -74,7 +74,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def base(engine, tmp_path_factory):
-    """Give the name of an image that has Python and what reaches the package index."""
+    """Give the name of an image that has Python and access to the package index."""
     import docker
 
     try:

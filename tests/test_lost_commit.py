@@ -32,7 +32,7 @@ def proxy(database_url):
 
 
 def says_nothing_secret(error, address):
-    """Tell whether an error keeps the payload and the password to itself."""
+    """Return whether an error shows neither the payload nor the password."""
     password = psycopg.conninfo.conninfo_to_dict(address)["password"]
     return password not in str(error) and "10.50" not in str(error) and "d1" not in str(error)
 

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def template(message_db_template):
-    """Let every database of this module be one that Message DB set up."""
+    """Let every database of this module be one that Message DB installed."""
     return message_db_template
 
 
 def functions(connection):
-    """Return what the schema's functions are made of."""
+    """Return the definitions of the schema's functions."""
     return connection.execute(
         "SELECT proname, prosrc, proconfig, proacl::text FROM pg_proc "
         "WHERE pronamespace = 'message_store'::regnamespace ORDER BY proname"

@@ -25,7 +25,7 @@ ORDER BY s.position DESC
 
 
 def after(mutants: list[Mutant], source: bytes) -> set[str]:
-    """Return what the lines that mutants change read then."""
+    """Return the lines that mutants change, after the change."""
     old = source.decode().splitlines()
     return {
         " ".join(line.split())

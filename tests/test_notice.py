@@ -65,7 +65,7 @@ def waiting(connection, database_url):
 
 @pytest.fixture
 def listener(given, open_connection):
-    """Give a function that listens to a category, and tells how many notifications have come."""
+    """Give a function that listens to a category, and counts its notifications."""
 
     def listen(category=CATEGORY, *, waits=True):
         connection = open_connection()
@@ -585,7 +585,7 @@ def test_the_processes_of_a_component_wait_for_notice(given, store, database_url
 
 
 class _Ready:
-    """A wait that tells once it is one for notice."""
+    """A wait that reports when it waits for notice."""
 
     def __init__(self, notices, ready):
         self._notices, self._ready = notices, ready
@@ -613,7 +613,7 @@ def _consume(database_url, category, stop, ready):
 
 
 def _wait_for(connection, stream_name, count):
-    """Wait in the server until a stream has so many messages."""
+    """Wait in the server until a stream has a number of messages."""
     connection.execute(
         sql.SQL(
             """

@@ -150,7 +150,7 @@ def test_a_command_category_may_have_several_partitions(by_key):
 
 
 def in_partitions(connection, component, messages):
-    """Take a shared command category forward by a batch; give what became of its messages."""
+    """Run a batch of a shared command category; return the counts."""
     category = component.command_category
     connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, epoch)"

@@ -50,7 +50,7 @@ def container(request):
 
 
 def wait_until_waiting(connection, event):
-    """Wait until a consumer waits in the server for something; return what to end it with."""
+    """Wait until a consumer waits in the server; return a function that ends it."""
     deadline = time.monotonic() + PATIENCE
     while not (
         rows := connection.execute(
@@ -133,7 +133,7 @@ def all_started(started):
 
 
 def finish(server, sender, *running):
-    """Let everything be sent and handled, and hold it to the invariants."""
+    """Let everything be sent and handled, and check the invariants."""
     sender.finish()
     with connect(server.address, autocommit=True) as connection:
         wait_until_drained(connection, *running)

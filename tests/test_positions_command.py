@@ -26,7 +26,7 @@ RESERVED = "accountTransaction"
 
 @pytest.fixture
 def reservation(database_url):
-    """Give the command line on the test's database; what it prints as JSON, if it does."""
+    """Give the command line on the test's database; it returns JSON if that is printed."""
 
     def run(*arguments, status=0):
         done = invoke_cli(
@@ -41,7 +41,7 @@ def reservation(database_url):
 
 @pytest.fixture
 def at_rest(store, connection):
-    """Have an account opened and four deposits made, and leave nobody at work; give the positions.
+    """Have an account with four deposits and no consumer at work; give the positions.
 
     The commands are at 1 to 5, the opening at 6, the reserved copies at 7 to 10, and
     the deposits at 11 to 14.

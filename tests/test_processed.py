@@ -50,7 +50,7 @@ def age(connection, key, days):
 
 
 def prune(connection):
-    """Prune, and return how many days went, and the notes."""
+    """Prune, and return the number of removed days, and the notes."""
     steps = list(prune_processed(connection, True, 100))
     return sum(step.count for step in steps), [step.note for step in steps if step.note]
 
@@ -263,7 +263,7 @@ def test_a_message_older_than_what_is_kept_is_refused(connection, store, once):
 
 
 def begun(connection, *consumers):
-    """Let consumers be older than any message, so that each day has a partition of its own."""
+    """Let consumers be older than any message, so that each day has its own partition."""
     for consumer in consumers:
         connection.execute(
             "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
@@ -849,7 +849,7 @@ def test_a_partition_is_created_once(connection, database_url):
 
 
 def wait_for(connection, other, work):
-    """Wait until what another connection does waits for a lock."""
+    """Wait until the work of another connection waits for a lock."""
     waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
     while not connection.execute(waiting, [other.info.backend_pid]).fetchall():
         assert not work.done()

@@ -66,7 +66,7 @@ def test_client_and_server_parse_every_name_alike(connection, name):
 
 
 def is_fit(name):
-    """Tell what the grammar's page says, in other words than the code."""
+    """Return whether a name fits the grammar, in other words than the code."""
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
@@ -94,7 +94,7 @@ def test_a_name_is_refused_exactly_where_the_store_could_not_hold_it(store, name
 
 
 def long_name(seed, length, category_length, widest):
-    """Give a name of so many bytes that cannot be compressed."""
+    """Return an incompressible name of a number of bytes."""
     chance = random.Random(seed)
     characters = [chr(chance.randrange(0xA0, widest)) for _ in range(length)]
     name = "".join(characters).replace("-", "_").encode()[:length].decode(errors="ignore")
@@ -189,7 +189,7 @@ fields = [wrap(*hinted) for hinted, wrap in itertools.product(plain, containers)
 
 @st.composite
 def messages(draw):
-    """Draw an instance of a dataclass that did not exist before."""
+    """Draw an instance of a new dataclass."""
     chosen = draw(st.lists(st.sampled_from(fields), min_size=1, max_size=5))
     type_: Any = dataclasses.make_dataclass(
         "Message",
@@ -238,7 +238,7 @@ odd_payloads = st.recursive(
 
 
 def naive(value: Any) -> str:
-    """Give the JSON that there would be if nothing were checked."""
+    """Return the JSON without any checks."""
     match value:
         case dict():
             return "{" + ",".join(f"{json.dumps(k)}:{naive(v)}" for k, v in value.items()) + "}"
@@ -250,7 +250,7 @@ def naive(value: Any) -> str:
 
 
 def is_zero_out_of_range(value: Any) -> bool:
-    """Tell a zero such as 0E+200000, which PostgreSQL takes and no other number of that size."""
+    """Return whether it is a zero such as 0E+200000, whose exponent only a zero may have."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     if isinstance(value, Decimal) and value.is_finite() and not value:
         return value.adjusted() > 131071

@@ -31,7 +31,7 @@ OLD = ["bank:account", "--reservations-older-than", "90d"]
 
 @pytest.fixture
 def cli(database_url):
-    """Give what runs the command to its end."""
+    """Give a function that runs the command to its end."""
 
     def prune(*arguments):
         return invoke_cli(
@@ -491,7 +491,7 @@ def test_a_reservation_that_differs_from_the_archive_is_kept_and_named(connectio
 
 
 def prune_everything(connection, up_to, *, but=(), older_than=None, limit=100, apply=True):
-    """Prune what such an archive has; return how many messages went of each category."""
+    """Prune with such an archive; return the number of removed messages by category."""
     steps = prune_archived(account, Everything(connection, up_to, but), older_than)
     totals = Counter()
     for step in steps(connection, apply, limit):

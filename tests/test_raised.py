@@ -31,7 +31,7 @@ DEADLY = [
 
 
 def quiet(log):
-    """Tell whether a log has neither a traceback nor the text of what was raised."""
+    """Return whether a log has neither a traceback nor the text of the exception."""
     return "Traceback" not in log and "secret" not in log
 
 

@@ -14,7 +14,7 @@ from tests.reference.world import World, broken
 
 
 def differences(address, played):
-    """Play a history and return in what the store differs from what the interpreter stores."""
+    """Play a history and return the differences of the store from the interpreter's result."""
     with capture_logs():
         world = World(address)
         try:

@@ -47,14 +47,14 @@ def reservation(database_url):
 
 
 def handle_some(connection, store, count=3):
-    """Have an account opened and deposits made, and leave nobody at work."""
+    """Have an account with deposits and no consumer at work."""
     store.write([open_(), *(deposit(f"old{n}", "1") for n in range(count))], STREAM)
     drain(connection)
     connection.execute("DELETE FROM reservation.members")
 
 
 def new_log(connection, store, count=NEW):
-    """Clear the store as Message DB's clear-messages does, and have new commands in it at once."""
+    """Clear the store as Message DB's clear-messages does, and store new commands at once."""
     with connection.transaction():
         connection.execute(TRUNCATE)
         store.write([open_(), *(deposit(f"new{n}", "1") for n in range(count - 1))], STREAM)
@@ -252,7 +252,7 @@ def test_positions_of_another_store_are_recognized(
 
 @pytest.fixture
 def own_tools(server_url, database_url, tmp_path):
-    """Give what dumps schemas of the test's database, and what restores them."""
+    """Give functions that dump and restore schemas of the test's database."""
     folder = programs(server_url)
     if folder is None:
         pytest.skip("PostgreSQL's programs are not on this machine")

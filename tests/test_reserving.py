@@ -78,7 +78,7 @@ commands = st.lists(
 
 @dataclass
 class Model:
-    """What is reserved: the first command of each key, in the order of the copies."""
+    """The reservations: the first command of each key, in the order of the copies."""
 
     first: dict[str, Command] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Model:
 
 
 def last_position(connection):
-    """Return the global position that was given last, to whatever came of it."""
+    """Return the last global position that the sequence gave."""
     return connection.execute(
         "SELECT last_value FROM message_store.messages_global_position_seq"
     ).fetchone()[0]
@@ -135,7 +135,7 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
 
 
 def initiated(connection, commands, stream_names, volatile):
-    """Return what the server tells of commands: a row of each that is not reserved."""
+    """Return the server's answer for commands: a row for each that is not reserved."""
     query = "SELECT * FROM reservation.reserve(%s, %s::text[], %s)"
     return connection.execute(query, [commands, stream_names, json.dumps(volatile)]).fetchall()
 

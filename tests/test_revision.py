@@ -284,7 +284,7 @@ def test_a_sender_may_draw_and_do_nothing_else(connection):
 
 
 def start_drawing(*arguments):
-    """Start a process that draws and tells what it drew."""
+    """Start a process that draws revisions and prints them."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     return subprocess.Popen(
         [sys.executable, "-m", "tests.drawing", *arguments],
@@ -307,7 +307,7 @@ def drawers():
 
 
 def kill_some(processes, make):
-    """Kill each once it has drawn a while, start another in its place, and return all that came."""
+    """Kill each after a while, start another in its place, and return all printed lines."""
     drawn: list[str] = []
     for n in range(2):
         drawn += [processes[n].stdout.readline().strip() for _ in range(40)]
@@ -342,7 +342,7 @@ def test_processes_that_send_at_once_write_in_the_order_of_their_revisions(
 
 
 class Clock:
-    """A clock that stands where it is put, in milliseconds."""
+    """A clock that is set by the test, in milliseconds."""
 
     def __init__(self, now=1_000):
         self.now = now

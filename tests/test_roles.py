@@ -67,7 +67,7 @@ CONSUMER = {
 
 @pytest.fixture
 def new_role(connection):
-    """Give a function that names a role for this test, and makes it if it is asked to."""
+    """Give a function that names a role for this test, and creates it on request."""
     names = []
 
     def new(suffix="", *, create=True):
@@ -109,7 +109,7 @@ def write_many(connection, stream_names):
 
 
 def refused(connection, stream_name):
-    """Tell how a write is refused; None if it is not."""
+    """Return the error of a refused write, or None."""
     try:
         with connection.transaction(force_rollback=True):
             write(connection, stream_name)

@@ -105,7 +105,7 @@ NAMES = ["account_id", "key", "a__b", "_n", "x_ID", "größe_ß", "type", "into"
 
 @st.composite
 def declarations(draw):
-    """Draw how a command that did not exist before is reserved."""
+    """Draw the reservation of a new command."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=7, unique=True))
     likely = draw(st.booleans())  # all parts of a kind that the server takes
     fields: list[Any] = []
@@ -185,7 +185,7 @@ def key_alone(declared):
 
 
 def is_plain(declared, whole):
-    """Tell whether every part of the key is there and of the plainest kind."""
+    """Return whether every part of the key is present and of the plainest kind."""
     data = json.loads(whole.data, parse_float=Decimal) if whole.data else None
     if not isinstance(data, dict):
         return False
@@ -247,7 +247,7 @@ class Command:
 
 @pytest.fixture
 def encoded(request, admin, server_url):
-    """Give a connection to a store in another encoding, which hands out what is stored as UTF-8."""
+    """Give a connection to a store in another encoding, which returns stored text as UTF-8."""
     name = f"encoded_{os.getpid()}_{request.param.lower()}"
     create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LOCALE 'C'")
     admin.execute(create.format(sql.Identifier(name), sql.Literal(request.param)))

@@ -174,7 +174,7 @@ def test_supervisors_may_be_killed_and_stopped_while_others_go_on(connection, da
 
 
 class Members:
-    """The processes that share both categories, which come and go as chance has it."""
+    """The processes that share both categories, which join and leave at random."""
 
     def __init__(self, database_url, chance):
         self._database_url = database_url
@@ -218,7 +218,7 @@ class Members:
         )
 
     def resume(self):
-        """Let the one that was paused go on."""
+        """Let the paused one continue."""
         while self._paused:
             self._paused.pop().send(signal.SIGCONT)
 

@@ -31,13 +31,13 @@ ROOT = Path(__file__).parent.parent
 
 
 def play(connection):
-    """Let both components handle all messages, and return what became of the messages."""
+    """Let both components handle all messages, and return the counts."""
     results = batches(connection, shooting_range) + batches(connection, leader_board)
     return sum((result.counts for result in results), Counter())
 
 
 def redeliver(connection, position=0):
-    """Let the consumers read again what is behind a position."""
+    """Let the consumers read again from a position."""
     connection.execute("UPDATE reservation.positions SET position = %s", [position])
 
 
@@ -65,7 +65,7 @@ def log(connection):
 
 
 def unpublished(connection):
-    """Return how many versions are not known to be published."""
+    """Return the number of versions that are not marked as published."""
     rows = connection.execute("SELECT count(*) FROM reservation.states WHERE NOT published")
     return rows.fetchone()[0]
 
@@ -234,7 +234,7 @@ def test_whatever_happens_every_shot_has_one_outcome(database_url, connection, s
 
 
 def run_and_cut(url, component, limit, at):
-    """Take a component's commands forward by a batch on a connection that may be lost in it."""
+    """Run a batch of a component's commands on a connection that may be lost in it."""
     with connect(url, autocommit=True) as connection:
         claimed = batch(connection, component.command_category, component)
         Cut(connection, at, crash)
@@ -247,7 +247,7 @@ def run_and_cut(url, component, limit, at):
 
 
 def check(connection, store):
-    """Hold what is stored to what the commands say, in the order in which they were captured."""
+    """Compare the stored messages with the commands in the order of their first handling."""
     for game in GAMES:
         commands = {m.id: m for m in store.read_stream(f"shootingRange:command-{game}")}
         versions = connection.execute(

@@ -43,7 +43,7 @@ def add(entity, event):
 
 
 def purse(every=3, *, entity=Purse, projector=add, **options):
-    """Return a component whose events tell what the handler saw."""
+    """Return a component whose events repeat what the handler saw."""
     component = Component("purse", entity=entity, id="account_id", snapshot_every=every, **options)
 
     @component.handle(Deposit)

@@ -91,7 +91,7 @@ class Crash(BaseException):
 
 
 def tally(once=EVER, handler=None, **options):
-    """Return a component that adds up, or does what a handler does."""
+    """Return a component that adds up, or that uses a given handler."""
     component = Component("tally", entity=Tally, id="tally_id")
 
     @component.handle(Add, once=once, **options)
@@ -122,12 +122,12 @@ def totals(store, stream="tally-1"):
 
 
 def redeliver(connection, position=0):
-    """Let the consumers read again what is behind a position."""
+    """Let the consumers read again from a position."""
     connection.execute("UPDATE reservation.positions SET position = %s", [position])
 
 
 def crash_between(connection, component):
-    """Handle what there is up to where the states are stored and nothing is published."""
+    """Handle all messages up to where the states are stored and nothing is published."""
     claimed = batch(connection, COMMANDS, component)
 
     def crash(*_, **__):
@@ -325,7 +325,7 @@ def test_a_redelivery_reads_time_and_ids_from_its_version(connection, store):
 
 
 def unsteady(results):
-    """Return a component whose handler publishes another of these each time, or raises it."""
+    """Return a component whose handler publishes or raises something else each time."""
     left = iter(results)
 
     def handle(command, state, context):
@@ -496,7 +496,7 @@ def test_an_id_that_is_taken_stops_the_consumer(connection, store):
 
 @dataclass
 class Wave:
-    """A state that has no form in JSON."""
+    """A state that JSON cannot express."""
 
     amplitude: complex = 0j
 
@@ -552,7 +552,7 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
 
 
 def is_stateful(message):
-    """Tell whether a message is one of those in two steps."""
+    """Return whether a message is handled in two phases."""
     return message.type in "SA"
 
 

@@ -54,7 +54,7 @@ def group(connection, positions, *, category=COMMANDS, consumer="account", carri
 
 
 def left(connection, partition, partitions, position):
-    """Count what is left of a partition, without any limit."""
+    """Count the unread messages of a partition, without any limit."""
     row = connection.execute(
         "SELECT count(*) FROM message_store.messages WHERE global_position > %s "
         "AND reservation.partition_of(stream_name, %s) = %s",
@@ -234,7 +234,7 @@ class Terminal:
         os.close(self.ours)
 
     def read_to(self, text):
-        """Read until the terminal was sent a text, and return what came since the last call."""
+        """Read until the terminal shows a text, and return the output since the last call."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.text:
             assert select.select([self.ours], [], [], deadline - time.monotonic())[0], self.text

@@ -42,7 +42,7 @@ READS_A_SHARE = "correlation" in inspect.signature(MessageStore.read_category).p
 
 
 def member_of(name: str, size: int) -> int:
-    """Give the member of a consumer group that reads a stream, as Message DB has it."""
+    """Return the member of a consumer group that reads a stream in Message DB."""
     cardinal_id = stream_name.cardinal_id(name) or ""
     digest = hashlib.md5(cardinal_id.encode()).digest()[:8]
     return abs(int.from_bytes(digest, signed=True)) % size
@@ -50,7 +50,7 @@ def member_of(name: str, size: int) -> int:
 
 @dataclass
 class Stored:
-    """A message as the model has it."""
+    """A message of the model."""
 
     write: Write
     position: int
@@ -63,7 +63,7 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Take categories of this example's own."""
+        """Take categories for this example alone."""
         self.prefix = f"m{next(_prefixes)}"
         self.messages: list[Stored] = []  # in the order of writing
 
@@ -88,11 +88,11 @@ class Model(RuleBasedStateMachine):
         return positions
 
     def write(self, stream: str, message: object, metadata: Metadata | None) -> Write:
-        """Make what is to be written, under an id that no other has."""
+        """Return a write under a new id."""
         return Write(message, self.prefix + stream, uuid.uuid4(), metadata)
 
     def agree(self, read: list[Any], expected: list[Stored]) -> None:
-        """Compare what was read with what the model has."""
+        """Compare the messages that were read with those of the model."""
         assert [
             (m.id, m.stream_name, m.type, m.position, m.decode(type(e.write.message)), m.metadata)
             for m, e in zip(read, expected, strict=True)
@@ -120,7 +120,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, message=MESSAGES, wrong=st.integers(-1, 12))
     def write_at_a_wrong_version(self, stream, message, wrong):
-        """A stream that is elsewhere refuses, and nothing changes."""
+        """A wrong expected version is refused, and nothing changes."""
         name = self.prefix + stream
         if wrong == len(self.of(name)) - 1:
             wrong += 1
@@ -219,7 +219,7 @@ class Model(RuleBasedStateMachine):
         group_size=st.none() | st.integers(1, 3),
     )
     def read_a_share_of_a_category(self, data, category, batch_size, correlation, group_size):
-        """By what the messages belong to, and by the member of a consumer group."""
+        """A category is read by correlation, and by the member of a consumer group."""
         expected = self.in_category(self.prefix + category)
         options: dict[str, Any] = {}
         if correlation is not None:
@@ -245,7 +245,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(stream=STREAMS, type_=st.sampled_from(["Deposit", "Withdraw", "Open", "Close", "None"]))
     def read_the_last_message(self, stream, type_):
-        """The last of a stream, and the last of a type."""
+        """The last message of a stream is read, and the last one of a type."""
         name = self.prefix + stream
         of_type = [
             message for message in self.of(name) if type(message.write.message).__name__ == type_
@@ -258,7 +258,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(starts=st.dictionaries(STREAMS, st.integers(0, 5)))
     def read_many_streams(self, starts):
-        """Each stream from a position of its own."""
+        """Many streams are read at once, each from its own position."""
         named = {self.prefix + stream: position for stream, position in starts.items()}
         read = self.store.read_streams(named)
         for name, position in named.items():
@@ -267,7 +267,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def versions_are_the_last_positions(self):
-        """Nothing else was written, and nothing is missing."""
+        """Each stream's version is the position of its last message."""
         for name in {message.write.stream_name for message in self.messages} | {
             f"{self.prefix}one-9"
         }:

@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same, to the order of keys and the sign of zero."""
+    """Return whether two values are equal, including the order of keys and the sign of zero."""
     if isinstance(one, dict):
         return [*one] == [*other] and all(map(same, one.values(), other.values()))
     if isinstance(one, list):

@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def consumer(connection, database_url):
-    """Give the name of a role of this test's own with the rights of a consumer, and its address."""
+    """Give the name and the address of a consumer role for this test."""
     name = f"test_surroundings_{os.getpid()}_{next(_numbers)}"
     identifier = sql.Identifier(name)
     connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(identifier))
@@ -59,7 +59,7 @@ def wait_until_awaited(started, *categories):
 
 
 def all_handled(connection, store, *, deposits=1):
-    """Nothing is a dead letter, no attempt is counted, and everything took effect once."""
+    """Check that nothing is a dead letter, no attempt is counted, and all took effect once."""
     assert letters(connection) == []
     assert event_types(store) == ["Opened"] + ["Deposited"] * deposits
     assert connection.execute("SELECT sum(attempts) FROM reservation.positions").fetchone() == (0,)

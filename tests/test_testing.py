@@ -33,7 +33,7 @@ class Odd:
 
 
 class Box:
-    """Is no dataclass, and has no form in JSON."""
+    """A class that is no dataclass, and that JSON cannot express."""
 
     def __init__(self) -> None:
         self.items: list[str] = []

@@ -23,7 +23,7 @@ Errors = dict[tuple[str, int], set[str]]  # the rules that are broken, by file a
 
 
 def expected(checker: str) -> Errors:
-    """Return the errors that a checker has to report of the declarations that are refused."""
+    """Return the errors that a checker must report for the refused declarations."""
     lines = enumerate(REFUSED.read_text().splitlines(), 1)
     marks = ((number, re.search(rf"\S  # .*\b{checker}: ([\w-]+)", line)) for number, line in lines)
     return {(REFUSED.name, number): {mark[1]} for number, mark in marks if mark}

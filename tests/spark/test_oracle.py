@@ -35,7 +35,7 @@ ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 
 
 def answer(connection):
-    """Return what the oracle counts and finds."""
+    """Return the oracle's counts and findings."""
     *counts, findings = connection.execute(ANSWER).fetchone()
     return counts, [tuple(finding) for finding in findings]
 
@@ -74,7 +74,7 @@ class Paths:
         )
 
     def _judged(self, make):
-        """Return what a run over everything finds that `make` gives the parts of."""
+        """Return the findings of a run over everything whose parts `make` gives."""
         run = Run(component, "", APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
@@ -91,15 +91,15 @@ class Paths:
         return counts, sorted((row.finding, row.global_position) for row in rows)
 
     def small(self):
-        """Give what judges all messages row by row."""
+        """Return the result of judging all messages row by row."""
         yield "small", self._report()
 
     def state(self):
-        """Give what goes on from a state, and compares it with the store."""
+        """Return the result of continuing from a state and comparing it with the store."""
         yield "state", self._report(state=self._folder / "state", verify=True)
 
     def by_fingerprints(self, monkeypatch):
-        """Give what judges most messages by their fingerprints, whoever makes them; and JDBC."""
+        """Return the results of judging by fingerprints of the server, of Spark and of JDBC."""
         spark, declaration = self._spark, Declaration.of(component)
 
         def made_by_spark(snapshot, progress):
@@ -118,14 +118,14 @@ class Paths:
             yield "JDBC", self._judged(through_jdbc)
 
     def archived(self, monkeypatch, archive):
-        """Give what reads an archive too, small or not."""
+        """Return the results of reading an archive too, small or not."""
         yield "archive", self._report(archive=archive)
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
             yield "archive, by fingerprints", self._report(archive=archive)
 
     def follow(self, seconds):
-        """Give what a follower has found after a round."""
+        """Return the findings of a follower after a round."""
         with self.following.started() as follower:
             self.following.round(seconds)
             yield "follow", (of_report(follower.report), None)

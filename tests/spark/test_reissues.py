@@ -19,12 +19,12 @@ MARKUP = "<b>Deposit</b>"
 
 
 def at(seconds):
-    """Return the time so many seconds after nine."""
+    """Return a time in seconds after nine."""
     return NINE + timedelta(seconds=seconds)
 
 
 def gap(seconds):
-    """Return so many seconds."""
+    """Return a number of seconds."""
     return timedelta(seconds=seconds)
 
 

@@ -69,7 +69,7 @@ def rendered(render, report, **more):
 
 
 def on_terminal(report):
-    """Return what is printed where no terminal is."""
+    """Return the output where there is no terminal."""
     console = Console(file=io.StringIO(), width=100)
     print_report(report, thresholds.reached(report), console)
     return console.file.getvalue()

@@ -37,7 +37,7 @@ def read(spark, snapshot, category, columns="", *, component=account, **options)
 
 
 def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
-    """Return the commands of a component with their keys, by whoever makes them."""
+    """Return the commands of a component with their keys, extracted by the server or by Spark."""
     component = load_component(app, app_dir)
     declaration = Declaration.of(component)
     wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]

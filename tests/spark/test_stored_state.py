@@ -17,7 +17,7 @@ JOBS = ("effects", "reconcile")
 
 
 def run(folder, *, commit=True, lasts=False, older=()):
-    """Write what a run would write of each job, and let the state be that; return its number."""
+    """Write what a run would write for each job, and commit it; return its number."""
     with stored_state.opened(folder, "a", "keys") as state:
         number = 1 if state.manifest is None else state.manifest.run + 1
         made = state.begin(number)
