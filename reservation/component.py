@@ -216,15 +216,16 @@ class Component(Generic[Entity]):
                 of sending.
             formerly: what the id of the reservation streams was made of before ``key`` or
                 ``entity`` was changed: the field, the fields in their order, or a function of the
-                command. A command that is reserved under that name is a duplicate too. None if
-                nothing was changed.
+                command; without ``into`` what was added to the ids of the command's stream. A
+                command that is reserved under that name is a duplicate too. None if nothing was
+                changed.
 
         Raises:
             DeclarationError: a field does not exist, a command is declared twice, or the category
                 is in use.
         """
         own = (self.name, self.command_category)
-        check_category_of_reservations(self.name, own, into, entity, formerly)
+        check_category_of_reservations(self.name, own, into, entity)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
             if not keys:

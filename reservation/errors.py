@@ -160,7 +160,7 @@ class MessageIdConflictError(StoreError):
 
 
 class GroupError(ReservationError):
-    """A consumer group has another number of partitions than was requested."""
+    """A consumer group is not as it was requested, or has a member that does not fit."""
 
 
 class ForeignPositionError(ReservationError):

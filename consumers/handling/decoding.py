@@ -162,7 +162,7 @@ class Decoding:
             if declared.is_copy(message, command):
                 return None
             key_stream = declared.stream_name(command, message.stream_name)
-            former = declared.former_stream(command)
+            former = declared.former_stream(command, message.stream_name)
             return Decoded(message, command, key_stream=key_stream, former_stream=former)
         except IdempotenceKeyError as error:
             raise _no_key(message, error) from error

@@ -4,6 +4,7 @@ Only what is certainly wrong is refused. An annotation that cannot be resolved y
 question open, is accepted.
 """
 
+import dataclasses
 import inspect
 import types
 import typing
@@ -98,11 +99,7 @@ def check_transaction(component: str, command: type, transaction: object) -> boo
 
 
 def check_category_of_reservations(
-    component: str,
-    taken: Collection[str],
-    into: str | None,
-    entity: str | None,
-    formerly: object,
+    component: str, taken: Collection[str], into: str | None, entity: str | None
 ) -> None:
     """Make sure that commands can be reserved into a category, with the options given.
 
@@ -111,10 +108,9 @@ def check_category_of_reservations(
         taken: the categories of its commands and events.
         into: the reservation category; None for the command category.
         entity: the field whose value leads the id of the reservation streams; None for none.
-        formerly: what that id was made of before; None if it is the same.
 
     Raises:
-        DeclarationError: the category is taken, or an option needs a reservation category.
+        DeclarationError: the category is taken, or `entity` needs a reservation category.
         StreamNameError: the name cannot be that of a category.
     """
     if into is None and entity is not None:
@@ -129,11 +125,6 @@ def check_category_of_reservations(
         )
     if into is not None:
         check_category(into)
-    elif formerly is not None:
-        raise DeclarationError(
-            f"{component}: formerly= names streams of a reservation category; name that with "
-            f"into=, or leave it out"
-        )
 
 
 def check_handler(
@@ -285,6 +276,21 @@ def _check_returned(
             f"{where} is annotated to return None; a command that initiates must return the event "
             f"that starts the stream"
         )
+
+
+def returned_classes(function: Any) -> frozenset[type] | None:
+    """Return the classes of events that a handler is annotated to return; None if that is open.
+
+    Args:
+        function: the handler.
+    """
+    hints = _hints(function)
+    if "return" not in hints:
+        return None
+    leaves = {leaf for leaf in _leaves(hints["return"]) if leaf is not _NoneType}
+    if not all(isinstance(leaf, type) and dataclasses.is_dataclass(leaf) for leaf in leaves):
+        return None
+    return frozenset(leaves)
 
 
 def _where(component: str, what: str, function: Any) -> str:

@@ -81,16 +81,20 @@ class Reservation:
             parts = [entity, *parts]
         return key_stream_name(self.into, parts)
 
-    def former_stream(self, command: object) -> str | None:
+    def former_stream(self, command: object, sent_to: str = "") -> str | None:
         """Return the stream that a command was reserved in formerly; None if it cannot have been.
 
         Args:
             command: the command, decoded.
+            sent_to: as for `stream_name`.
         """
-        if self.into is None or self.formerly is None:
+        if self.formerly is None:
             return None
         try:
-            return key_stream_name(self.into, key_parts(command, self.formerly))
+            parts = key_parts(command, self.formerly)
+            if self.into is None:
+                return _beneath(sent_to, parts)
+            return key_stream_name(self.into, parts)
         except IdempotenceKeyError:
             return None
 
@@ -99,7 +103,8 @@ class Reservation:
 
         The mark alone is not enough, because every sender can set it. A copy is the first message
         of the stream that its own key names beneath the stream of the command that it follows. Only
-        one message can be that, so a key has one effect, whoever wrote it.
+        one message can be that, so a key has one effect, whoever wrote it. With a former key form
+        there are two such streams; `reserve` makes one only where there is not the other.
 
         Args:
             message: the message.
@@ -108,17 +113,11 @@ class Reservation:
         Raises:
             IdempotenceKeyError: it has the place of a copy, but under another key.
         """
-        metadata = message.metadata
-        sent_to = metadata.causation_message_stream_name
-        if (
-            self.into is not None
-            or metadata.local_properties.get(RESERVED) is not True
-            or sent_to is None
-            or message.position != 0
-            or not message.stream_name.startswith(_prefix(sent_to))
-        ):
+        if self.into is not None or message.position != 0 or not beneath_its_command(message):
             return False
-        if message.stream_name != self.stream_name(command, sent_to):
+        sent_to = message.metadata.causation_message_stream_name or ""
+        named = self.stream_name(command, sent_to), self.former_stream(command, sent_to)
+        if message.stream_name not in named:
             raise IdempotenceKeyError(
                 f"{message} says that it is a reserved copy, and its stream is not the one that "
                 f"its key names; a key cannot be changed while there are copies under the old one"
@@ -175,6 +174,17 @@ def compare_initiations(
     if not commands:
         return []
     return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+
+
+def beneath_its_command(message: StoredMessage) -> bool:
+    """Return whether a message says that it is a copy, and is beneath its command's stream."""
+    metadata = message.metadata
+    sent_to = metadata.causation_message_stream_name
+    return (
+        metadata.local_properties.get(RESERVED) is True
+        and sent_to is not None
+        and message.stream_name.startswith(_prefix(sent_to))
+    )
 
 
 def _beneath(sent_to: str, parts: Sequence[str]) -> str:

@@ -1,0 +1,242 @@
+"""Whether processes with different declarations may be members of one component's groups at once.
+
+Each member stores what it declares (`ProcessDeclaration`). A process that joins compares that with
+its own, under a lock that all that join take, so two that start at the same moment see each other.
+It does not join if a command could take effect twice, or a message could become a dead letter,
+because the two make keys differently or one cannot read what the other writes.
+
+A member of a program that stores no declaration is unknown. It does not keep others from joining,
+and it is reported.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.runtime.logs import Log
+from reservation.errors import GroupError
+from reservation.inspection.process_declaration import (
+    DeclaredCommand,
+    KeyForm,
+    ProcessDeclaration,
+)
+from reservation.messages.message import printable
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.group", "compatibility.sql")
+
+GUIDE = "docs/how-to/upgrade-without-stopping.md"
+
+
+@dataclass(frozen=True, slots=True)
+class LivingMember:
+    """A process that is a member of one of a component's groups, and is not gone.
+
+    Attributes:
+        process: its host and process id.
+        declaration: what it declares; None if its program does not store that.
+    """
+
+    process: str
+    declaration: ProcessDeclaration | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a process found when it compared its declaration with those of living members.
+
+    Attributes:
+        unfit: why it may not run beside a member, in words, the member first.
+        unknown: the processes of members that store no declaration.
+        unread: by process, the types of commands that it reads here and the member does not.
+    """
+
+    unfit: tuple[str, ...]
+    unknown: tuple[str, ...]
+    unread: dict[str, tuple[str, ...]]
+
+
+def living_members(
+    connection: Connection[Any], consumer: str, former: int | None = None
+) -> list[LivingMember]:
+    """Return the members of all groups of a component, each process once.
+
+    Args:
+        connection: of a role that may read the schema ``reservation``.
+        consumer: the component's name.
+        former: a member that the calling process was, which does not count.
+    """
+    with translated():
+        rows = connection.execute(
+            _QUERIES["living"], {"consumer": consumer, "former": former}
+        ).fetchall()
+    return [
+        LivingMember(process, ProcessDeclaration.from_json(declaration))
+        for process, declaration in rows
+    ]
+
+
+def compare(mine: ProcessDeclaration, members: Sequence[LivingMember]) -> Comparison:
+    """Compare a declaration with those of living members.
+
+    Args:
+        mine: the declaration of the process that is to join.
+        members: those of all groups of the component.
+    """
+    unfit: list[str] = []
+    unknown: list[str] = []
+    unread: dict[str, tuple[str, ...]] = {}
+    for member in members:
+        process, theirs = printable(member.process), member.declaration
+        if theirs is None:
+            unknown.append(process)
+            continue
+        unfit += [f"{process}: {problem}" for problem in _problems(mine, theirs)]
+        known = {*theirs.commands, *theirs.ignored}
+        if lacking := tuple(sorted(set(mine.commands) - known)):
+            unread[process] = lacking
+    return Comparison(tuple(unfit), tuple(unknown), unread)
+
+
+def check_members(
+    connection: Connection[Any], consumer: str, mine: ProcessDeclaration
+) -> Comparison:
+    """Refuse to start beside members that a process with this declaration cannot work with.
+
+    Args:
+        connection: of a role that may read the schema ``reservation``.
+        consumer: the component's name.
+        mine: the declaration of the process that is to start.
+
+    Returns:
+        What else was found.
+
+    Raises:
+        GroupError: there is such a member; the message names it, and what to do.
+    """
+    return _checked(consumer, compare(mine, living_members(connection, consumer)))
+
+
+def join_beside(
+    connection: Connection[Any], consumer: str, mine: ProcessDeclaration, former: int | None
+) -> None:
+    """Do the same in the transaction that joins, and keep others from joining until its end.
+
+    Raises:
+        GroupError: there is such a member.
+    """
+    with translated():
+        connection.execute(_QUERIES["lock"], {"consumer": consumer})
+    _checked(consumer, compare(mine, living_members(connection, consumer, former)))
+
+
+def store_declaration(connection: Connection[Any], member: int, mine: ProcessDeclaration) -> None:
+    """Store what a member declares, in the transaction that joined."""
+    with translated():
+        connection.execute(_QUERIES["store"], {"member": member, "declaration": mine.to_json()})
+
+
+def log_members(found: Comparison, log: Log) -> None:
+    """Log which members could not be compared, and which read less than this process.
+
+    Args:
+        found: what a process found at its start.
+        log: the logger.
+    """
+    if found.unknown:
+        log.warning(
+            "members_unknown",
+            processes=list(found.unknown),
+            hint=f"stop them first if a key, entity= or a name of a type has changed; see {GUIDE}",
+        )
+    for process, types in found.unread.items():
+        log.warning(
+            "commands_not_read",
+            process=process,
+            types=list(map(printable, types)),
+            hint="let senders send them once that process has stopped",
+        )
+
+
+def _checked(consumer: str, found: Comparison) -> Comparison:
+    if found.unfit:
+        more = f" (and {len(found.unfit) - 1} more)" if len(found.unfit) > 1 else ""
+        raise GroupError(
+            f"The consumers of {consumer} cannot run beside a member of their group, "
+            f"{found.unfit[0]}{more}; or stop that process first; see {GUIDE}"
+        )
+    return found
+
+
+def _problems(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[str]:
+    """Give what keeps two declarations from running at once, with what to declare instead."""
+    for type_, command in sorted(theirs.commands.items()):
+        name = printable(type_)
+        own = mine.commands.get(type_)
+        if own is not None:
+            yield from _differences(name, own, command)
+        elif type_ not in mine.ignored:
+            yield (
+                f"it reads the command {name}, which is neither declared nor ignored here; name it "
+                f"as a former name with was={type_!r}, keep its handler, or ignore it"
+            )
+    for type_ in mine.writes:
+        if theirs.events is not None and type_ not in theirs.events:
+            yield (
+                f"handlers here write the event {printable(type_)}, which it cannot read; write it "
+                f"under the former name with stored_as=, or first deploy a projector for it and no "
+                f"handler that writes it"
+            )
+    for type_ in theirs.writes:
+        if mine.events is not None and type_ not in mine.events:
+            yield (
+                f"its handlers write the event {printable(type_)}, which cannot be read here; name "
+                f"it as a former name with was={type_!r}, keep its projector, or ignore it"
+            )
+
+
+def _differences(name: str, mine: DeclaredCommand, theirs: DeclaredCommand) -> Iterator[str]:
+    """Give in which ways a command's key differs, so that a reissue could take effect twice."""
+    if (mine.role, mine.into) != (theirs.role, theirs.into):
+        yield (
+            f"it declares {name} as {_kind(theirs)}, and here it is {_kind(mine)}; keep that as "
+            f"it was"
+        )
+    elif mine.key != theirs.key and not _find_each_other(mine, theirs):
+        yield (
+            f"the reservations of {name} are named by {_shown(theirs.key)} there and by "
+            f"{_shown(mine.key)} here; let each find those of the other with formerly=, in two "
+            f"deployments"
+        )
+    if mine.once != theirs.once:
+        yield (
+            f"a repeated {name} is recognized by {_once(theirs)} there and by {_once(mine)} here; "
+            f"keep once= as it was"
+        )
+
+
+def _find_each_other(mine: DeclaredCommand, theirs: DeclaredCommand) -> bool:
+    """Return whether each finds the reservations that the other makes."""
+    return mine.formerly == theirs.key and theirs.formerly == mine.key
+
+
+def _kind(command: DeclaredCommand) -> str:
+    if command.role == "reserved":
+        return f"reserved into {printable(command.into or 'the command category')}"
+    return {"initiates": "one that initiates", "handled": "handled without a reservation"}.get(
+        command.role, printable(command.role)
+    )
+
+
+def _shown(key: KeyForm) -> str:
+    return printable(" and ".join(key))
+
+
+def _once(command: DeclaredCommand) -> str:
+    if command.once is None:
+        return "nothing but its reservation"
+    strategy, *key = command.once
+    return printable(f"{strategy}({', '.join(key)})")

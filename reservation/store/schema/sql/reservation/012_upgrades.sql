@@ -1,0 +1,29 @@
+-- The versions by which the schema was upgraded since version 11. Programs look at reservation.versions
+-- to see whether the schema is too new for them, so it gets another row only for a change that former
+-- programs cannot work with.
+CREATE TABLE IF NOT EXISTS reservation.upgrades (
+  version integer NOT NULL PRIMARY KEY,
+  installed_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Who may read the one may read the other: a role goes on with the rights that it has.
+DO $$
+DECLARE
+  reader name;
+BEGIN
+  FOR reader IN
+    SELECT DISTINCT r.rolname
+    FROM pg_class c
+    CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+    JOIN pg_roles r ON r.oid = a.grantee
+    WHERE c.oid = 'reservation.versions'::regclass AND a.privilege_type = 'SELECT'
+      AND a.grantee <> c.relowner
+  LOOP
+    EXECUTE format('GRANT SELECT ON reservation.upgrades TO %I', reader);
+  END LOOP;
+END
+$$;
+
+-- What a member's process can read, what it writes and how it makes keys: see ProcessDeclaration in
+-- reservation.inspection. NULL if its program does not store that.
+ALTER TABLE reservation.members ADD COLUMN IF NOT EXISTS declaration jsonb;
