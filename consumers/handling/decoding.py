@@ -139,7 +139,7 @@ class Decoding:
             DecodeError: its data does not fit, or its class raised, be it no `Exception`.
         """
         try:
-            command: object = message.decode(self._component.types[message.type])
+            command = self._component.types.decode(message)
         except Exception:
             raise
         except BaseException as error:
@@ -195,7 +195,8 @@ class Decoding:
         Of the data only the entity's id is read, so that no class checks itself.
         """
         component = self._component
-        if message.data is not None and message.type in component.types:
+        types = component.types
+        if message.data is not None and message.type in types and not types.is_upcast(message.type):
             # What does not fit could not have been decoded either; then the stream's name is used.
             with contextlib.suppress(ReservationError, msgspec.MsgspecError, RecursionError):
                 read = msgspec.json.decode(message.data, type=self._id_of(message.type))

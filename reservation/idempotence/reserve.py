@@ -53,6 +53,7 @@ class Reservation:
             sending.
         formerly: the fields, or a function of the command, that were the whole id of the stream
             before the declaration was changed; None if it was not.
+        same_key: whether the fields of the key are the same in every former shape of the command.
     """
 
     command: type
@@ -61,6 +62,7 @@ class Reservation:
     entity: str | None = None
     volatile: tuple[str, ...] = ()
     formerly: tuple[str, ...] | KeyFunction | None = None
+    same_key: bool = False
 
     def stream_name(self, command: object, sent_to: str = "") -> str:
         """Return the reservation stream of a command.

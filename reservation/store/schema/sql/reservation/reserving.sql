@@ -133,6 +133,10 @@ BEGIN
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
   SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type, c.data,
          reservation.followed_metadata(c.stream_name, c.position, c.global_position, c.metadata)
+         -- The copy has the data of the command, and so the version of its shape.
+         || CASE WHEN jsonb_typeof(c.metadata->'schemaVersion') IN ('string', 'number')
+                 THEN jsonb_build_object('schemaVersion', c.metadata->'schemaVersion')
+                 ELSE '{}' END
          || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
                  THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
   FROM unnest(new_commands, new_names) WITH ORDINALITY AS i(command, stream_name, n)
