@@ -48,11 +48,14 @@ class Decoded:
     former_stream: str | None = None
     unordered: bool = False
     redelivered: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def incoming(self) -> Incoming:
         """The message as strategies take it."""
-        return Incoming(self.message, self.command, str(self.entity_stream), self.unordered)
+        return Incoming(
+            self.message, self.command, str(self.entity_stream), self.unordered, self.names
+        )
 
 
 class Decoding:
@@ -122,7 +125,8 @@ class Decoding:
         strategy = component.strategies.get(message.type) if unordered else None
         if strategy is not None and strategy.needs_order:
             raise out_of_order(message, entity_stream)
-        return Decoded(message, command, entity_stream, unordered=unordered)
+        names = component.types.names_of(type(command))
+        return Decoded(message, command, entity_stream, unordered=unordered, names=names)
 
     def _is_unordered(self, message: StoredMessage, entity_stream: str) -> bool:
         """Return whether later messages of its entity may have been handled before a message."""

@@ -90,6 +90,10 @@ class MessageTypes:
         type_ = self._types.get(name)
         return (name,) if type_ is None or type_.__name__ != name else self._names[type_]
 
+    def names_of(self, type_: type) -> tuple[str, ...]:
+        """Return the names that messages of a registered class are stored under."""
+        return self._names[type_]
+
     def spread(self, *tables: dict[str, Any]) -> None:
         """Let each table have what is declared of a class under all its names.
 
