@@ -127,12 +127,16 @@ def _handle(
     else:
         returned = component.handlers[name](command, state, context)
     events = events_of(returned, message, component.commands, starts=initiation is not None)
+    written = component.types.written
     if name in component.two_phase:
-        rows = outputs(message, entity_stream, events, context.writes)
+        rows = outputs(message, entity_stream, events, context.writes, written)
+        component.check_written(rows, message)
         encode_state(state, message)
     else:
-        rows = encode_events(events, message, entity_stream, message.follow_metadata())
-        further, entity = encode_further(context.writes, message), copied(given)
+        metadata = message.follow_metadata()
+        rows = encode_events(events, message, entity_stream, metadata, written=written)
+        further, entity = encode_further(context.writes, message, written), copied(given)
+        component.check_written(further, message)
         for row in rows:
             component.projection.apply_encoded(entity, row, message)
         rows += further
@@ -145,7 +149,7 @@ def _stored(component: Component, command: object) -> StoredMessage:
     return StoredMessage(
         id=str(uuid.uuid4()),
         stream_name=of(component.command_category, cardinal),
-        type=type(command).__name__,
+        type=component.types.written(type(command)).name,
         position=0,
         global_position=1,
         data=codec.encode(command),

@@ -1,7 +1,5 @@
 """What ``reservation check`` finds in stores that were made wrong, and that it finds nothing else."""
 
-import json
-
 from tests.bank import drain
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_, withdraw

@@ -17,6 +17,7 @@ from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import DeclarationError
 from reservation.inspection.process_declaration import ProcessDeclaration
+from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.schema.preconditions import check_preconditions
@@ -122,8 +123,10 @@ def start(
 
     The command refuses to start if the store has reservations under other names than APP declares,
     because reissues of their commands would take effect again. Name the former form with formerly=.
-    It also refuses to start beside a process of APP that makes keys differently, or if one of the
-    two cannot read what the other writes: see `reservation check`.
+    It also refuses if a sample of the entity's events shows types that APP does not declare,
+    because entities cannot be loaded without them. Name former classes with was=. And it refuses to
+    start beside a process of APP that makes keys differently, or if one of the two cannot read what
+    the other writes: see `reservation check`.
 
     If the database becomes unavailable, the consumers wait for it.
 
@@ -150,6 +153,7 @@ def start(
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)
+        check_event_types(connection, component)
         sizes = checked_sizes(connection, component, categories, share)
         members = check_members(connection, component.name, ProcessDeclaration.of(component))
     log_members(members, Log(component.name, component.command_category))

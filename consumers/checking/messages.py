@@ -158,7 +158,7 @@ def findings_of_names(
 def _advice(component: Component[Any], message: StoredMessage) -> str:
     declared = component.reservations[message.type]
     try:
-        command: object = message.decode(declared.command)
+        command = component.decode(message)
         return advice(component, declared, command, message)
     except ReservationError:
         return "name with formerly= what the id was made of"

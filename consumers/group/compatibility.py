@@ -21,6 +21,7 @@ from reservation.inspection.process_declaration import (
     DeclaredCommand,
     KeyForm,
     ProcessDeclaration,
+    Shape,
 )
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
@@ -181,21 +182,37 @@ def _problems(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[
         elif type_ not in mine.ignored:
             yield (
                 f"it reads the command {name}, which is neither declared nor ignored here; name it "
-                f"as a former name with was={type_!r}, keep its handler, or ignore it"
+                f"as a former name with was={name!r}, keep its handler, or ignore it"
             )
-    for type_ in mine.writes:
-        if theirs.events is not None and type_ not in theirs.events:
+    for type_ in sorted(mine.writes):
+        lacking = _unreadable(mine.writes[type_], theirs, type_)
+        if lacking is not None:
             yield (
-                f"handlers here write the event {printable(type_)}, which it cannot read; write it "
-                f"under the former name with stored_as=, or first deploy a projector for it and no "
-                f"handler that writes it"
+                f"handlers here write the event {printable(type_)}, which it cannot read{lacking}; "
+                f"write what it reads, under the former name with stored_as= if the class was "
+                f"renamed, or first deploy what reads it and no handler that writes it"
             )
-    for type_ in theirs.writes:
-        if mine.events is not None and type_ not in mine.events:
+    for type_ in sorted(theirs.writes):
+        lacking = _unreadable(theirs.writes[type_], mine, type_)
+        if lacking is not None:
             yield (
-                f"its handlers write the event {printable(type_)}, which cannot be read here; name "
-                f"it as a former name with was={type_!r}, keep its projector, or ignore it"
+                f"its handlers write the event {printable(type_)}, which cannot be read "
+                f"here{lacking}; name a former name with was=, declare an upcaster from a "
+                f"former shape, keep its projector, or ignore it"
             )
+
+
+def _unreadable(written: Shape, reader: ProcessDeclaration, type_: str) -> str | None:
+    """Return why a process cannot read what another writes, in words; None if it can."""
+    if reader.events is None:
+        return None
+    read = reader.events.get(type_)
+    if read is None:
+        return ""
+    if read.version is not None and (written.version or 1) > read.version:
+        return f", because it has version {written.version} of its shape, not {read.version}"
+    lacking = sorted(set(read.fields) - set(written.fields))
+    return f", because it lacks {printable(', '.join(lacking))}" if lacking else None
 
 
 def _differences(name: str, mine: DeclaredCommand, theirs: DeclaredCommand) -> Iterator[str]:

@@ -148,7 +148,10 @@ class TwoPhaseHandling:
             message,
             lambda: events_of(handler(incoming.command, state, context), message, self._commands),
         )
-        rows = outputs(message, incoming.entity_stream, events, context.writes)
+        rows = outputs(
+            message, incoming.entity_stream, events, context.writes, component.types.written
+        )
+        component.check_written(rows, message)
         after = encode_state(state, message)
         return _HandlerResult(
             after, rows, to_text(rows), msgspec.json.encode(context.given).decode()

@@ -6,20 +6,22 @@ the names of their fields in JSON, so that a renamed class is no change.
 """
 
 import ast
+import dataclasses
 import hashlib
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 import reservation
 from reservation.component import Component
-from reservation.handlers.declaration_checks import returned_classes
+from reservation.handlers.returned_checks import returned_classes
 from reservation.idempotence.key import KeyFunction
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.serialization.codec import camel_case
+from reservation.serialization.struct_types import names_of
 
 # The form of the stored object. One of another form is not read.
 FORM = 1
@@ -47,6 +49,19 @@ class DeclaredCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     once: tuple[str, ...] | None = None
 
 
+class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The shape in which events of one type are read or written.
+
+    Attributes:
+        version: the one that is written, or the highest that is read; None if none is, or if that
+            does not matter.
+        fields: the fields that are written, or that an event must have to be read; in JSON.
+    """
+
+    version: int | None = None
+    fields: tuple[str, ...] = ()
+
+
 class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
     """What one process declares.
 
@@ -55,16 +70,16 @@ class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
         release: the version of this package.
         commands: the commands that it reads, by type.
         ignored: the types that it skips.
-        events: the types of events that it reads in its entity's stream; None without an entity.
-        writes: the types of events that its handlers may write.
+        events: the events that it reads in its entity's stream, by type; None without an entity.
+        writes: the events that its handlers may write, by type.
     """
 
     form: int
     release: str
     commands: dict[str, DeclaredCommand]
     ignored: tuple[str, ...]
-    events: tuple[str, ...] | None
-    writes: tuple[str, ...]
+    events: dict[str, Shape] | None
+    writes: dict[str, Shape]
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -82,23 +97,19 @@ class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
     @classmethod
     def of(cls, component: Component[Any]) -> "ProcessDeclaration":
         """Return what a process declares that runs a component."""
-        events = None
-        if component.entity is not None:
-            events = tuple(sorted({*component.projection.types, *component.ignored, PSEUDO_EVENT}))
         return cls(
             form=FORM,
             release=reservation.__version__,
             commands=_commands(component),
             ignored=tuple(sorted(component.ignored)),
-            events=events,
-            writes=() if events is None else tuple(sorted(_written(component))),
+            events=_read(component) if component.projection.is_used else None,
+            writes=_written(component) if component.projection.is_used else {},
         )
 
 
 def _commands(component: Component[Any]) -> dict[str, DeclaredCommand]:
     commands = {}
-    for name, handler in component.handlers.items():
-        del handler
+    for name in component.handlers:
         commands[name] = DeclaredCommand("handled", once=_strategy(component, name))
     for name in component.initiations:
         commands[name] = DeclaredCommand("initiates", key=(camel_case(component.id),))
@@ -140,20 +151,40 @@ def _function(function: Callable[..., Any]) -> str:
     return f"{name}() {digest}"
 
 
-def _written(component: Component[Any]) -> set[str]:
-    """Return the types of events that handlers may write.
+def _read(component: Component[Any]) -> dict[str, Shape]:
+    known, types = component.projection, component.types
+    read = dict.fromkeys((PSEUDO_EVENT, *known.passed, *known.ignored), Shape())
+    for name in known.types:
+        if types.is_upcast(name):  # what its upcasters make of a former shape is not known
+            read[name] = Shape(types.written(types[name]).version)
+        else:
+            read[name] = Shape(fields=tuple(_required(types[name])))
+    return read
+
+
+def _required(class_: Any) -> Iterator[str]:
+    for field in dataclasses.fields(class_):
+        if field.default is field.default_factory is dataclasses.MISSING:
+            yield camel_case(field.name)
+
+
+def _written(component: Component[Any]) -> dict[str, Shape]:
+    """Return the events that handlers may write.
 
     They are those that the handlers are annotated to return. A handler without such an annotation
-    may write every event that has a projector.
+    may write every event that is declared.
     """
     handlers: list[Any] = [
         *component.handlers.values(),
         *(initiation.handler for initiation in component.initiations.values()),
     ]
-    written: set[str] = set()
+    declared = {*component.projection.types, *component.projection.passed}
+    written: set[type] = set()
     for handler in handlers:
         classes = returned_classes(handler)
-        if classes is None:
-            return set(component.projection.types)
-        written.update(class_.__name__ for class_ in classes)
-    return written
+        written.update((component.types[n] for n in declared) if classes is None else classes)
+    shapes = {}
+    for class_ in written:
+        name, version = component.types.written(class_)
+        shapes[name] = Shape(version, tuple(map(camel_case, names_of(class_))))
+    return shapes

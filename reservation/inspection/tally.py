@@ -5,6 +5,7 @@ among processes. Nothing of a message's values is kept, but names of types, fiel
 """
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AnySet
 from enum import StrEnum
 from typing import Any
 
@@ -121,7 +122,7 @@ def declared_categories(component: Component[Any]) -> dict[str, Role]:
     """Return the categories whose messages a component reads, and what each is for."""
     categories = {component.command_category: Role.COMMANDS}
     categories |= dict.fromkeys(component.reservation_categories, Role.RESERVATIONS)
-    if component.entity is not None:
+    if component.projection.is_used:
         categories[component.name] = Role.EVENTS
     return categories
 
@@ -161,6 +162,8 @@ class Inspector:
             return Knowledge.DECLARED
         if name in self._component.ignored or name == PSEUDO_EVENT:
             return Knowledge.IGNORED
+        if self.role is Role.EVENTS and self._component.projection.knows(name):
+            return Knowledge.DECLARED
         return Knowledge.UNKNOWN
 
     def tally(self, messages: Iterable[StoredMessage]) -> Tally:
@@ -178,20 +181,28 @@ class Inspector:
         return tally
 
     def _compare_fields(self, found: TypeTally, message: StoredMessage) -> None:
-        try:
-            data = msgspec.json.decode(message.data or "", type=dict[str, msgspec.Raw])
-        except (msgspec.MsgspecError, RecursionError):
-            return  # what is no object cannot be decoded either
-        fields = self._fields[message.type]
-        for key in fields:
-            if key not in data:
+        keys, fields = self._keys(message), self._fields[message.type]
+        for key in fields if keys is not None else ():
+            if key not in (keys or ()):
                 _count(found.missing, key)
-        for key in data.keys() - set(fields):
+        for key in (keys or set()) - set(fields):
             _count(found.added, key)
+
+    def _keys(self, message: StoredMessage) -> AnySet[str] | None:
+        """Return the keys of a message's data, after upcasters; None if it is no object."""
+        types = self._component.types
+        try:
+            if types.is_upcast(message.type):
+                upcast = types.chain(types[message.type]).upcast(message)
+                if upcast is not None:
+                    return upcast.keys()
+            return msgspec.json.decode(message.data or "", type=dict[str, msgspec.Raw]).keys()
+        except (msgspec.MsgspecError, RecursionError, DecodeError):
+            return None  # it cannot be decoded either
 
     def _read(self, tally: Tally, found: TypeTally, message: StoredMessage) -> None:
         try:
-            command: object = message.decode(self._types[message.type])
+            command = self._component.decode(message)
             if self.role is not Role.EVENTS:
                 self._component.entity_stream(command)
                 self._name(tally, message, command)

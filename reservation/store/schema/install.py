@@ -19,7 +19,7 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -53,6 +53,7 @@ _MIGRATIONS = {
     10: "010_recorded_conflicts",
     11: "011_foreign_positions",
     12: "012_upgrades",
+    13: "013_copied_versions",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.
