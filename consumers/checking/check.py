@@ -21,7 +21,7 @@ from reservation.inspection.snapshots import count_snapshots
 from reservation.inspection.tally import Tally
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
-from reservation.store.schema.missing_rights import lacking_roles
+from reservation.store.schema.missing_rights import known_roles
 
 # How many messages of each category are looked at, where no other number is asked for.
 SAMPLE = 2_000
@@ -102,7 +102,9 @@ def _snapshots(connection: Connection[Any], component: Component[Any]) -> Iterat
 
 
 def _rights(connection: Connection[Any]) -> Iterator[Finding]:
-    for role in lacking_roles(connection):
+    for role in known_roles(connection):
+        if not role.lacks:
+            continue
         more = f" and {len(role.lacks) - 3} more" if len(role.lacks) > 3 else ""
         yield Finding(
             Kind.RIGHTS,

@@ -18,6 +18,7 @@ from psycopg import errors as pg
 from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
+from reservation.store.schema.missing_rights import known_roles, renew_rights
 
 SCHEMA_VERSION = 13
 MESSAGE_STORE_VERSION = "1.3.0"
@@ -297,6 +298,8 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
     _refuse_newer(connection, before)
     if before is not None and before > SCHEMA_VERSION:
         return before, 0  # its functions are newer than those of this package
+    goes_on = before is not None and before >= _FIRST_TO_GO_ON
+    roles = known_roles(connection) if goes_on else []
     if before is None:
         _run(connection, "reservation", "schema")
     missing = 0
@@ -314,6 +317,7 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
     if before != SCHEMA_VERSION or missing:
         for script in _FUNCTION_SCRIPTS:
             _run(connection, "reservation", script)
+        renew_rights(connection, roles)
     return before, missing
 
 

@@ -1,10 +1,12 @@
-"""Roles that lack a right of their kind, because the schema has got more since they were made.
+"""Roles that lack a right of their kind.
 
-`reservation.store.schema.roles` gives the rights. An upgrade may bring tables and functions; what a
-role may do with these is granted when it is made a sender, a consumer or an auditor again.
+`reservation.store.schema.roles` gives the rights. An upgrade may bring tables and functions, which
+programs of the former version use too, within functions that they know. So it grants what is new to
+roles that had every right of their kind. Others are left as they are.
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,38 +20,61 @@ _QUERIES = load_queries("reservation.store.schema", "missing_rights.sql")
 
 
 @dataclass(frozen=True, slots=True)
-class LackingRole:
-    """A role that lacks rights.
+class KnownRole:
+    """A role that was made a sender, a consumer or an auditor.
 
     Attributes:
         role: its name.
         kind: what it was made: sender, consumer or auditor.
-        lacks: the rights, such as ``EXECUTE on reservation.take_part``.
+        lacks: the rights of its kind that it lacks, such as ``EXECUTE on reservation.take_part``.
+        remedies: the statements that grant these.
         categories: those that a sender may write to.
     """
 
     role: str
     kind: str
     lacks: tuple[str, ...]
+    remedies: tuple[str, ...]
     categories: tuple[str, ...]
 
     @property
     def command(self) -> str:
-        """The command that grants them."""
+        """The command that gives it the rights of its kind."""
         words = ["reservation", "store", "grants", self.kind, self.role]
         words += [word for category in self.categories for word in ("--category", category)]
         return printable(shlex.join(words))
 
 
-def lacking_roles(connection: Connection[Any]) -> list[LackingRole]:
-    """Return the roles that lack a right of their kind, by name.
+def known_roles(connection: Connection[Any]) -> list[KnownRole]:
+    """Return the roles that were made a sender, a consumer or an auditor, by name.
 
     Args:
         connection: of a role that may read the schema ``reservation``.
     """
     with translated():
-        rows = connection.execute(_QUERIES["missing"]).fetchall()
+        rows = connection.execute(_QUERIES["roles"]).fetchall()
     return [
-        LackingRole(role, kind, tuple(lacks), tuple(categories))
-        for role, kind, lacks, categories in rows
+        KnownRole(role, kind, tuple(lacks), tuple(remedies), tuple(categories))
+        for role, kind, lacks, remedies, categories in rows
     ]
+
+
+def renew_rights(connection: Connection[Any], before: Sequence[KnownRole]) -> list[str]:
+    """Give roles what their kind has got in an upgrade.
+
+    Args:
+        connection: in the transaction of the upgrade, after it.
+        before: the roles as they were before.
+
+    Returns:
+        The names of the roles that were given something. Those that lacked a right before are not
+        among them.
+    """
+    complete = {(role.role, role.kind) for role in before if not role.lacks}
+    renewed = []
+    for role in known_roles(connection):
+        if role.lacks and (role.role, role.kind) in complete:
+            for statement in role.remedies:
+                connection.execute(statement.encode())
+            renewed.append(role.role)
+    return renewed

@@ -1,4 +1,4 @@
--- name: missing
+-- name: roles
 -- Roles that were made a sender, a consumer or an auditor, each with what it lacks of the rights that
 -- `reservation store grants` would give it now. What a role was made is seen by what it has: a consumer
 -- writes to a table of the schema reservation, an auditor reads one, a sender has categories.
@@ -69,33 +69,41 @@ WITH schemas AS (
         'get_last_stream_message']
     END)
 ), lacking AS (
-  SELECT k.oid, 1 AS n, 'USAGE on schema ' || s.nspname AS what
+  SELECT k.oid, 1 AS n, 'USAGE on schema ' || s.nspname AS what,
+         format('GRANT USAGE ON SCHEMA %I', s.nspname) AS remedy
   FROM kinds k
   CROSS JOIN schemas s
   WHERE k.kind IS NOT NULL AND NOT (k.kind = 'sender' AND s.nspname = 'message_store')
     AND NOT has_schema_privilege(k.oid, s.oid, 'USAGE')
   UNION ALL
-  SELECT k.oid, 2, t.privilege || ' on ' || t.name
+  SELECT k.oid, 2, t.privilege || ' on ' || t.name,
+         format('GRANT %s ON %s', t.privilege, t.oid::regclass)
   FROM kinds k
   JOIN tables t USING (kind)
   WHERE NOT has_table_privilege(k.oid, t.oid, t.privilege)
   UNION ALL
-  SELECT k.oid, 3, 'USAGE on sequence ' || s.nspname || '.' || q.relname
+  SELECT k.oid, 3, 'USAGE on sequence ' || s.nspname || '.' || q.relname,
+         format('GRANT USAGE ON SEQUENCE %s', q.oid::regclass)
   FROM kinds k
   CROSS JOIN pg_catalog.pg_class q
   JOIN schemas s ON s.oid = q.relnamespace AND s.nspname = 'message_store'
   WHERE k.kind = 'consumer'
     AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(k.oid, q.oid, 'USAGE, UPDATE') END
   UNION ALL
-  SELECT DISTINCT k.oid, 4, 'EXECUTE on ' || f.name
+  SELECT k.oid, 4, 'EXECUTE on ' || f.name,
+         format('GRANT EXECUTE ON FUNCTION %s', f.oid::regprocedure)
   FROM kinds k
   JOIN functions f USING (kind)
   WHERE NOT has_function_privilege(k.oid, f.oid, 'EXECUTE')
 )
-SELECT k.rolname::text, k.kind, array_agg(l.what ORDER BY l.n, l.what),
+SELECT k.rolname::text, k.kind,
+       coalesce(array_agg(l.what ORDER BY l.n, l.what) FILTER (WHERE l.what IS NOT NULL), '{}'),
+       coalesce(array_agg(l.remedy || format(' TO %I', k.rolname) ORDER BY l.n, l.what)
+                  FILTER (WHERE l.what IS NOT NULL), '{}'),
        ARRAY(SELECT c.category::text FROM reservation.sender_categories c
              WHERE c.role = k.oid ORDER BY 1)
 FROM kinds k
-JOIN lacking l USING (oid)
+LEFT JOIN lacking l USING (oid)
+WHERE k.kind IS NOT NULL
 GROUP BY k.rolname, k.kind, k.oid
 ORDER BY k.rolname

@@ -6,24 +6,6 @@ CREATE TABLE IF NOT EXISTS reservation.upgrades (
   installed_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Who may read the one may read the other: a role goes on with the rights that it has.
-DO $$
-DECLARE
-  reader name;
-BEGIN
-  FOR reader IN
-    SELECT DISTINCT r.rolname
-    FROM pg_class c
-    CROSS JOIN LATERAL aclexplode(c.relacl) AS a
-    JOIN pg_roles r ON r.oid = a.grantee
-    WHERE c.oid = 'reservation.versions'::regclass AND a.privilege_type = 'SELECT'
-      AND a.grantee <> c.relowner
-  LOOP
-    EXECUTE format('GRANT SELECT ON reservation.upgrades TO %I', reader);
-  END LOOP;
-END
-$$;
-
 -- What a member's process can read, what it writes and how it makes keys: see ProcessDeclaration in
 -- reservation.inspection. NULL if its program does not store that.
 ALTER TABLE reservation.members ADD COLUMN IF NOT EXISTS declaration jsonb;
