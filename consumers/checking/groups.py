@@ -138,3 +138,13 @@ def findings_of_members(
             f"does not read {', '.join(map(printable, types))}",
             "let senders send them once that process has stopped",
         )
+    for process, types in found.undeclared.items():
+        yield Finding(
+            Kind.MEMBERS,
+            "finding",
+            None,
+            process,
+            None,
+            f"reads {', '.join(map(printable, types))}, neither declared nor ignored here",
+            "name former names with was=, keep their handlers, or ignore them",
+        )

@@ -9,8 +9,8 @@ A member of a program that stores no declaration is unknown. It does not keep ot
 and it is reported.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import Connection
@@ -52,12 +52,14 @@ class Comparison:
     Attributes:
         unfit: why it may not run beside a member, in words, the member first.
         unknown: the processes of members that store no declaration.
-        unread: by process, the types of commands that it reads here and the member does not.
+        unread: by process, the types of commands that are read here and not by the member.
+        undeclared: by process, those that the member reads, and that are not declared here.
     """
 
-    unfit: tuple[str, ...]
-    unknown: tuple[str, ...]
-    unread: dict[str, tuple[str, ...]]
+    unfit: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    undeclared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def living_members(
@@ -90,16 +92,28 @@ def compare(mine: ProcessDeclaration, members: Sequence[LivingMember]) -> Compar
     unfit: list[str] = []
     unknown: list[str] = []
     unread: dict[str, tuple[str, ...]] = {}
+    undeclared: dict[str, tuple[str, ...]] = {}
     for member in members:
         process, theirs = printable(member.process), member.declaration
         if theirs is None:
             unknown.append(process)
             continue
         unfit += [f"{process}: {problem}" for problem in _problems(mine, theirs)]
-        known = {*theirs.commands, *theirs.ignored}
-        if lacking := tuple(sorted(set(mine.commands) - known)):
-            unread[process] = lacking
-    return Comparison(tuple(unfit), tuple(unknown), unread)
+        if types := _further(mine, theirs):
+            unread[process] = types
+        if types := _further(theirs, mine):
+            undeclared[process] = types
+    return Comparison(tuple(unfit), tuple(unknown), unread, undeclared)
+
+
+def _further(one: ProcessDeclaration, other: ProcessDeclaration) -> tuple[str, ...]:
+    """Return the commands that one process reads, and of which another knows no name."""
+    known = {*other.commands, *other.ignored}
+    return tuple(
+        sorted(
+            {c.written for c in one.commands.values() if known.isdisjoint((*c.names, c.written))}
+        )
+    )
 
 
 def check_members(
@@ -160,6 +174,13 @@ def log_members(found: Comparison, log: Log) -> None:
             types=list(map(printable, types)),
             hint="let senders send them once that process has stopped",
         )
+    for process, types in found.undeclared.items():
+        log.warning(
+            "commands_not_declared",
+            process=process,
+            types=list(map(printable, types)),
+            hint="keep their handlers, or ignore them, as long as they are sent",
+        )
 
 
 def _checked(consumer: str, found: Comparison) -> Comparison:
@@ -174,16 +195,18 @@ def _checked(consumer: str, found: Comparison) -> Comparison:
 
 def _problems(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[str]:
     """Give what keeps two declarations from running at once, with what to declare instead."""
-    for type_, command in sorted(theirs.commands.items()):
-        name = printable(type_)
-        own = mine.commands.get(type_)
-        if own is not None:
-            yield from _differences(name, own, command)
-        elif type_ not in mine.ignored:
-            yield (
-                f"it reads the command {name}, which is neither declared nor ignored here; name it "
-                f"as a former name with was={name!r}, keep its handler, or ignore it"
-            )
+    for type_ in sorted(mine.commands.keys() & theirs.commands):
+        yield from _differences(printable(type_), mine.commands[type_], theirs.commands[type_])
+    for name in _renamed(mine, theirs):
+        yield (
+            f"the command {printable(name)} is sent under this name now, which it cannot read; "
+            f"write the former name with stored_as= until it has stopped"
+        )
+    for name in _renamed(theirs, mine):
+        yield (
+            f"the command {printable(name)} is sent under this name there, which cannot be read "
+            f"here; name it as a former name with was={name!r}"
+        )
     for type_ in sorted(mine.writes):
         lacking = _unreadable(mine.writes[type_], theirs, type_)
         if lacking is not None:
@@ -200,6 +223,18 @@ def _problems(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterator[
                 f"here{lacking}; name a former name with was=, declare an upcaster from a "
                 f"former shape, keep its projector, or ignore it"
             )
+
+
+def _renamed(one: ProcessDeclaration, other: ProcessDeclaration) -> list[str]:
+    """Return the commands that another process knows, but not by the name that one writes."""
+    known = {*other.commands, *other.ignored}
+    return sorted(
+        {
+            command.written
+            for command in one.commands.values()
+            if command.written not in known and not known.isdisjoint(command.names)
+        }
+    )
 
 
 def _unreadable(written: Shape, reader: ProcessDeclaration, type_: str) -> str | None:

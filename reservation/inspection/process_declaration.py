@@ -40,6 +40,8 @@ class DeclaredCommand(msgspec.Struct, frozen=True, omit_defaults=True):
         key: what the id of its reservation streams is made of, the entity's field first.
         formerly: what it was made of before, under which a reservation is found too.
         once: the strategy of its handler, with its key.
+        names: the types under which such commands are read.
+        written: the one of them under which they are sent today.
     """
 
     role: str
@@ -47,6 +49,8 @@ class DeclaredCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     key: KeyForm = ()
     formerly: KeyForm | None = None
     once: tuple[str, ...] | None = None
+    names: tuple[str, ...] = ()
+    written: str = ""
 
 
 class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,19 +112,27 @@ class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def _commands(component: Component[Any]) -> dict[str, DeclaredCommand]:
+    types = component.types
     commands = {}
-    for name in component.handlers:
-        commands[name] = DeclaredCommand("handled", once=_strategy(component, name))
-    for name in component.initiations:
-        commands[name] = DeclaredCommand("initiates", key=(camel_case(component.id),))
-    for name, declared in component.reservations.items():
-        leading = () if declared.entity is None else (camel_case(declared.entity),)
+    for name in {*component.handlers, *component.initiations, *component.reservations}:
+        role, into = "handled", None
+        key: KeyForm = ()
+        formerly: KeyForm | None = None
+        if name in component.initiations:
+            role, key = "initiates", (camel_case(component.id),)
+        elif name in component.reservations:
+            declared = component.reservations[name]
+            leading = () if declared.entity is None else (camel_case(declared.entity),)
+            role, key, into = "reserved", (*leading, *_key(declared.key)), declared.into
+            formerly = None if declared.formerly is None else _key(declared.formerly)
         commands[name] = DeclaredCommand(
-            "reserved",
-            into=declared.into,
-            key=(*leading, *_key(declared.key)),
-            formerly=None if declared.formerly is None else _key(declared.formerly),
+            role,
+            into,
+            key,
+            formerly,
             once=_strategy(component, name),
+            names=types.names_of(types[name]),
+            written=types.written(types[name]).name,
         )
     return commands
 
