@@ -121,8 +121,8 @@ def start(
 
     The command refuses to start if the store has reservations under other names than APP declares,
     because reissues of their commands would take effect again. Name the former form with formerly=.
-    It also refuses if a sample of the entity's events shows types that APP does not declare, because
-    entities cannot be loaded without them. Name former classes with was=.
+    It also refuses if a sample of the entities' events shows types that APP does not declare. Name
+    former classes with was=.
 
     If the database becomes unavailable, the consumers wait for it.
 

@@ -112,4 +112,15 @@ def compare(one: StoredMessage, first: StoredMessage, declared: Any) -> str:
     for field in declared.volatile:
         for _, data in contents:
             data.pop(codec.camel_case(field), None)
-    return "duplicate" if contents[0] == contents[1] else "conflict"
+    if contents[0] == contents[1]:
+        return "duplicate"
+    if one.type != first.type:
+        return "conflict"
+    try:
+        meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (one, first)]
+    except Exception:
+        return "conflict"
+    for field in declared.volatile:
+        for meaning in meanings:
+            del meaning[field]
+    return "duplicate" if meanings[0] == meanings[1] else "conflict"
