@@ -447,9 +447,8 @@ def test_a_gap_in_a_chain_is_refused():
     component.upcast(Paid, to=2)(to_amount)
     with pytest.raises(DeclarationError, match="the next upcaster is the one to 3, not to 4"):
         component.upcast(Paid, to=4)(with_currency)
+    component.upcast(Paid, to=3)(with_currency)
     with pytest.raises(DeclarationError, match=r"Pay has version 3, .* lead to 1; .*upcast\(Pay"):
-        upcasting(Component("purse", id="purse_id"), Paid).handle(Pay)(lambda *_: None)
-        component.upcast(Paid, to=3)(with_currency)
         component.check()
     component.upcast(Pay, to=2)(to_amount)
     with pytest.raises(DeclarationError, match="Pay has version 3, and its upcasters lead to 2"):
@@ -494,7 +493,7 @@ def test_a_function_that_can_be_no_upcaster_is_refused(upcaster, problem):
     component = Component("purse", entity=Purse, id="purse_id")
     with pytest.raises(DeclarationError, match=problem):
         component.upcast(Paid, to=2)(upcaster)
-    with pytest.raises(DeclarationError, match="the predicate of Paid, .*cannot be called with"):
+    with pytest.raises(DeclarationError, match=r"the predicate of Paid, .*cannot be called with"):
         component.upcast(Paid, to=2, when=lambda: True)(to_amount)
     with pytest.raises(DeclarationError, match=r"@purse\.upcast above .*write @purse\.upcast\(Wit"):
         component.upcast(to_amount, to=2)
@@ -536,9 +535,10 @@ def test_the_code_of_a_function_is_the_same_in_every_process():
     """Wherever it stands, and whatever the order of a set's members is."""
 
     def one(data):
-        return data if data["kind"] in {"a", "b", "c"} else [x for x in data]
+        return data if data["kind"] in {"a", "b", "c"} else dict.fromkeys(data, 1)
 
-    text = "def one(data):\n\n    return data if data['kind'] in {'c', 'b', 'a'} else [x for x in data]\n"
+    body = "return data if data['kind'] in {'c', 'b', 'a'} else {x: 1 for x in data}"
+    text = f"def one(data):\n\n    {body}\n"
     names: dict[str, Any] = {}
     exec(text, names)
     assert code_of(one) == code_of(names["one"])

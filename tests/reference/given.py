@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reservation import MessageIdInEvents, PositionInEvents, Processed, Revisions, StateBased
+from reservation.errors import DecodeError
 from reservation.messages.message import StoredMessage, followed_id, further_id
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.stream_name import cardinal_id
@@ -118,7 +119,7 @@ def compare(one: StoredMessage, first: StoredMessage, declared: Any) -> str:
         return "conflict"
     try:
         meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (one, first)]
-    except Exception:
+    except DecodeError:
         return "conflict"
     for field in declared.volatile:
         for meaning in meanings:
