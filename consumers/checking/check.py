@@ -21,7 +21,7 @@ from reservation.inspection.snapshots import count_snapshots
 from reservation.inspection.tally import Tally
 from reservation.messages.message import printable
 from reservation.postgres.error_translation import translated
-from reservation.store.schema.missing_rights import known_roles
+from reservation.store.schema.missing_rights import known_roles, may_see_senders
 
 # How many messages of each category are looked at, where no other number is asked for.
 SAMPLE = 2_000
@@ -114,4 +114,14 @@ def _rights(connection: Connection[Any]) -> Iterator[Finding]:
             None,
             printable(f"the {role.kind} lacks {', '.join(role.lacks[:3])}{more}"),
             f"run `{role.command}` as the owner of the store",
+        )
+    if not may_see_senders(connection):
+        yield Finding(
+            Kind.RIGHTS,
+            "note",
+            None,
+            printable(connection.info.user),
+            None,
+            "may not see which roles are senders, so their rights were not looked at",
+            "check as an auditor",
         )

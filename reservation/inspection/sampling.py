@@ -22,7 +22,9 @@ _QUERIES = load_queries("reservation.inspection")
 # So many messages of a category are counted one by one.
 MOST_COUNTED = 100_000
 
-# How many messages are read at each place of the spread part of a sample.
+# At so many places of the log, the next messages of a category are looked up: to see how close
+# together they are, and to choose some of them.
+PLACES = 1_000
 AT_EACH = 10
 
 
@@ -87,24 +89,32 @@ def sample(connection: Connection[Any], category: str, size: int) -> CategorySam
         rows = connection.execute(_QUERIES["counted"], of | {"limit": MOST_COUNTED + 1}).fetchall()
         counted: dict[str, int] = dict(rows)
         exact = sum(counted.values()) <= MOST_COUNTED
-        # All of a small category, of another a third each of the oldest, the newest and others.
-        edge = size if exact and sum(counted.values()) <= size else max(1, size // 3)
+        # All of a small category; of another a third each of the oldest, the newest and others.
+        is_small = exact and sum(counted.values()) <= size
+        limits = {"limit": size if is_small else max(1, size // 3)}
         ends = [
-            [at for (at,) in connection.execute(_QUERIES[end], of | {"limit": edge})]
+            [at for (at,) in connection.execute(_QUERIES[end], of | limits)]
             for end in ("oldest", "newest")
         ]
         chosen = {*ends[0], *ends[1]}
         found: list[tuple[int, list[int]]] = []
         last = max(chosen, default=0)
-        if edge < size:
-            number = max(1, (size - len(chosen)) // AT_EACH)
+        if not is_small and chosen:
             first = min(chosen)
-            places = sorted({first + (last - first) * n // number for n in range(number)})
+            places = sorted({first + (last - first) * n // PLACES for n in range(PLACES)})
             values = of | {"places": places, "last": last, "at_each": AT_EACH}
             found = connection.execute(_QUERIES["spread"], values).fetchall()
-            chosen.update(at for _, positions in found for at in positions)
+            others = sorted({at for _, positions in found for at in positions} - chosen)
+            chosen.update(_evenly(others, size - len(chosen)))
     messages = sum(counted.values()) if exact else max(MOST_COUNTED, estimate(found, last))
     return CategorySample(CategoryCount(messages, exact, counted), sorted(chosen))
+
+
+def _evenly(values: Sequence[int], number: int) -> Sequence[int]:
+    """Return so many of some values at most, at equal distances."""
+    if number <= 0 or len(values) <= number:
+        return values if number > 0 else ()
+    return [values[len(values) * n // number] for n in range(number)]
 
 
 def estimate(found: Sequence[tuple[int, Sequence[int]]], last: int) -> int:

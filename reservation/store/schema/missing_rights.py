@@ -49,14 +49,26 @@ def known_roles(connection: Connection[Any]) -> list[KnownRole]:
     """Return the roles that were made a sender, a consumer or an auditor, by name.
 
     Args:
-        connection: of a role that may read the schema ``reservation``.
+        connection: of a role that may use the schema ``reservation``. Senders are returned if it
+            may see which categories they may write to: see `may_see_senders`.
     """
+    senders, categories = None, None
     with translated():
-        rows = connection.execute(_QUERIES["roles"]).fetchall()
+        if may_see_senders(connection):
+            ((senders, categories),) = connection.execute(_QUERIES["senders"]).fetchall()
+        values = {"senders": senders or [], "categories": categories or []}
+        rows = connection.execute(_QUERIES["roles"], values).fetchall()
     return [
         KnownRole(role, kind, tuple(lacks), tuple(remedies), tuple(categories))
         for role, kind, lacks, remedies, categories in rows
     ]
+
+
+def may_see_senders(connection: Connection[Any]) -> bool:
+    """Return whether the role of a connection may see which roles are senders, as auditors may."""
+    with translated():
+        ((may,),) = connection.execute(_QUERIES["may_see_senders"]).fetchall()
+    return bool(may)
 
 
 def renew_rights(connection: Connection[Any], before: Sequence[KnownRole]) -> list[str]:

@@ -1,10 +1,21 @@
+-- name: may_see_senders
+SELECT has_table_privilege('reservation.sender_categories', 'SELECT')
+
+-- name: senders
+-- The categories that senders may write to.
+SELECT array_agg(c.role::oid ORDER BY c.role, c.category),
+       array_agg(c.category ORDER BY c.role, c.category)
+FROM reservation.sender_categories c
+
 -- name: roles
 -- Roles that were made a sender, a consumer or an auditor, each with what it lacks of the rights that
 -- `reservation store grants` would give it now. What a role was made is seen by what it has: a consumer
 -- writes to a table of the schema reservation, an auditor reads one, a sender has categories.
 -- Superusers and owners lack nothing. Through the catalogs, because a name in a schema that the
 -- role may not use cannot be looked up.
-WITH schemas AS (
+WITH senders AS (
+  SELECT role, category FROM unnest(%(senders)s::oid[], %(categories)s::text[]) AS s(role, category)
+), schemas AS (
   SELECT oid, nspname FROM pg_catalog.pg_namespace
   WHERE nspname IN ('message_store', 'reservation')
 ), holders AS (
@@ -18,7 +29,7 @@ WITH schemas AS (
   SELECT r.oid, r.rolname,
          CASE WHEN h.writes THEN 'consumer'
               WHEN h.grantee IS NOT NULL THEN 'auditor'
-              WHEN EXISTS (SELECT FROM reservation.sender_categories c WHERE c.role = r.oid)
+              WHEN EXISTS (SELECT FROM senders s WHERE s.role = r.oid)
               THEN 'sender'
          END AS kind
   FROM pg_catalog.pg_roles r
@@ -70,20 +81,20 @@ WITH schemas AS (
     END)
 ), lacking AS (
   SELECT k.oid, 1 AS n, 'USAGE on schema ' || s.nspname AS what,
-         format('GRANT USAGE ON SCHEMA %I', s.nspname) AS remedy
+         format('GRANT USAGE ON SCHEMA %%I', s.nspname) AS remedy
   FROM kinds k
   CROSS JOIN schemas s
   WHERE k.kind IS NOT NULL AND NOT (k.kind = 'sender' AND s.nspname = 'message_store')
     AND NOT has_schema_privilege(k.oid, s.oid, 'USAGE')
   UNION ALL
   SELECT k.oid, 2, t.privilege || ' on ' || t.name,
-         format('GRANT %s ON %s', t.privilege, t.oid::regclass)
+         format('GRANT %%s ON %%s', t.privilege, t.oid::regclass)
   FROM kinds k
   JOIN tables t USING (kind)
   WHERE NOT has_table_privilege(k.oid, t.oid, t.privilege)
   UNION ALL
   SELECT k.oid, 3, 'USAGE on sequence ' || s.nspname || '.' || q.relname,
-         format('GRANT USAGE ON SEQUENCE %s', q.oid::regclass)
+         format('GRANT USAGE ON SEQUENCE %%s', q.oid::regclass)
   FROM kinds k
   CROSS JOIN pg_catalog.pg_class q
   JOIN schemas s ON s.oid = q.relnamespace AND s.nspname = 'message_store'
@@ -91,17 +102,16 @@ WITH schemas AS (
     AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(k.oid, q.oid, 'USAGE, UPDATE') END
   UNION ALL
   SELECT k.oid, 4, 'EXECUTE on ' || f.name,
-         format('GRANT EXECUTE ON FUNCTION %s', f.oid::regprocedure)
+         format('GRANT EXECUTE ON FUNCTION %%s', f.oid::regprocedure)
   FROM kinds k
   JOIN functions f USING (kind)
   WHERE NOT has_function_privilege(k.oid, f.oid, 'EXECUTE')
 )
 SELECT k.rolname::text, k.kind,
        coalesce(array_agg(l.what ORDER BY l.n, l.what) FILTER (WHERE l.what IS NOT NULL), '{}'),
-       coalesce(array_agg(l.remedy || format(' TO %I', k.rolname) ORDER BY l.n, l.what)
+       coalesce(array_agg(l.remedy || format(' TO %%I', k.rolname) ORDER BY l.n, l.what)
                   FILTER (WHERE l.what IS NOT NULL), '{}'),
-       ARRAY(SELECT c.category::text FROM reservation.sender_categories c
-             WHERE c.role = k.oid ORDER BY 1)
+       ARRAY(SELECT s.category FROM senders s WHERE s.role = k.oid ORDER BY 1)
 FROM kinds k
 LEFT JOIN lacking l USING (oid)
 WHERE k.kind IS NOT NULL
