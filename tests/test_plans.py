@@ -21,16 +21,24 @@ from psycopg.errors import UndefinedTable
 
 from bank import account
 from bank.entity import Account
-from reservation import MessageStore, Metadata, StoredMessage, Write
+from bank.messages import Deposit
+from reservation import Component, MessageStore, Metadata, StoredMessage, Write
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import StoreError
 from reservation.idempotence.in_events.event_causes import causes
-from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
+from reservation.idempotence.reserve import (
+    Outcome,
+    compare_initiations,
+    first_initiated,
+    first_reserved,
+    reserve,
+)
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
 from reservation.idempotence.state_based.states import States, Version
 from reservation.idempotence.strategy import Incoming
+from reservation.maintenance.event_types import unknown_types
 from reservation.messages.ids import uuid7
 from reservation.postgres.connection import connect
 from reservation.store.partition import Partition
@@ -181,6 +189,13 @@ def append(c):
     return States(c).append(versions)
 
 
+def of_transactions():
+    """Return a component whose events would be what is reserved here."""
+    component = Component("accountTransaction", entity=Account, id="account_id")
+    component.handle(Deposit)(lambda *_: None)
+    return component
+
+
 CATEGORY = "SELECT * FROM message_store.get_category_messages(%s, %s, %s"
 
 WORK = {
@@ -295,6 +310,22 @@ WORK = {
             [(n, f"accountTransaction-1+d{n}") for n in range(2, BATCH)],
             {"Deposit": ["time"]},
         ),
+    ),
+    # The commands, what was reserved under the former name of some, and of the others.
+    "what was reserved first": Work(
+        4 * BATCH,
+        lambda c: first_reserved(
+            c,
+            [(n, f"accountTransaction-1+d{n}") for n in range(2, BATCH)],
+            [f"accountTransaction-1+d{n - 1}" if n % 2 else None for n in range(2, BATCH)],
+        ),
+    ),
+    "what initiated": Work(
+        3 * BATCH,
+        lambda c: first_initiated(c, [(n, f"accountTransaction-1+d{n}") for n in range(2, BATCH)]),
+    ),
+    "a sample of the types of events": Work(
+        201 * 10 + 10, lambda c: unknown_types(c, of_transactions())
     ),
     "a category as Message DB reads it": Work(BATCH, call(CATEGORY + ")", COMMANDS, 50, BATCH)),
     "a frequent correlation as Message DB reads it": Work(
@@ -443,6 +474,8 @@ def test_the_calls_do_what_they_are_counted_for(large):
     assert all(key is not None for key in found["commands with their keys"][1])
     assert found["reserving reissues"].count(Outcome.RESERVED) == 1
     assert set(found["comparing what initiated"]) == {Outcome.DUPLICATE}
+    assert len(found["what was reserved first"]) == len(found["what initiated"]) == BATCH - 2
+    assert found["a sample of the types of events"] == ["Deposit"]
 
 
 def test_what_is_counted_shows_a_scan_and_a_fetch(large):

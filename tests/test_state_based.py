@@ -589,6 +589,7 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
     """And the order of the messages stays."""
     calls = []
     component = tally()
+    component.message(Added)
 
     @component.handle(Count)
     def count(command, entity, context):

@@ -495,7 +495,7 @@ def test_a_function_that_can_be_no_upcaster_is_refused(upcaster, problem):
         component.upcast(Paid, to=2)(upcaster)
     with pytest.raises(DeclarationError, match=r"the predicate of Paid, .*cannot be called with"):
         component.upcast(Paid, to=2, when=lambda: True)(to_amount)
-    with pytest.raises(DeclarationError, match=r"@purse\.upcast above .*write @purse\.upcast\(Wit"):
+    with pytest.raises(DeclarationError, match=r"@purse\.upcast above .*write @purse\.upcast\(W"):
         component.upcast(to_amount, to=2)
 
 
