@@ -137,7 +137,7 @@ def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
         "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
         " WHERE schemaname = 'message_store'"
         " OR schemaname = 'reservation'"
-        " AND tablename NOT IN ('versions', 'sender_categories', 'store_identity')"
+        " AND tablename NOT IN ('versions', 'upgrades', 'sender_categories', 'store_identity')"
         " ORDER BY 1"
     ).fetchall()
 

@@ -167,7 +167,7 @@ def of_messages(
     pair = F.when(was_sent, F.col("key_category")).otherwise(category)
     named = (
         F.when(was_sent & ~is_copy, F.col("key_stream"))
-        .when(was_sent | is_event, stream)
+        .when(is_event, stream)
         .otherwise(reserved_key(declaration))
     )
     has_key = pair.isNotNull() & named.isNotNull()
