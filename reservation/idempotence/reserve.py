@@ -100,25 +100,6 @@ class Reservation:
         except IdempotenceKeyError:
             return None
 
-    def stream_of_copy(self, command: object, stream: str) -> str:
-        """Return the stream in which a copy in the command category would be if it were made now.
-
-        Args:
-            command: the command in it, decoded.
-            stream: the stream that it is in, named by the key or by its former form.
-
-        Raises:
-            IdempotenceKeyError: the command has no usable key.
-        """
-        for key in (self.key, self.formerly):
-            if key is None:
-                continue
-            end = stream_name.COMPOUND_SEPARATOR.join(key_parts(command, key))
-            sent_to = stream.removesuffix(end)[:-1]
-            if stream == _prefix(sent_to) + end:
-                return self.stream_name(command, sent_to)
-        return stream
-
     def is_copy(self, message: StoredMessage, command: object) -> bool:
         """Return whether a message of the command category is a copy, to be handled there.
 

@@ -156,6 +156,8 @@ def of_messages(
     made = ["is_copy", "causation", "content", "key_category", "key_stream"]
     if declaration.by_function:
         made.append("function_data")
+    if declaration.renamed_within:
+        made.append("source")
     messages = with_function_keys(
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )

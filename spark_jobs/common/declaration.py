@@ -66,6 +66,11 @@ class Declaration(msgspec.Struct, frozen=True):
         """The types of which there may be reservations under a former name."""
         return [type_ for type_, key in self.keys.items() if key.renamed]
 
+    @property
+    def renamed_within(self) -> list[str]:
+        """Those of them that are reserved in the command category."""
+        return [type_ for type_ in self.renamed if self.keys[type_].within]
+
     def keeps(self, former: "Declaration") -> bool:
         """Return whether keys are made as by a declaration in the first form."""
 

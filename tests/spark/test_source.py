@@ -40,7 +40,7 @@ def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
     """Return the commands of a component with their keys, by whoever makes them."""
     component = load_component(app, app_dir)
     declaration = Declaration.of(component)
-    wanted = ["global_position", "type", "stream_name", "key_stream", "key_category", "is_copy"]
+    wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]
     read_categories = Categories(spark, snapshot, declaration)
     commands = read_categories([component.command_category], [*wanted, "function_data"])
     frame = with_function_keys(commands, declaration, app, app_dir)
