@@ -79,7 +79,7 @@ def test_every_reissue_is_a_duplicate_whichever_version_sends_and_consumes(
     """Old senders send, new ones reissue all of it; old and new consumers share the partitions.
 
     The old ones are killed and started again on the way. Then only new ones are left, which write
-    the new names, and all is sent once more under these.
+    the new names and have another key, and all is sent once more under these.
     """
     write_versions(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}

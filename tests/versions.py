@@ -9,7 +9,7 @@ from types import ModuleType
 
 # Of later versions: commands and an event have another name, two messages have got a field that
 # they must have, with an upcaster, and others one that they may have. The second version writes the
-# former names, so that the first version can read all of it.
+# former names, so that the first version can read all of it; the third has another key too.
 _SECOND = """
 from dataclasses import dataclass
 from datetime import datetime
@@ -75,7 +75,7 @@ class Credited:
 account = Component("account", entity=Account, id="account_id")
 
 reserved = dict(into="accountTransaction", entity="account_id", volatile="time")
-account.reserve(MakeDeposit, key="deposit_id", was="Deposit", same_key=True, **reserved)
+account.reserve(MakeDeposit, was="Deposit", {deposit_key}, **reserved)
 account.reserve(Withdraw, key="withdrawal_id", **reserved)
 
 
@@ -144,12 +144,18 @@ def closed(account: Account, event: Closed) -> None:
 """
 
 
+# The second version looks for the names of the third, which may then run beside it.
+_KEY = 'key="deposit_id", formerly=("account_id", "deposit_id", "account_id")'
+_LATER_KEY = 'key=("deposit_id", "account_id"), formerly=("account_id", "deposit_id")'
+
+
 def write_versions(folder: Path) -> None:
     """Write the second version, which writes former names, and the third, which does not."""
     for name, former in (("second", True), ("third", False)):
         text = _SECOND.format(
             open_stored_as='__stored_as__ = "Open"' if former else "",
             deposit_stored_as='__stored_as__ = "Deposit"' if former else "",
+            deposit_key=_KEY if former else _LATER_KEY,
         )
         (folder / f"{name}.py").write_text(text)
 
