@@ -116,6 +116,7 @@ def revised(once: Any = Revisions()) -> Component:  # noqa: B008  it is a value
 def opened() -> Component:
     """Return a purse that a command may open, as the first thing that is done with it."""
     component = purse(MessageIdInEvents())
+    component.message(Opened)
 
     @component.initiate(Open)
     def open_(command, context):

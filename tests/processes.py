@@ -167,3 +167,23 @@ class Started:
 def matches(logged: dict[str, Any], event: str, fields: dict[str, Any]) -> bool:
     """Tell whether a log event is of a name and has these fields."""
     return logged["event"] == event and fields.items() <= logged.items()
+
+
+def wait_until_gone(admin, database_url, patience=PATIENCE):
+    """Wait until no consumer is connected to the database any more."""
+    admin.execute(
+        """
+        DO $$
+        BEGIN
+          FOR n IN 1..6000 LOOP
+            PERFORM pg_stat_clear_snapshot();
+            EXIT WHEN NOT EXISTS (
+              SELECT FROM pg_stat_activity WHERE application_name LIKE 'reservation account %');
+            PERFORM pg_sleep(0.01);
+          END LOOP;
+        END $$
+        """
+    )
+    return admin.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'reservation account %'"
+    ).fetchone() == (0,)

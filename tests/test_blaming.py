@@ -11,7 +11,7 @@ from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.postgres.error_translation import translated
 from tests.bank import event_types, wait_until_drained
 from tests.poison import Poison
-from tests.test_poison import letters, start, write_two_accounts
+from tests.two_accounts import letters, start, write_two_accounts
 
 MESSAGE = StoredMessage(
     id=str(uuid.uuid4()),

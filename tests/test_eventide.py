@@ -6,14 +6,15 @@ from decimal import Decimal
 import pytest
 
 from bank import account
-from bank.messages import Deposit, Withdraw
-from reservation import Component, MessageIdInEvents, MessageStore
+from bank.messages import Deposit
+from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
 from reservation.errors import DeclarationError
 from reservation.maintenance import reservation_names
 from reservation.maintenance.reservation_names import AT_EACH, PLACES, check_names
 from tests.bank import batches, event_types
 from tests.controls import COMMANDS, deposit, withdraw
+from tests.formerly import moved
 from tests.idempotence import drained, purse
 from tests.processes import EXAMPLES, run_cli
 
@@ -95,28 +96,6 @@ def test_the_bank_reads_every_event_of_the_published_component(eventide, connect
             " WHERE type = 'WithdrawalRejected'"
         ).fetchone()[0]
     )
-
-
-def moved(formerly="deposit_id"):
-    """Return an account whose reservations are led by the entity now, and were not formerly."""
-    component = purse(MessageIdInEvents(), name="account")
-    component.reserve(
-        Deposit,
-        into=RESERVED,
-        entity="account_id",
-        key="deposit_id",
-        volatile="time",
-        formerly=formerly,
-    )
-    component.reserve(
-        Withdraw,
-        into=RESERVED,
-        entity="account_id",
-        key="withdrawal_id",
-        volatile="time",
-        formerly="withdrawal_id",
-    )
-    return component
 
 
 @pytest.fixture
@@ -308,7 +287,7 @@ def test_a_store_without_reservations_has_none_of_another_form(connection):
 
 FORMERLY = f"""
 import sys; sys.path += [{str(EXAMPLES)!r}, {str(EXAMPLES.parent)!r}]
-from tests.test_eventide import moved
+from tests.formerly import moved
 
 account = moved()
 """

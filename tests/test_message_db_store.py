@@ -11,8 +11,8 @@ from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from tests.bank import RESERVED, batches, broken, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
+from tests.large_log import SENT, WORK, fill, run
 from tests.message_db import imitate, write
-from tests.test_plans import SENT, WORK, fill, run
 
 pytestmark = pytest.mark.slow
 

@@ -115,6 +115,49 @@ def test_a_further_message_is_stored_as_its_declaration_says(connection, store, 
     assert types_of(store, "other-1") == {"Added": 1}
 
 
+@dataclass(frozen=True)
+class Coins:
+    """What `CoinPut` is called now, with a field more."""
+
+    __schema_version__ = 2
+
+    put_id: str
+    coins: int
+
+
+@pytest.mark.parametrize(
+    ("coins", "outcome"), [(1, "redelivered"), (2, "differing")], ids=["same", "another"]
+)
+def test_outputs_that_mean_the_same_do_not_differ(connection, store, coins, outcome):
+    """A repeated message publishes what it did at first, in the shape of then."""
+
+    def states(event: Any) -> Component:
+        component = Component("jar", entity=Jar, id="jar_id")
+        component.message(Coins, was="CoinPut")
+        component.upcast(Coins, to=2)(lambda data: data | {"coins": 1})
+
+        @component.handle(Put, once=StateBased())
+        def put(command, state, context):
+            context.write(Added(command.put_id), "other-1")
+            return event
+
+        return component
+
+    old = Component("jar", entity=Jar, id="jar_id")
+
+    @old.handle(Put, once=StateBased())
+    def put(command, state, context):
+        context.write(Added(command.put_id), "other-1")
+        return CoinPut(command.put_id)
+
+    store.write(puts(0, 1), SENT)
+    drain(connection, old)
+    connection.execute("UPDATE reservation.positions SET position = 0, message_id = NULL")
+    assert drain(connection, states(Coins("p0", coins))).counts == {outcome: 1}
+    assert types_of(store) == {"CoinPut": 1}
+    assert types_of(store, "other-1") == {"Added": 1}
+
+
 # Commands
 
 
@@ -196,8 +239,7 @@ def test_a_name_counts_wherever_it_is_declared(connection, store):
     """At the handler, after the command was reserved."""
     component = Component("jar", id="jar_id")
     component.reserve(Add, into="jarTransaction", key="put_id")
-    component.own_transaction.add("Add")
-    component.handle(Add, was="Put")(lambda *_: None)
+    component.handle(Add, transaction="message", was="Put")(lambda *_: None)
     component.message(Add, was="PutIn")
     for table in (component.reservations, component.handlers, component.own_transaction):
         assert set(table) == {"Add", "Put", "PutIn"}

@@ -8,51 +8,23 @@ from decimal import Decimal
 import pytest
 from psycopg.types.json import Jsonb
 
-from bank.invariants import progress
 from consumers.dead_letters.failure import process_died
 from consumers.handling.blocking import FailurePolicy
 from reservation import Component, StateBased
 from tests.bank import READS, RESERVED, batch, broken, event_types
 from tests.controls import COMMANDS, deposit, open_
 from tests.idempotence import Purse
-from tests.poison import APP, Poison
-from tests.processes import PATIENCE, Started, run_cli
+from tests.poison import Poison
+from tests.processes import PATIENCE, run_cli
+from tests.two_accounts import OTHER, drained, drained_commands, letters, start, write_two_accounts
 
 pytestmark = pytest.mark.faults
-
-OTHER = "account:command-456"
-
-
-def letters(connection):
-    """Return the letters as (deposit or type, state, reason, attempts), in order."""
-    return connection.execute(
-        "SELECT coalesce(m.data->>'depositId', l.type), l.state, l.reason, l.attempts "
-        "FROM reservation.dead_letters l "
-        "LEFT JOIN message_store.messages m USING (global_position) ORDER BY l.global_position"
-    ).fetchall()
-
-
-def drained(connection, started):
-    """Wait until the consumers have passed everything."""
-    for category in READS:
-        while progress(connection)[category][0]:
-            started.wait_for("batch_committed", category=category)
-
-
-def start(database_url, poison, *arguments):
-    return Started(database_url, "--app-dir", str(poison.folder), *arguments, app=APP)
 
 
 def retry(database_url, *arguments):
     done = run_cli("dead-letters", *arguments, "--database-url", database_url)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def write_two_accounts(store):
-    """Write three deposits to one account, the second to be poisoned, and one to another."""
-    store.write([open_(), deposit("d1"), deposit("bad"), deposit("d3")], COMMANDS)
-    store.write([open_("456"), deposit("e1", account="456")], OTHER)
 
 
 @pytest.mark.check
@@ -103,11 +75,6 @@ def test_a_handler_that_fails_twice_is_tried_a_third_time(
     assert poison.calls("bad") == 3
     assert letters(connection) == []
     assert broken(connection) == {}
-
-
-def drained_commands(connection, started):
-    while progress(connection)[READS[0]][0]:
-        started.wait_for("batch_committed", category=READS[0])
 
 
 @pytest.mark.parametrize("fault", ["exit", "kill", "segfault"])

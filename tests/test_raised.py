@@ -6,7 +6,7 @@ from tests.bank import RESERVED, broken, event_types, wait_until_drained
 from tests.controls import COMMANDS, deposit
 from tests.poison import Poison
 from tests.processes import PATIENCE
-from tests.test_poison import drained, drained_commands, letters, start, write_two_accounts
+from tests.two_accounts import drained, drained_commands, letters, start, write_two_accounts
 
 pytestmark = pytest.mark.faults
 

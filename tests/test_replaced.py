@@ -26,7 +26,7 @@ from tests.idempotence import PURSE, purse
 from tests.once import SENT, effects, pay, prepare, run, till
 from tests.processes import EXAMPLES, PATIENCE, Started, run_cli
 from tests.servers import OwnServer, Standby, programs
-from tests.test_metrics import Watched, until
+from tests.watching import Watched, until
 
 COMMANDS = "account:command"
 TRUNCATE = "TRUNCATE message_store.messages RESTART IDENTITY"

@@ -13,29 +13,9 @@ from consumers.supervisor.supervisor import MOST_DEATHS
 from reservation.postgres.connection import connect
 from tests.bank import RESERVED, broken, event_types
 from tests.controls import COMMANDS, deposit, open_, withdraw
-from tests.processes import EXAMPLES, PATIENCE, Started, command_line, run_cli
+from tests.processes import EXAMPLES, PATIENCE, Started, command_line, run_cli, wait_until_gone
 
 pytestmark = pytest.mark.slow
-
-
-def wait_until_gone(admin, database_url, patience=PATIENCE):
-    """Wait until no consumer is connected to the database any more."""
-    admin.execute(
-        """
-        DO $$
-        BEGIN
-          FOR n IN 1..6000 LOOP
-            PERFORM pg_stat_clear_snapshot();
-            EXIT WHEN NOT EXISTS (
-              SELECT FROM pg_stat_activity WHERE application_name LIKE 'reservation account %');
-            PERFORM pg_sleep(0.01);
-          END LOOP;
-        END $$
-        """
-    )
-    return admin.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'reservation account %'"
-    ).fetchone() == (0,)
 
 
 @pytest.mark.check

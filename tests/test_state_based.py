@@ -43,10 +43,10 @@ from reservation.postgres.connection import connect
 from reservation.store import writing
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, batches, drain, session
+from tests.batch_sizes import Letter, take
 from tests.controls import deposit, withdraw
 from tests.crashing import Cut
 from tests.idempotence import drained, within
-from tests.test_portions import Letter, take
 
 COMMANDS = "tally:command"
 SENT = "tally:command-1"

@@ -12,8 +12,7 @@ from tests.bank import RESERVED, broken, event_types
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_
 from tests.holding import HELD, holding
-from tests.processes import PATIENCE, Started
-from tests.test_start import wait_until_gone
+from tests.processes import PATIENCE, Started, wait_until_gone
 
 ONLY = [[], ["--only", "reserved"]]
 

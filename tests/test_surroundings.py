@@ -20,8 +20,8 @@ from tests.bank import READS, RESERVED, broken, event_types, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
 from tests.poison import Poison
 from tests.processes import PATIENCE, Started, run_cli
-from tests.test_metrics import Watched, until
-from tests.test_poison import letters, start, write_two_accounts
+from tests.two_accounts import letters, start, write_two_accounts
+from tests.watching import Watched, until
 
 pytestmark = pytest.mark.faults
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from pathlib import Path
@@ -25,12 +26,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 class Reader:
     """Who follows the tutorial, with a terminal for the consumers and one for everything else."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, runtime: Path) -> None:
         self.folder = home
         # What a test sets for its own processes is not there for a reader.
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        runtime = home / "run"
-        runtime.mkdir(mode=0o700)
         self.environment = {
             **kept,
             "PATH": f"{BIN}:{kept['PATH']}",
@@ -41,6 +40,7 @@ class Reader:
         self.address: str | None = None
         self.consumers: Started | None = None
         self.status = 0
+        self.stderr = ""
 
     def write(self, block: Block) -> None:
         """Write a file that is headed by its name, or change the one line of `wallet.py`."""
@@ -105,7 +105,7 @@ class Reader:
             timeout=180,
             check=False,
         )
-        self.status = done.returncode
+        self.status, self.stderr = done.returncode, done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
@@ -131,10 +131,12 @@ class Reader:
 
 @pytest.fixture(name="reader")
 def _reader(tmp_path):
-    reader = Reader(tmp_path)
-    yield reader
-    if reader.consumers:
-        reader.consumers.__exit__()
+    # The name of a socket has 107 bytes at most, and `tmp_path` takes most of them.
+    with tempfile.TemporaryDirectory() as runtime:
+        reader = Reader(tmp_path, Path(runtime))
+        yield reader
+        if reader.consumers:
+            reader.consumers.__exit__()
 
 
 def settled(text):
@@ -159,5 +161,5 @@ def test_every_step_works_as_it_is_shown(reader):
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M):
             printed = reader.type(command)
             if printed is not None:
-                assert fits(printed, shown), (command, printed)
+                assert fits(printed, shown), (command, printed, reader.stderr)
     reader.stop()

@@ -125,7 +125,8 @@ class Decoding:
         strategy = component.strategies.get(message.type) if unordered else None
         if strategy is not None and strategy.needs_order:
             raise out_of_order(message, entity_stream)
-        names = component.types.names_of(type(command))
+        renamed = component.types.renamed
+        names = renamed.get(type(command), ()) if renamed else ()
         return Decoded(message, command, entity_stream, unordered=unordered, names=names)
 
     def _is_unordered(self, message: StoredMessage, entity_stream: str) -> bool:

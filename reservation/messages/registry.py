@@ -18,9 +18,14 @@ from reservation.serialization import codec
 
 
 class MessageTypes:
-    """Dataclasses by the names that messages of them are stored under."""
+    """Dataclasses by the names that messages of them are stored under.
+
+    Attributes:
+        renamed: the names of those classes that have several, their own first.
+    """
 
     def __init__(self) -> None:
+        self.renamed: dict[type, tuple[str, ...]] = {}
         self._types: dict[str, type] = {}
         self._names: dict[type, tuple[str, ...]] = {}
         self._written: dict[type, Written] = {}
@@ -59,6 +64,8 @@ class MessageTypes:
             self._check_claim(one, type_)
         self._types |= dict.fromkeys(claimed, type_)
         self._names[type_] = tuple(claimed)
+        if len(claimed) > 1:
+            self.renamed[type_] = tuple(claimed)
         self._written[type_] = written
         self._spread_chain(type_)
         return name
@@ -118,7 +125,7 @@ class MessageTypes:
     def is_changed(self, name: str) -> bool:
         """Return whether messages of a type may have been stored otherwise than they are now."""
         type_ = self._types[name]
-        return len(self._names[type_]) > 1 or type_ in self._chains
+        return type_ in self.renamed or type_ in self._chains
 
     def written(self, type_: type) -> Written:
         """Return how messages of a class are written, be it registered or not.

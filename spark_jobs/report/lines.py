@@ -36,4 +36,4 @@ def as_json_line(event: ViolationEvent) -> dict[str, Any]:
 def ended(reported: int, mended: int, standing: Mapping[str, int]) -> str:
     """Return the sums, in a sentence."""
     stand = ", ".join(f"{count:,} {name}" for name, count in standing.items())
-    return f"{reported:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."
+    return f"{reported:,} reported, {mended:,} mended, still open: {stand or 'none'}."

@@ -36,7 +36,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     f"{_MAINTENANCE}/pruning": (f"{_MAINTENANCE}/pruning.sql",),
 }
 
-# Where the reading of commands is tested is told by other tests; see test_portions and test_plans.
+# Where the reading of commands is tested is tested elsewhere; see test_batch_size and test_plans.
 _LEFT_OUT = {"read_commands"}
 
 TESTS = [

@@ -1,82 +1,26 @@
 """Following a store round by round: what lasts is told once, and what is mended after that."""
 
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from datetime import timedelta
+from dataclasses import asdict
 
 import pytest
 
-from bank import account
 from spark_jobs.common.result import Finding
 from spark_jobs.follow import persistence
-from spark_jobs.follow.rounds import Follower
-from spark_jobs.reconciliation import stored_state
-from spark_jobs.reconciliation.run import Run, in_session, judged_by
+from spark_jobs.reconciliation.run import in_session
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, deposit, open_
-from tests.processes import EXAMPLES
+from tests.spark.following import GRACE, Following, Heard
 from tests.spark.messages import START
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
 
-GRACE = timedelta(seconds=60)
 FINDING_SCHEMA = (
     "finding string, command_category string, reservation_category string, key_stream string, "
     "stream_name string, position bigint, global_position bigint, type string, message_id string, "
     "time timestamp"
 )
-
-
-class Heard:
-    """An audience that keeps what it is told."""
-
-    def __init__(self):
-        self.events = []
-
-    def happened(self, event):
-        self.events.append(event)
-
-    def take(self):
-        """Return what was told since the last time."""
-        events, self.events = self.events, []
-        return [(event.is_mended, event.violation.finding) for event in events]
-
-
-class Following:
-    """Rounds over one database and one state, at times after the first look."""
-
-    def __init__(self, spark, database_url, folder, component=account):
-        self.run = Run(component, "bank:account", EXAMPLES, database_url, grace=GRACE, state=folder)
-        self.heard = Heard()
-        self.follower = None
-        self._spark = spark
-        self._began = None
-
-    @contextmanager
-    def started(self, heard=None):
-        """Start a follower that goes on with the state."""
-        declaration = judged_by(self.run)
-        name = self.run.component.name
-        with stored_state.opened(self.run.state, name, declaration) as state:
-            self.follower = Follower(self.run, state, self._spark, heard or self.heard)
-            yield self.follower
-
-    def round(self, seconds):
-        """Do a round so many seconds after the first; return what is told."""
-        with exported_snapshot(self.run.database_url) as snapshot:
-            self._began = self._began or snapshot.time
-            look = self.follower.look_at(
-                replace(snapshot, time=self._began + timedelta(seconds=seconds))
-            )
-        self.follower.round(look)
-        return self.heard.take()
-
-    def everything(self):
-        """Return what a run over everything finds now."""
-        with exported_snapshot(self.run.database_url) as snapshot:
-            return in_session(replace(self.run, state=None), snapshot, self._spark)
 
 
 @pytest.fixture

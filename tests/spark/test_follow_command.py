@@ -153,7 +153,7 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
     assert status == 0, said
     assert said == [
         "Warning: 2 orphans (allowed: 0)",
-        "1 reported, 0 mended; what stands: 2 orphan.",
+        "1 reported, 0 mended, still open: 2 orphan.",
     ]
 
 

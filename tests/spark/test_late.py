@@ -13,7 +13,7 @@ from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import RESERVED, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, run_cli
-from tests.spark.test_follow import Following
+from tests.spark.following import Following
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
 

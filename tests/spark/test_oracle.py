@@ -24,12 +24,12 @@ from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.chance import seeds
 from tests.spark.conftest import JDBC_JAR
+from tests.spark.following import Following
 from tests.spark.planting import Planting, component
-from tests.spark.test_follow import Following
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # each store is judged many times
 
-SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "2")))
+SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "1")))
 APP_DIR = Path(__file__).parents[2]
 ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 

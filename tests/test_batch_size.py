@@ -9,28 +9,10 @@ from consumers.batch.batch_size import BatchSize
 from reservation import Component
 from reservation.errors import DeclarationError, HandlerError
 from tests.bank import batch
+from tests.batch_sizes import take
 from tests.controls import close, deposit, open_
 
 SENT = "shop:command-123"
-
-
-class Letter:
-    """Stands for a stored message, of which only the type counts."""
-
-    def __init__(self, type_):
-        self.type = type_
-
-
-def take(portions, log, limit=100):
-    """Take a log to its end, and return how much was read and how much taken of it."""
-    read, taken = [], []
-    while log:
-        messages = [Letter(type_) for type_ in log[: portions.limit(limit)]]
-        end = portions.cut(messages)
-        read.append(len(messages))
-        taken.append("".join(log[:end]))
-        log = log[end:]
-    return read, taken
 
 
 def test_a_batch_ends_before_and_after_a_message_that_goes_alone():
