@@ -203,6 +203,13 @@ def test_fields_are_compared_after_upcasters(connection):
     assert checked(connection, component).findings == []
     insert(connection, "robot:command-1", "Move", '{"accountId": "1"}')
     assert findings(checked(connection, component)) == [("unreadable", "robot:command", "Move", 1)]
+    assert "KeyError in in_metres" in text(checked(connection, component), Kind.UNREADABLE)
+    connection.execute("DELETE FROM message_store.messages WHERE data ? 'feet' OR data ? 'metres'")
+    insert(connection, "robot:command-1", "Move", '{"accountId": "1"}', '{"schemaVersion": 9}')
+    connection.execute("DELETE FROM message_store.messages WHERE metadata IS NULL")
+    assert "schemaVersion that is none of 1 to 2" in text(
+        checked(connection, component), Kind.UNREADABLE
+    )
 
 
 def test_reservations_in_another_form_are_found(connection, store):

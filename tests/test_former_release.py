@@ -119,6 +119,25 @@ def test_an_upgrade_takes_nothing_that_the_previous_release_uses(former_store):
         assert known == {"sender": (), "consumer": (), "auditor": ()}
 
 
+def test_an_upgrade_gives_nothing_to_a_role_that_is_of_no_kind(former_store, roles):
+    """What its owner took from it, or gave it by hand, stays as it is."""
+    url, addresses = former_store
+    consumer = conninfo.conninfo_to_dict(addresses["consumer"])["user"]
+    other = roles("other")
+    with connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {other}")
+        connection.execute(f"GRANT USAGE ON SCHEMA reservation TO {other}")
+        connection.execute(f"GRANT INSERT, UPDATE ON reservation.dead_letters TO {other}")
+        connection.execute(f"REVOKE UPDATE ON reservation.snapshots FROM {consumer}")
+        install(connection)
+        known = {role.role: role.lacks for role in known_roles(connection)}
+        assert other not in known
+        assert {"UPDATE on reservation.snapshots", "SELECT on reservation.upgrades"} <= {
+            *known[consumer]
+        }
+        connection.execute(f"DROP OWNED BY {other}")
+
+
 def test_a_former_program_leaves_a_newer_schema_as_it_is(former, former_store, database_url):
     """It installs nothing over it, and finds it in order."""
     url, addresses = former_store

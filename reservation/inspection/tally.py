@@ -209,7 +209,7 @@ class Inspector:
         except Exception as error:  # noqa: BLE001  a class or a key function can raise anything
             found.unreadable += 1
             if _is_first(message.global_position, found.first):
-                found.first, found.problem = message.global_position, _told(error)
+                found.first, found.problem = message.global_position, _told(message, error)
 
     def _name(self, tally: Tally, message: StoredMessage, command: object) -> None:
         """Look at the name that a command is reserved under, or would be."""
@@ -225,11 +225,13 @@ class Inspector:
                 tally.misnamed_stream = message.stream_name
 
 
-def _told(error: Exception) -> str:
+def _told(message: StoredMessage, error: Exception) -> str:
     """Return what is wrong with a message, without anything of its values."""
     if isinstance(error, DecodeError):
         cause = error.__cause__
-        return codec.explain(cause) if isinstance(cause, Exception) else "it has no data"
+        if isinstance(cause, Exception):
+            return codec.explain(cause)
+        return str(error).removeprefix(f"Cannot decode {message}: ")
     if isinstance(error, ReservationError):
         return "its key, or its entity's id, cannot name a stream"
     return codec.explain(error)

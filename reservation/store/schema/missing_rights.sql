@@ -10,7 +10,7 @@ FROM reservation.sender_categories c
 -- name: roles
 -- Roles that were made a sender, a consumer or an auditor, each with what it lacks of the rights that
 -- `reservation store grants` would give it now. What a role was made is seen by what it has: a consumer
--- writes to a table of the schema reservation, an auditor reads one, a sender has categories.
+-- writes positions and members, an auditor reads the schema reservation only, a sender has categories.
 -- Superusers and owners lack nothing. Through the catalogs, because a name in a schema that the
 -- role may not use cannot be looked up.
 WITH senders AS (
@@ -19,7 +19,8 @@ WITH senders AS (
   SELECT oid, nspname FROM pg_catalog.pg_namespace
   WHERE nspname IN ('message_store', 'reservation')
 ), holders AS (
-  SELECT a.grantee, bool_or(a.privilege_type <> 'SELECT') AS writes
+  SELECT a.grantee, bool_or(a.privilege_type <> 'SELECT') AS writes,
+         bool_or(a.privilege_type <> 'SELECT' AND c.relname IN ('positions', 'members')) AS consumes
   FROM pg_catalog.pg_class c
   JOIN schemas s ON s.oid = c.relnamespace AND s.nspname = 'reservation'
   CROSS JOIN LATERAL aclexplode(c.relacl) AS a
@@ -27,8 +28,8 @@ WITH senders AS (
   GROUP BY a.grantee
 ), kinds AS (
   SELECT r.oid, r.rolname,
-         CASE WHEN h.writes THEN 'consumer'
-              WHEN h.grantee IS NOT NULL THEN 'auditor'
+         CASE WHEN h.consumes THEN 'consumer'
+              WHEN NOT h.writes THEN 'auditor'
               WHEN EXISTS (SELECT FROM senders s WHERE s.role = r.oid)
               THEN 'sender'
          END AS kind
