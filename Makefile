@@ -19,8 +19,8 @@ NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.
 	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,\
 	app_path arguments attempts cli codec commands component context copying decisions deploy \
 	docs durations equivalence eventide explorer faults group hostile_settings invariants \
-	json_limits key metrics mutation order poison project properties public reference returned \
-	schedule shooting_range start status stopping strategy stream_name transaction_needs \
+	json_limits key members metrics mutation order poison project properties public reference returned \
+	rolling_upgrade schedule shooting_range start status stopping strategy stream_name transaction_needs \
 	tutorial typing)
 
 .PHONY: help setup test check servers coverage lint docs demo bench chaos mutation clean

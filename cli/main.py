@@ -12,6 +12,7 @@ from cli.common.lazy import LazyCommands
 _COMMANDS = LazyCommands(
     {
         "archive": "cli.spark.archive:archive",
+        "check": "cli.check.command:check",
         "completion": "cli.completion:completion",
         "dead-letters": "cli.consumers.dead_letters:dead_letters",
         "demo": "cli.demo.command:demo",
@@ -42,6 +43,7 @@ def main() -> None:
     reservation start bank:account --workers 4
                                       the same, with four processes for each category
     reservation status                see how far they are
+    reservation check bank:account    compare a component with the store before it is deployed
     reservation dead-letters list     see what consumers could not handle
     reservation positions list        see their positions, and change them
     reservation partitions bank:account 32

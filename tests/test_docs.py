@@ -313,8 +313,9 @@ def _printed_json(database_url, connection, store, monkeypatch):
         ("changes", ["positions", "reset", "bank:account", "--yes"]),
         ("dead-letters", ["dead-letters", "list"]),
         ("prune", ["prune", "bank:account", "--reservations-older-than", "36h"]),
+        ("check", ["check", "bank:account"]),
     ],
-    ids=["status", "positions", "changes", "dead-letters", "prune"],
+    ids=["status", "positions", "changes", "dead-letters", "prune", "check"],
 )
 def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
     """The JSON of every command fits its schema, with no further key."""

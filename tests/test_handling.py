@@ -95,6 +95,7 @@ def test_each_handler_call_is_a_heartbeat(connection, store):
 def test_a_command_that_initiates_finds_a_stream_that_was_started(connection, store):
     """A command that initiates finds a stream that was started, also in the same batch."""
     component = Component("purse", entity=Purse, id="account_id")
+    component.message(Opened)
 
     @component.initiate(Open)
     def begin(command, context):

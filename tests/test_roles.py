@@ -42,6 +42,7 @@ CONSUMER = {
     "USAGE on schema message_store",
     "USAGE on schema reservation",
     "SELECT on reservation.versions",
+    "SELECT on reservation.upgrades",
     "SELECT on reservation.store_identity",
     "DELETE on reservation.members",
     "DELETE on reservation.states",

@@ -589,6 +589,7 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
     """Other handlers share no batch with a state-based one, and the order stays."""
     calls = []
     component = tally()
+    component.message(Added)
 
     @component.handle(Count)
     def count(command, entity, context):

@@ -98,6 +98,8 @@ class CommandsJob:
         needed = ["key_category", "key_stream", "is_copy"]
         if declaration.by_function:
             needed.append("function_data")
+        if declaration.renamed_within:
+            needed.append("source")
         messages = with_function_keys(
             read(
                 [component.command_category, *component.reservation_categories, *starts],
@@ -121,7 +123,7 @@ class CommandsJob:
                 is_command.alias("is_command"),
                 role.is_wrong.alias("is_wrong"),
                 F.when(is_command, F.col("key_stream"))
-                .when(was_sent | is_start, F.col("stream_name"))
+                .when(is_start, F.col("stream_name"))
                 .otherwise(reserved_key(declaration))
                 .alias("key_stream"),
                 *_MESSAGE,

@@ -156,6 +156,8 @@ def of_messages(
     made = ["is_copy", "causation", "content", "key_category", "key_stream"]
     if declaration.by_function:
         made.append("function_data")
+    if declaration.renamed_within:
+        made.append("source")
     messages = with_function_keys(
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )
@@ -167,7 +169,7 @@ def of_messages(
     pair = F.when(was_sent, F.col("key_category")).otherwise(category)
     named = (
         F.when(was_sent & ~is_copy, F.col("key_stream"))
-        .when(was_sent | is_event, stream)
+        .when(is_event, stream)
         .otherwise(reserved_key(declaration))
     )
     has_key = pair.isNotNull() & named.isNotNull()

@@ -31,8 +31,9 @@ def with_function_keys(
     """Fill in the keys that are functions, and drop the data that they were computed from.
 
     Args:
-        commands: with the columns ``type``, ``stream_name``, ``key_stream`` and, where there are
-            keys that are functions, ``function_data``.
+        commands: with the columns ``type``, ``stream_name``, ``key_stream``, ``is_copy`` and, where
+            there are keys that are functions, ``function_data``, and where copies in the command
+            category have had other keys, ``source``.
         declaration: how keys are made.
         app: the app path by which a worker finds the component.
         app_dir: the folder of the app; None if its modules were sent to the workers.
@@ -41,22 +42,26 @@ def with_function_keys(
         return commands
     # The stub asks for the kind of function, which Spark infers.
     function_key = arrow_udf(_function_keys(app, app_dir), "string")  # type: ignore[call-overload]
-    made = function_key("type", "stream_name", "function_data")
+    # Of a copy, the stream of the command that it follows, which leads its name.
+    source = F.lit(None).cast("string")
+    if declaration.renamed_within:
+        source = F.when(F.col("is_copy"), F.col("source"))
+    made = function_key("type", "stream_name", "function_data", source)
     return commands.withColumn(
         "key_stream", F.when(F.col("function_data").isNull(), F.col("key_stream")).otherwise(made)
-    ).drop("function_data")
+    ).drop("function_data", "source")
 
 
 def _function_keys(
     app: str, app_dir: Path | None
-) -> Callable[[pa.Array, pa.Array, pa.Array], pa.Array]:
-    def keys(types: pa.Array, streams: pa.Array, data: pa.Array) -> pa.Array:
+) -> Callable[[pa.Array, pa.Array, pa.Array, pa.Array], pa.Array]:
+    def keys(types: pa.Array, streams: pa.Array, data: pa.Array, sources: pa.Array) -> pa.Array:
         component = _component(app, app_dir)
         return pa.array(
             [
-                None if text is None else function_key(component, type_, stream, text)
-                for type_, stream, text in zip(
-                    types.to_pylist(), streams.to_pylist(), data.to_pylist(), strict=True
+                None if text is None else function_key(component, type_, stream, text, source)
+                for type_, stream, text, source in zip(
+                    *(column.to_pylist() for column in (types, streams, data, sources)), strict=True
                 )
             ],
             pa.string(),
@@ -65,7 +70,9 @@ def _function_keys(
     return keys
 
 
-def function_key(component: Component, type_: str, stream: str, data: str) -> str | None:
+def function_key(
+    component: Component, type_: str, stream: str, data: str, source: str | None = None
+) -> str | None:
     """Return the stream that a command's key names; None without a usable key.
 
     For a reservation it is the stream that it is in, or would be in if it were made now.
@@ -75,11 +82,15 @@ def function_key(component: Component, type_: str, stream: str, data: str) -> st
         type_: the message's type.
         stream: the stream that the command was sent to, or that of its reservation.
         data: the message's data.
+        source: of a copy in the command category that may be under a former key, the stream of its
+            command; else None.
     """
     try:
         command: object = codec.decode(component.types[type_], data)
         reservation = component.reservations.get(type_)
         if reservation is not None:
+            if source is not None:
+                return reservation.stream_name(command, source)
             is_reservation = category(stream) == reservation.into
             if is_reservation and reservation.former_stream(command) != stream:
                 return stream

@@ -93,10 +93,13 @@ class Union:
     ) -> DataFrame:
         """Return columns of what is archived of some categories."""
         of_function = F.col("type").isin(self.declaration.by_function)
+        renamed = F.col("type").isin(self.declaration.renamed_within)
         fields = F.from_json("data", "map<string, string>")
+        source = F.get_json_object("metadata", "$.causationMessageStreamName")
         messages = archived.withColumns(
             {
                 "function_data": F.when(of_function, F.col("data")),
+                "source": F.when(renamed, source),
                 "entity_id": F.try_element_at(fields, F.lit(self.declaration.id)),
             }
         )

@@ -26,7 +26,9 @@ _SETTINGS = load_queries("spark_jobs.source")["settings"]
 
 # The columns that are archived beside the category; the others follow from the data.
 COLUMNS = [
-    name for name in MESSAGE | MADE if name not in ("category", "function_data", "entity_id")
+    name
+    for name in MESSAGE | MADE
+    if name not in ("category", "function_data", "entity_id", "source")
 ]
 
 # Where the two parts of a hash begin, and how many hexadecimal digits each has.

@@ -29,6 +29,7 @@ MADE = {
     "is_copy": "boolean",
     "content": "string",
     "function_data": "string",
+    "source": "string",
 }
 TYPES = MESSAGE | MADE
 
@@ -52,7 +53,9 @@ def types_of(names: Sequence[str]) -> dict[str, str]:
 
 def looked_at(declaration: Declaration) -> list[str]:
     """Return the columns that all jobs together read."""
-    unasked = {"data", "metadata", *([] if declaration.by_function else ["function_data"])}
+    unasked = {"data", "metadata"}
+    unasked |= set() if declaration.by_function else {"function_data"}
+    unasked |= set() if declaration.renamed_within else {"source"}
     return [name for name in TYPES if name not in unasked]
 
 
@@ -81,6 +84,7 @@ def expressions(
         "copied_to": by_type(
             {type_: _is_copied_to(key) for type_, key in keys.items() if key.within}
         ),
+        "renamed_within": _texts(declaration.renamed_within),
         "within": _texts([type_ for type_, key in keys.items() if key.within]),
         "by_function": _texts(declaration.by_function),
         "id": sql.Literal(declaration.id),
@@ -244,8 +248,8 @@ def _beneath(sent_to: str) -> sql.Composable:
 def _is_copied_to(key: DeclaredKey) -> sql.Composable:
     """Return the SQL of whether a message is where its reservation would be."""
     if key.by_function:
-        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source"))
-    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source"))
+        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source_of_copy"))
+    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source_of_copy"))
 
 
 def by_type(values: dict[str, sql.Composable]) -> sql.Composable:

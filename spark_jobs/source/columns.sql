@@ -94,8 +94,12 @@ CASE WHEN jsonb_typeof(m.data->{field}) = 'number' AND m.data->>{field} ~ '^-?[0
 -- name: sent_to
 m.stream_name::text
 
--- name: source
+-- name: source_of_copy
 (m.metadata->>'causationMessageStreamName')
+
+-- name: source
+-- The stream of the command that a copy in the command category follows, where that has had other keys.
+CASE WHEN m.type = ANY ({renamed_within}) THEN m.metadata->>'causationMessageStreamName' END
 
 -- name: is_beneath
 starts_with(m.stream_name::text, {beneath})

@@ -109,6 +109,25 @@ def test_a_cluster_and_a_server_find_the_same_as_one_process(
     assert SECRET not in written
 
 
+def test_a_check_decodes_every_message_on_the_workers(findings, database_url, standalone, tmp_path):
+    """They take the app from the zip file too, and find what one process finds."""
+
+    def checked(*arguments, **environment):
+        done = run_cli(
+            *("check", "bank:account", "--full", "--json", *arguments),
+            env={"RESERVATION_DATABASE_URL": database_url, **environment},
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        found = json.loads(done.stdout)
+        assert found.pop("time")
+        return found
+
+    python = python_of_workers(tmp_path)
+    there = checked("--master", standalone, *quick(), PYSPARK_PYTHON=str(python))
+    assert there == checked("--master", "local[2]")
+    assert sum(one["lookedAt"] for one in there["types"]) == 12
+
+
 def test_an_address_with_a_password_is_not_passed_to_workers(database_url, standalone, tmp_path):
     """An address with a password is not passed to workers, and the error says so."""
     printed = reconcile(

@@ -335,3 +335,30 @@ def test_a_reservation_under_its_former_name_is_that_of_the_key(
     assert reconciled(1) == in_order
     store.write(deposit("d1"), "purseTransaction-123+d1")
     assert reconciled(1) == in_order | {"multiple": 1}
+
+
+def test_a_copy_under_its_former_key_is_that_of_the_key(connection, store, database_url, tmp_path):
+    """In the command category too, whichever way the rows are read."""
+    component = purse()
+    component.reserve(Deposit, key="deposit_id", volatile="time")
+    store.write([deposit("d1"), deposit("d2")], PURSE)
+    drained(connection, component)
+    changed = purse()
+    changed.reserve(
+        Deposit, key=("account_id", "deposit_id"), volatile="time", formerly="deposit_id"
+    )
+    store.write([deposit("d1", time=LATER), deposit("d3"), deposit("d2", "99")], PURSE)
+    drained(connection, changed)
+    former = 'into="purseTransaction", entity="account_id", key="deposit_id"'
+    assert former in RENAMED
+    app = RENAMED.replace(former, 'key=("account_id", "deposit_id")')
+    (tmp_path / "renamed.py").write_text(app)
+    for state in ([], ["--state", str(tmp_path / "state")]):
+        done = run_cli(
+            *("reconcile", "renamed:component", "--json", "--app-dir", str(tmp_path), *state),
+            env={"RESERVATION_DATABASE_URL": database_url},
+        )
+        assert done.returncode == 1, done.stderr
+        (pair,) = json.loads(done.stdout)["categories"]
+        counted = {name: count for name, count in pair.items() if count and "Category" not in name}
+        assert counted == {"commands": 5, "keys": 3, "duplicates": 1, "reserved": 3, "conflicts": 1}

@@ -25,7 +25,7 @@ SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE, SELECT ON SEQUENCE message_store.messages_global_position_seq TO {role};
-GRANT SELECT ON reservation.versions, reservation.store_identity TO {role};
+GRANT SELECT ON reservation.versions, reservation.upgrades, reservation.store_identity TO {role};
 GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO {role};

@@ -2,6 +2,9 @@
 
 `install` makes what is missing. `attach` and `detach` are for a database that Message DB set up:
 they add and remove the schema ``reservation`` and change nothing else.
+
+The schema is upgraded before the programs. Those of a former version, from 11, go on on it: tables
+and functions keep what these use, and the rights on them.
 """
 
 import re
@@ -15,8 +18,9 @@ from psycopg import errors as pg
 from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
+from reservation.store.schema.missing_rights import known_roles, renew_rights
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 13
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -49,7 +53,14 @@ _MIGRATIONS = {
     9: "009_former_names",
     10: "010_recorded_conflicts",
     11: "011_foreign_positions",
+    12: "012_upgrades",
+    13: "013_copied_versions",
 }
+# Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
+# What they can work with is recorded in `reservation.upgrades`.
+_FIRST_TO_GO_ON = 11
+# The versions after that which former programs cannot work with.
+_BREAKING: frozenset[int] = frozenset()
 
 _QUERIES = load_queries("reservation.store.schema", "install.sql")
 
@@ -117,14 +128,15 @@ def install(connection: Connection[Any]) -> Installed:
             for script in _MESSAGE_STORE_SCRIPTS:
                 _run(connection, "message_store", script)
         before, restored = _add_reservation(connection)
-        if not makes_message_store and before != SCHEMA_VERSION and _is_ours(connection):
+        is_older = before is None or before < SCHEMA_VERSION
+        if not makes_message_store and is_older and _is_ours(connection):
             for script in _REPLACEABLE_SCRIPTS:
                 _run(connection, "message_store", script)
         return Installed(
             message_store=makes_message_store,
             message_store_version=str(_message_store_version(connection)),
             from_version=before,
-            to_version=SCHEMA_VERSION,
+            to_version=max(SCHEMA_VERSION, before or 0),
             restored=restored,
         )
 
@@ -150,7 +162,7 @@ def attach(connection: Connection[Any]) -> Installed:
             message_store=False,
             message_store_version=MESSAGE_STORE_VERSION,
             from_version=before,
-            to_version=SCHEMA_VERSION,
+            to_version=max(SCHEMA_VERSION, before or 0),
             restored=restored,
         )
 
@@ -174,7 +186,7 @@ def attached(connection: Connection[Any]) -> Detached:
                 )
             return Detached(None)
         version = _version(connection)
-        _refuse_newer(version)
+        _refuse_newer(connection, version)
         return Detached(
             version,
             tuple(connection.execute(_QUERIES["positions"])),
@@ -242,7 +254,7 @@ def is_attached(connection: Connection[Any]) -> bool:
     with translated():
         _check_message_store(connection)
         version = _version(connection)
-    _refuse_newer(version)
+        _refuse_newer(connection, version)
     if version is not None and version < SCHEMA_VERSION:
         raise SchemaError(
             f"The schema reservation in database {connection.info.dbname!r} has version "
@@ -283,7 +295,11 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
         The version that it had, and how many of its functions were missing nevertheless.
     """
     before = _version(connection)
-    _refuse_newer(before)
+    _refuse_newer(connection, before)
+    if before is not None and before > SCHEMA_VERSION:
+        return before, 0  # its functions are newer than those of this package
+    goes_on = before is not None and before >= _FIRST_TO_GO_ON
+    roles = known_roles(connection) if goes_on else []
     if before is None:
         _run(connection, "reservation", "schema")
     missing = 0
@@ -291,9 +307,9 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
         for version, script in sorted(_MIGRATIONS.items()):
             if version > (before or 0):
                 _run(connection, "reservation", script)
-                connection.execute(
-                    "INSERT INTO reservation.versions (version) VALUES (%s)", [version]
-                )
+                refuses_former = version <= _FIRST_TO_GO_ON or version in _BREAKING
+                record = "record_version" if refuses_former else "record_upgrade"
+                connection.execute(_QUERIES[record], [version])
     else:
         missing = len(
             _functions() - {name for (name,) in connection.execute(_QUERIES["functions"])}
@@ -301,6 +317,7 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
     if before != SCHEMA_VERSION or missing:
         for script in _FUNCTION_SCRIPTS:
             _run(connection, "reservation", script)
+        renew_rights(connection, roles)
     return before, missing
 
 
@@ -345,8 +362,12 @@ def _refuse_running(connection: Connection[Any]) -> None:
         )
 
 
-def _refuse_newer(version: int | None) -> None:
-    if version is not None and version > SCHEMA_VERSION:
+def _refuse_newer(connection: Connection[Any], version: int | None) -> None:
+    """Refuse a schema that this version of the package cannot work with, because it is newer."""
+    if version is None or version <= SCHEMA_VERSION:
+        return
+    ((needed,),) = connection.execute(_QUERIES["version"]).fetchall()
+    if needed > SCHEMA_VERSION:
         raise SchemaError(
             f"The schema reservation has version {version}, newer than the {SCHEMA_VERSION} that "
             f"this package works with; upgrade the package"
@@ -361,8 +382,11 @@ def _exists(connection: Connection[Any], relation: str) -> bool:
 def _version(connection: Connection[Any]) -> int | None:
     if not _exists(connection, "reservation.versions"):
         return None
-    row = connection.execute("SELECT coalesce(max(version), 0) FROM reservation.versions")
-    return int(row.fetchall()[0][0])
+    ((version,),) = connection.execute(_QUERIES["version"]).fetchall()
+    if version >= _FIRST_TO_GO_ON and _exists(connection, "reservation.upgrades"):
+        ((upgraded,),) = connection.execute(_QUERIES["upgraded"]).fetchall()
+        version = max(version, upgraded)
+    return int(version)
 
 
 def _message_store_version(connection: Connection[Any]) -> str | None:

@@ -5,6 +5,7 @@ WITH needed (schema, name, privilege) AS (
     ('message_store', 'messages', 'SELECT'),
     ('message_store', 'messages', 'INSERT'),
     ('reservation', 'versions', 'SELECT'),
+    ('reservation', 'upgrades', 'SELECT'),
     ('reservation', 'groups', 'SELECT'),
     ('reservation', 'groups', 'INSERT'),
     ('reservation', 'groups', 'UPDATE'),

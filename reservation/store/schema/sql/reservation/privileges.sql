@@ -6,7 +6,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
 -- What a consumer or sender needs that connects as the role of Message DB's clients.
 
 GRANT USAGE ON SCHEMA reservation TO message_store;
-GRANT SELECT ON reservation.versions, reservation.store_identity TO message_store;
+GRANT SELECT ON reservation.versions, reservation.upgrades, reservation.store_identity TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO message_store;
