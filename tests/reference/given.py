@@ -115,10 +115,10 @@ def compare(later: StoredMessage, first: StoredMessage, declared: Any) -> str:
             data.pop(codec.camel_case(field), None)
     if contents[0] == contents[1]:
         return "duplicate"
-    if one.type != first.type:
+    if later.type != first.type:
         return "conflict"
     try:
-        meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (one, first)]
+        meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (later, first)]
     except DecodeError:
         return "conflict"
     for field in declared.volatile:
