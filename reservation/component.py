@@ -223,7 +223,8 @@ class Component(Generic[Entity]):
             DeclarationError: a field does not exist, a command is declared twice, or the category
                 is in use.
         """
-        own = (self.name, self.command_category)
+        corrections = stream_name.correction_category(self.name)
+        own = (self.name, self.command_category, corrections)
         check_category_of_reservations(self.name, own, into, entity, formerly)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)

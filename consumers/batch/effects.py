@@ -79,11 +79,13 @@ class BatchEffects:
             [(command.global_position, name) for command, name in decisions.reservations],
             component.volatile("reserve"),
             _former(decisions),
+            _corrected(decisions, decisions.reservations),
         )
         reissued = compare_initiations(
             connection,
             [(command.global_position, name) for command, name in decisions.reissued],
             component.volatile("initiate"),
+            _corrected(decisions, decisions.reissued),
         )
         for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
             if outcome is Outcome.CONFLICT:
@@ -138,6 +140,15 @@ def _former(decisions: Decisions) -> list[str | None] | None:
         decisions.former_streams.get(command.global_position)
         for command, _ in decisions.reservations
     ]
+
+
+def _corrected(
+    decisions: Decisions, commands: Sequence[tuple[StoredMessage, str]]
+) -> list[str | None] | None:
+    """Return the data to which each command has been corrected; None if none has been."""
+    if not decisions.corrected:
+        return None
+    return [decisions.corrected.get(command.global_position) for command, _ in commands]
 
 
 def _blame(

@@ -1,8 +1,8 @@
 -- name: reserve
-SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[])
+SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[], %s::jsonb[])
 
 -- name: compare_initiations
-SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s)
+SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s, %s::jsonb[])
 ORDER BY ordinal
 
 -- name: read_commands

@@ -23,7 +23,7 @@ from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.arrays import IntArray, JsonArray, TextArray, array_cursor
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -134,6 +134,7 @@ def reserve(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
+    corrected: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
@@ -143,6 +144,8 @@ def reserve(
         volatile: by message type, the JSON fields in which a reissue may differ.
         former: for each command, the stream that it may have been reserved in before the
             declaration was changed; None where there is none, or none for all of them.
+        corrected: for each command, the JSON text that it was corrected to, which is reserved and
+            compared in the place of its data; None where it was not, or for all of them.
 
     Returns:
         The outcome of each command, in the order given.
@@ -151,7 +154,9 @@ def reserve(
         return []
     outcomes = [Outcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
-    for n, outcome in _outcomes(connection, "reserve", commands, volatile, names):
+    for n, outcome in _outcomes(
+        connection, "reserve", commands, volatile, names, _contents(corrected)
+    ):
         outcomes[n - 1] = outcome
     return outcomes
 
@@ -160,6 +165,7 @@ def compare_initiations(
     connection: Connection[Any],
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
+    corrected: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Compare commands that found their entity's stream started with what started it.
 
@@ -167,6 +173,7 @@ def compare_initiations(
         connection: in the transaction that also moves the consumer's position.
         commands: each command's global position and its entity's stream.
         volatile: by message type, the JSON fields in which a reissue may differ.
+        corrected: as for `reserve`.
 
     Returns:
         For each, in the order given: a duplicate of the command that started the stream, or in
@@ -174,7 +181,14 @@ def compare_initiations(
     """
     if not commands:
         return []
-    return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+    outcomes = _outcomes(
+        connection, "compare_initiations", commands, volatile, _contents(corrected)
+    )
+    return [outcome for _, outcome in outcomes]
+
+
+def _contents(corrected: Sequence[str | None] | None) -> JsonArray | None:
+    return None if corrected is None else JsonArray(corrected)
 
 
 def _beneath(sent_to: str, parts: Sequence[str]) -> str:
