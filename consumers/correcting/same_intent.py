@@ -6,7 +6,6 @@ key in the name of its stream. Of a message that cannot be decoded, the fields t
 the entity are read one by one, as far as they can be.
 """
 
-import contextlib
 from collections.abc import Iterator
 
 import msgspec
@@ -88,10 +87,12 @@ def _compare(component: Component, before: Decoded, after: Decoded) -> None:
     message = before.message
     if before.key_stream != after.key_stream:
         raise _other(message, "key", str(before.key_stream))
-    with contextlib.suppress(ReservationError):
-        entity = component.entity_stream(before.command)
-        if component.entity_stream(after.command) != entity:
-            raise _other(message, "entity", entity)
+    try:
+        entities = [component.entity_stream(decoded.command) for decoded in (before, after)]
+    except ReservationError as error:
+        raise CorrectionError(f"The entity of {message} cannot be compared: {error}") from error
+    if entities[0] != entities[1]:
+        raise _other(message, "entity", entities[0])
     strategy = component.strategies.get(message.type)
     if isinstance(strategy, Processed) and strategy.key is not None:
         keys = [key_parts(decoded.command, strategy.key) for decoded in (before, after)]
