@@ -181,6 +181,7 @@ class CommandsJob:
             F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
             # Whether the consumer has recorded it as a conflict.
             (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
+            "is_corrected",
             # Whether it waits for the consumer.
             (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
         )
@@ -188,8 +189,8 @@ class CommandsJob:
     def groups(self, sketch: DataFrame) -> DataFrame:
         """Return which keys are in order.
 
-        All commands of such a key have the same content. It has one reservation with this content
-        too, or the consumer has not read any of its commands yet.
+        All commands of such a key have the same content, and none was corrected. It has one
+        reservation with this content too, or the consumer has not read any of its commands yet.
         """
         is_command = F.col("is_command")
         groups = sketch.groupBy("group").agg(
@@ -198,6 +199,7 @@ class CommandsJob:
             F.count_if("is_start").alias("starts"),
             F.count_if("waits").alias("waiting"),
             F.count_if("is_recorded").alias("recorded"),
+            F.count_if("is_corrected").alias("corrected"),
             F.min("pair").alias("pair"),
             F.max("pair").alias("last_pair"),
             F.min("says").alias("says"),
@@ -208,6 +210,7 @@ class CommandsJob:
         commands, reservations = F.col("commands"), F.col("reservations")
         is_one = (
             (F.col("recorded") == 0)
+            & (F.col("corrected") == 0)
             & (F.col("pair") == F.col("last_pair"))
             & F.coalesce(F.col("says") == F.col("last_says"), F.lit(True))
         )
@@ -311,7 +314,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    says: Column = F.struct("type", "content")
+    says: Column = F.struct("type", "meant")
     meant = F.first(says).over(whole)
     starts = F.lit(False)
     if initiating is not None:
@@ -330,20 +333,31 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
             "has_command": F.max(is_command).over(whole),
             "nth_command": count(is_command).over(so_far),
             "nth_reservation": count(~is_command).over(so_far),
+            "was_corrected": F.max("is_corrected").over(whole),
         }
     ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
     unreserved = (
         F.when(F.col("is_letter"), "dead").when(F.col("was_read"), "missing").otherwise("pending")
     )
+    is_keyless = is_command & F.col("key_stream").isNull()
     verdict = (
         F.when(F.col("is_wrong"), "wrong-type")
         .when(is_command & ~F.col("same"), "conflict")
         .when(is_command & (F.col("nth_same") > 1), "duplicate")
+        # The consumer took its key from the correction.
+        .when(is_keyless & F.col("is_corrected") & ~F.col("is_letter"), "reserved")
+        .when(
+            is_keyless & F.col("is_reissue_of_corrected") & F.col("was_read") & ~F.col("is_letter"),
+            "duplicate",
+        )
         .when(is_command & F.col("is_reserved"), "reserved")
         .when(is_command, unreserved)
         # A stream without a command that initiates is not compared.
         .when(starts, F.lit(None))
-        .when(~F.col("has_command") & (F.col("nth_reservation") == 1), "orphan")
+        .when(
+            ~F.col("has_command") & (F.col("nth_reservation") == 1) & ~F.col("follows_corrected"),
+            "orphan",
+        )
         .when(F.col("nth_reservation") > 1, "multiple")
     )
     is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
@@ -351,7 +365,8 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     # A dead letter says itself why the consumer has not handled it.
     is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
     is_mismatch = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
-    is_mismatch &= is_command & F.col("was_read")
+    # What is a conflict with a corrected command depends on when the two were compared.
+    is_mismatch &= is_command & F.col("was_read") & ~F.col("was_corrected")
     judged = judged.withColumn("verdict", verdict).withColumn("is_mismatch", is_mismatch)
     return judged.withColumns(
         {
@@ -376,14 +391,20 @@ def _counts(here: Column) -> dict[str, Column]:
     def count(condition: Column) -> Column:
         return F.when(here & condition, 1)
 
+    is_keyless, verdict = F.col("is_command") & F.col("key_stream").isNull(), F.col("verdict")
     counts = {
         "commands": count(F.col("is_command")),
         "keys": count(F.col("is_key")),
-        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
-        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "keyless": count(is_keyless & ~verdict.eqNullSafe("duplicate")),
+        "reserved": count(
+            (F.col("is_key") & F.col("is_reserved")) | (is_keyless & verdict.eqNullSafe("reserved"))
+        ),
+        "corrected": count(
+            (F.col("is_key") & F.col("was_corrected")) | (is_keyless & F.col("is_corrected"))
+        ),
         "multiple": count(F.col("is_second")),
         "conflict_mismatches": count(F.col("is_mismatch")),
     }
-    for name, verdict in _VERDICTS.items():
-        counts[name] = count(F.col("verdict") == verdict)
+    for name, counted in _VERDICTS.items():
+        counts[name] = count(verdict == counted)
     return counts

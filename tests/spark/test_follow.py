@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs ea
 
 GRACE = timedelta(seconds=60)
 FINDING_SCHEMA = (
-    "finding string, command_category string, reservation_category string, key_stream string, "
-    "stream_name string, position bigint, global_position bigint, type string, message_id string, "
-    "time timestamp"
+    "id string, finding string, command_category string, reservation_category string, "
+    "key_stream string, stream_name string, position bigint, global_position bigint, "
+    "type string, message_id string, time timestamp"
 )
 
 
@@ -195,7 +195,7 @@ def test_a_round_that_dies_is_done_again_as_a_whole(
 def test_where_age_says_what_was_read_the_grace_is_over_with_the_verdict(spark):
     """A command that is missing was so since it was stored; anything else since it was seen."""
     rows = [
-        Finding(finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)
+        Finding(f"id{n}", finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)
         for n, finding in enumerate(["missing", "orphan", "unhandled"])
     ]
     findings = spark.createDataFrame([asdict(row) for row in rows], FINDING_SCHEMA)
