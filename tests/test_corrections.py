@@ -1,6 +1,7 @@
 """Corrections: what could not be handled takes effect with other content, under its key, once."""
 
 import json
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from tests.bank import RESERVED, address, broken, claim, drain, new_batch
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, TIME, deposit, open_
 from tests.crashing import Cut
+from tests.pages import ROOT, blocks, commands
 from tests.processes import PATIENCE
 
 BAD = {"depositId": "d1", "accountId": "123", "amount": "a lot", "time": TIME.isoformat()}
@@ -675,3 +677,29 @@ def test_the_command_refuses_in_one_line(dead, database_url, data, problem):
     assert (refused.returncode, refused.stdout) == (2, "")
     assert problem in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_the_guide_does_what_it_says(connection, store, database_url, tmp_path, monkeypatch):
+    """Its programs and commands run one after the other, with the positions that it names."""
+    page = ROOT / "docs" / "how-to" / "correct-a-message.md"
+    monkeypatch.setenv("RESERVATION_DATABASE_URL", database_url)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module, other, data = blocks(page, "python")[:2] + blocks(page, "json")
+    (tmp_path / "payments.py").write_text(module.text)
+    (tmp_path / "corrected.json").write_text(data.text)
+    names = {}
+    exec(compile(other.text, str(page), "exec"), names)
+    said = []
+    for _, (words, *_) in commands(page):
+        if words[:2] == ["reservation", "dead-letters"]:
+            if words[2:] == ["show", "3", "--data"]:
+                connection.execute("DELETE FROM reservation.members")
+                consumers.drain(names["account"], database_url)
+            done = invoke_cli(*words[1:], cwd=tmp_path)
+            assert (done.returncode, done.stderr) == (0, ""), words
+            said.append(done.stdout)
+    sys.modules.pop("payments")
+    assert "conflict" in said[0]
+    assert "handled" in said[-1]
+    assert amounts(store, type_="Paid") == [20]
+    assert len(list(store.read_category("account:correction"))) == 1

@@ -312,9 +312,10 @@ def _printed_json(database_url, connection, store, monkeypatch):
         ("positions", ["positions", "list"]),
         ("changes", ["positions", "reset", "bank:account", "--yes"]),
         ("dead-letters", ["dead-letters", "list"]),
+        ("findings", ["findings", "accept", "conflict-4-0123abcd", "--reason", "settled"]),
         ("prune", ["prune", "bank:account", "--reservations-older-than", "36h"]),
     ],
-    ids=["status", "positions", "changes", "dead-letters", "prune"],
+    ids=["status", "positions", "changes", "dead-letters", "findings", "prune"],
 )
 def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
     """All of it, with no key that the schema does not name."""

@@ -4,7 +4,8 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -185,8 +186,8 @@ def retry_command(
 @click.argument("position", metavar="GLOBAL_POSITION", type=click.IntRange(1))
 @click.option(
     "--data",
-    "data",
-    type=click.File("rb"),
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     metavar="FILE",
     required=True,
     help="The corrected data of the message, a JSON object; - for standard input.",
@@ -200,7 +201,7 @@ def correct_command(
     app: str,
     app_dir: str,
     position: int,
-    data: BinaryIO,
+    file: Path,
     reason: str,
     category: str | None,
     database_url: str,
@@ -225,9 +226,10 @@ def correct_command(
         --data - --reason "the sender confirmed 20"
     """
     component = load_component(app, app_dir)
+    data = click.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        done = correct(connection, component, category, position, data.read(), reason)
+        done = correct(connection, component, category, position, data, reason)
     if as_json:
         click.echo(json.dumps(_corrected_as_json(done)))
     else:
