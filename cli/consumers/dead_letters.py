@@ -226,7 +226,7 @@ def correct_command(
         --data - --reason "the sender confirmed 20"
     """
     component = load_component(app, app_dir)
-    data = click.get_binary_stream("stdin").read() if str(file) == "-" else file.read_bytes()
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         done = correct(connection, component, category, position, data, reason)
