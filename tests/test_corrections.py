@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from psycopg import Cursor
+from psycopg import Cursor, errors
 from psycopg.types.json import Jsonb
 
 import consumers
@@ -438,6 +438,16 @@ def test_a_correction_waits_for_a_message_that_is_read_again(connection, store, 
     till.calls.clear()
     drain_till(connection, till)
     assert seen == [-1] * len(till.calls) != []
+
+
+def test_a_process_that_knows_no_corrections_can_not_handle_a_corrected_letter(connection, dead):
+    """It marks letters as an earlier version did, without the correction."""
+    handled = "UPDATE reservation.dead_letters SET state = 'handled' WHERE global_position = %s"
+    with connection.transaction(force_rollback=True):
+        connection.execute(handled, [dead])
+    mend(connection, GOOD)
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="without its correction"):
+        connection.execute(handled, [dead])
 
 
 class Counting(Cursor):

@@ -117,7 +117,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 -- name: mark_handled
 -- Only as what they were handled as: a letter that has been corrected meanwhile stays.
 UPDATE reservation.dead_letters d
-SET state = 'handled', process = %(process)s, changed_at = now()
+SET state = 'handled', process = %(process)s, changed_at = now(), handled_as = l.correction
 FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
      AS l (global_position, correction)
 WHERE d.consumer = %(consumer)s AND d.category = %(category)s

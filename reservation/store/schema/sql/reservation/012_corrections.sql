@@ -40,6 +40,9 @@ SELECT k.correction, k.id, k.data->>'consumer', k.data->>'category',
        (k.data->>'globalPosition')::bigint, (k.data->>'messageId')::uuid
 FROM corrections k;
 
+-- Of a letter that was handled, the correction that it was handled as; NULL if it had none.
+ALTER TABLE reservation.dead_letters ADD COLUMN handled_as bigint;
+
 -- Functions of version 11 whose arguments have changed.
 DROP FUNCTION IF EXISTS
   reservation.reserve(bigint[], text[], jsonb, text[]),

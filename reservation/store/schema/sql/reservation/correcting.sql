@@ -133,3 +133,31 @@ BEGIN
           = (correct.consumer, correct.category, correct.global_position, letter.message_id));
 END
 $$;
+
+-- Nobody marks a letter as handled who has not handled it as it was corrected last: a process of a
+-- version that knows no corrections fails instead.
+CREATE OR REPLACE FUNCTION reservation.check_handled_as() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF EXISTS (
+    SELECT FROM reservation.corrections k
+    WHERE k.consumer = NEW.consumer AND k.category = NEW.category
+      AND k.global_position = NEW.global_position AND k.message_id = NEW.message_id
+      AND k.correction > coalesce(NEW.handled_as, 0)
+  ) THEN
+    RAISE object_not_in_prerequisite_state USING
+      MESSAGE = format('The message at global position %s was corrected, and was to be handled '
+                       'without its correction', NEW.global_position),
+      HINT = 'Upgrade all processes of the consumer.';
+  END IF;
+  RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER check_handled_as
+BEFORE UPDATE OF state ON reservation.dead_letters
+FOR EACH ROW
+WHEN (NEW.state = 'handled')
+EXECUTE FUNCTION reservation.check_handled_as();
