@@ -234,7 +234,8 @@ class Component(DeclaredMessages, Generic[Entity]):
                 has one of its names, or the category is in use.
         """
         check_single(self.name, "reserve", commands, was, stored_as)
-        own = (self.name, self.command_category)
+        corrections = stream_name.correction_category(self.name)
+        own = (self.name, self.command_category, corrections)
         check_category_of_reservations(self.name, own, into, entity)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)

@@ -1,9 +1,10 @@
-"""``reservation dead-letters``: show, retry and discard messages that could not be handled."""
+"""``reservation dead-letters``: show, retry, correct and discard messages that were not handled."""
 
 import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -12,9 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.common.errors import CommandError, Group, debug_option
-from cli.common.options import database_option, json_option
+from cli.common.options import app_options, database_option, json_option
+from consumers.correcting.correct import Correction, correct
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Content, Selection, StateChange, StoredLetter
+from consumers.dead_letters.administration import (
+    Content,
+    Selection,
+    StateChange,
+    StoredCorrection,
+    StoredLetter,
+)
+from reservation.app_path import load_component
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.serialization.codec import camel_case
@@ -31,7 +40,7 @@ _NEXT = (
 @click.group("dead-letters", cls=Group)
 @debug_option
 def dead_letters() -> None:
-    """Show the messages that consumers could not handle, and retry or discard them.
+    """Show the messages that consumers could not handle, and retry, correct or discard them.
 
     \b
     dead       the message failed, or cannot be handled
@@ -111,9 +120,9 @@ def show_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Show everything about one dead letter, and its message.
+    """Show everything about one dead letter, its message and the corrections of it.
 
-    The message's data may be confidential, so it is shown only with --data.
+    The message's data may be confidential, so it and the corrected data are shown only with --data.
 
     \b
     Examples:
@@ -124,11 +133,13 @@ def show_command(
         check_installed(connection)
         (letter,) = administration.find_each(connection, Selection(consumer, category), [position])
         content = administration.content(connection, letter)
+        corrections = administration.corrections(connection, letter)
     if as_json:
         message = None if content is None else _content_as_json(content, with_data)
-        click.echo(json.dumps({**_as_json(letter), "message": message}))
+        corrected = [_correction_as_json(one, with_data) for one in corrections]
+        click.echo(json.dumps({**_as_json(letter), "message": message, "corrections": corrected}))
     else:
-        Console().print(_fields(letter, content, with_data))
+        Console().print(_fields(letter, content, corrections, with_data))
 
 
 @dead_letters.command("retry")
@@ -168,6 +179,61 @@ def retry_command(
     if entity is not None and not changed.letters:
         raise CommandError(f"The entity {printable(entity)} has no dead letter")
     _print_changed("retry", changed, as_json)
+
+
+@dead_letters.command("correct")
+@app_options
+@click.argument("position", metavar="GLOBAL_POSITION", type=click.IntRange(1))
+@click.option(
+    "--data",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    required=True,
+    help="The corrected data of the message, a JSON object; - for standard input.",
+)
+@click.option("--reason", metavar="TEXT", required=True, help="Why it is corrected; it is stored.")
+@click.option("--category", help="Only a dead letter of this category.")
+@database_option
+@json_option
+@debug_option
+def correct_command(
+    app: str,
+    app_dir: str,
+    position: int,
+    file: Path,
+    reason: str,
+    category: str | None,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Have a dead message of the component APP handled with other data, under its key, once.
+
+    The data must fit the message's type as APP declares it, with the same key and the same entity.
+    The correction is stored as a message in the category <component>:correction, with both
+    contents, the reason, the time and the database user; the message itself stays as it is. The
+    letter is then retried as by `retry`, and the messages parked behind it follow. A message that
+    is corrected again before it was handled is handled with the last correction. Reissues of the
+    message and of the correction are duplicates.
+
+    Needs the rights of an operator: `reservation store grants operator ROLE`.
+
+    \b
+    Examples:
+      reservation dead-letters show 4711 --data --json | jq .message.data > corrected.json
+      reservation dead-letters correct bank:account 4711 --data corrected.json --reason "ticket 12"
+      jq '.amount = 20' data.json | reservation dead-letters correct bank:account 4711 \
+        --data - --reason "the sender confirmed 20"
+    """
+    component = load_component(app, app_dir)
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        done = correct(connection, component, category, position, data, reason)
+    if as_json:
+        click.echo(json.dumps(_corrected_as_json(done)))
+    else:
+        click.echo("\n".join(_corrected_sentences(done)))
 
 
 @dead_letters.command("discard")
@@ -231,6 +297,46 @@ def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
         click.echo(f"Discarded: {what}. {behind}".rstrip())
 
 
+def _corrected_sentences(done: Correction) -> list[str]:
+    behind = f", and {done.waiting} parked behind" if done.waiting else ""
+    earlier = f"; it replaces {done.number - 1} before it" if done.number > 1 else ""
+    where = f"The correction is at global position {done.global_position}{earlier}."
+    lines = [
+        f"Corrected: {done.letter}. {where}",
+        f"To be retried: 1 dead letter{behind}. {_NEXT.format(what='it')}",
+    ]
+    if done.not_compared:
+        lines.append(
+            f"Not compared with the message, which cannot be decoded: "
+            f"{', '.join(done.not_compared)}."
+        )
+    return lines
+
+
+def _corrected_as_json(done: Correction) -> dict[str, Any]:
+    return {
+        "changed": [_as_json(done.letter) | {"state": "retry"}],
+        "parked": done.waiting,
+        "correction": {
+            "globalPosition": done.global_position,
+            "number": done.number,
+            "notCompared": list(done.not_compared),
+        },
+    }
+
+
+def _correction_as_json(correction: StoredCorrection, with_data: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "globalPosition": correction.global_position,
+        "sessionUser": correction.session_user,
+        "time": correction.time.isoformat(),
+        "reason": correction.reason,
+    }
+    if with_data:
+        shown["data"] = json.loads(correction.corrected)
+    return shown
+
+
 def _table(letters: Sequence[StoredLetter]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
@@ -249,7 +355,12 @@ def _table(letters: Sequence[StoredLetter]) -> Table:
     return table
 
 
-def _fields(letter: StoredLetter, content: Content | None, with_data: bool) -> Table:
+def _fields(
+    letter: StoredLetter,
+    content: Content | None,
+    corrections: Sequence[StoredCorrection],
+    with_data: bool,
+) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -262,6 +373,13 @@ def _fields(letter: StoredLetter, content: Content | None, with_data: bool) -> T
         shown["metadata"] = content.metadata
         if with_data:
             shown["data"] = content.data
+    for number, correction in enumerate(corrections, start=1):
+        shown[f"correction {number}"] = (
+            f"at global position {correction.global_position}, by {correction.session_user} at "
+            f"{correction.time}: {correction.reason}"
+        )
+        if with_data:
+            shown[f"corrected data {number}"] = correction.corrected
     for key, value in shown.items():
         if value is not None:
             table.add_row(key, Text(_visible(str(value))))

@@ -6,6 +6,9 @@ server calls a conflict is decoded and compared here, upcast and with defaults, 
 that may differ.
 """
 
+from collections.abc import Mapping
+
+from consumers.dead_letters.corrections import with_data
 from consumers.handling.handler_call import guarded, is_interrupt
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.reserve import Outcome, Pair
@@ -25,22 +28,33 @@ class Comparison:
         self._context = context
         self._component = context.component
 
-    def outcome(self, pair: Pair) -> Outcome:
+    def outcome(self, pair: Pair, corrected: Mapping[int, str]) -> Outcome:
         """Return whether a command is a duplicate of the first one of its key, or in conflict.
 
-        A command that cannot be decoded is in conflict, and so is one whose first cannot be.
+        A command that cannot be decoded is in conflict, and so is one whose first cannot be. If the
+        first was corrected, a reissue of the original is a duplicate, and so is one of the
+        correction.
 
         Args:
             pair: both of them.
+            corrected: by global position, the data to which commands have been corrected.
         """
         component = self._component
         name = pair.command.type
         declared = component.reservations.get(name) or component.initiations.get(name)
         if declared is None or pair.first.type not in component.types.names_of(declared.command):
             return Outcome.CONFLICT
-        with guarded(self._context.connection, [pair.command]):
-            command, first = self._decoded(pair.command), self._decoded(pair.first)
-            same = first is not None and same_content(command, first, declared.volatile)
+        firsts = [pair.first, *(with_data(pair.first, data) for data in pair.corrections)]
+        command = pair.command
+        if command.global_position in corrected:
+            command = with_data(command, corrected[command.global_position])
+        with guarded(self._context.connection, [command]):
+            meaning = self._decoded(command)
+            same = meaning is not None and any(
+                same_content(meaning, first, declared.volatile)
+                for first in map(self._decoded, firsts)
+                if first is not None
+            )
         return Outcome.DUPLICATE if same else Outcome.CONFLICT
 
     def _decoded(self, message: StoredMessage) -> object | None:

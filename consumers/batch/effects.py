@@ -88,7 +88,8 @@ class BatchEffects:
         connection, component = self._context.connection, self._context.component
         commands = [(command.global_position, name) for command, name in decisions.reservations]
         former = _former(decisions)
-        outcomes = reserve(connection, commands, component.volatile("reserve"), former)
+        corrected = _corrected(decisions, decisions.reservations)
+        outcomes = reserve(connection, commands, component.volatile("reserve"), former, corrected)
         conflicts = _conflicts(outcomes)
         pairs = first_reserved(
             connection,
@@ -100,20 +101,24 @@ class BatchEffects:
             outcome, pair = outcomes[n], found.get(n)
             if pair is not None:
                 name = pair.first.stream_name
-                outcome = self._comparison.outcome(pair)
+                outcome = self._comparison.outcome(pair, decisions.corrected)
             decisions.add_outcome(command, name, outcome)
 
     def _compare_initiations(self, decisions: Decisions) -> None:
         """Compare commands that found their entity's stream started; see `_reserve`."""
         connection, component = self._context.connection, self._context.component
         commands = [(command.global_position, name) for command, name in decisions.reissued]
-        outcomes = compare_initiations(connection, commands, component.volatile("initiate"))
+        corrected = _corrected(decisions, decisions.reissued)
+        outcomes = compare_initiations(
+            connection, commands, component.volatile("initiate"), corrected
+        )
         conflicts = _conflicts(outcomes)
         pairs = first_initiated(connection, [commands[n] for n in conflicts])
         found = {conflicts[pair.ordinal]: pair for pair in pairs}
         for n, (command, name) in enumerate(decisions.reissued):
-            pair = found.get(n)
-            outcome = outcomes[n] if pair is None else self._comparison.outcome(pair)
+            outcome, pair = outcomes[n], found.get(n)
+            if pair is not None:
+                outcome = self._comparison.outcome(pair, decisions.corrected)
             decisions.add_outcome(command, name, outcome)
 
     def _remember(self, decisions: Decisions) -> None:
@@ -157,6 +162,15 @@ def _former(decisions: Decisions) -> list[str | None] | None:
         decisions.former_streams.get(command.global_position)
         for command, _ in decisions.reservations
     ]
+
+
+def _corrected(
+    decisions: Decisions, commands: Sequence[tuple[StoredMessage, str]]
+) -> list[str | None] | None:
+    """Return the data to which each command has been corrected; None if none has been."""
+    if not decisions.corrected:
+        return None
+    return [decisions.corrected.get(command.global_position) for command, _ in commands]
 
 
 def _blame(

@@ -117,8 +117,18 @@ class RetryTransaction:
             store = MessageStore(self._connection)
             if careful:
                 store.lock_categories(self._handling.categories)
+            corrected = {
+                message.global_position: message.data
+                for letter, message in zip(letters, messages, strict=True)
+                if letter.correction is not None and message.data is not None
+            }
             decisions = self._handling.plan(
-                store, messages, [None] * len(messages), careful=careful, policy=ALL_OR_NOTHING
+                store,
+                messages,
+                [None] * len(messages),
+                corrected,
+                careful=careful,
+                policy=ALL_OR_NOTHING,
             )
 
             def write_effects() -> None:

@@ -105,7 +105,7 @@ def check_category_of_reservations(
 
     Args:
         component: the component's name.
-        taken: the categories of its commands and events.
+        taken: the categories of its commands, events and corrections.
         into: the reservation category; None for the command category.
         entity: the field whose value leads the id of the reservation streams; None for none.
 
@@ -121,7 +121,7 @@ def check_category_of_reservations(
     if into in taken:
         raise DeclarationError(
             f"{component}: the reservation category {into!r} is in use for the component's "
-            f"commands or events; name another, or leave it out"
+            f"commands, events or corrections; name another, or leave it out"
         )
     if into is not None:
         check_category(into)

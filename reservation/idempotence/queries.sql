@@ -1,8 +1,8 @@
 -- name: reserve
-SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[])
+SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[], %s::jsonb[])
 
 -- name: compare_initiations
-SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s)
+SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s, %s::jsonb[])
 ORDER BY ordinal
 
 -- name: read_commands
@@ -12,7 +12,7 @@ FROM reservation.read_commands(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], 
 -- name: first_reserved
 -- Commands, and what was reserved first under their keys. What was reserved under the former name is
 -- that. Each is found by an index whatever the planner knows, because of the limits.
-SELECT i.n,
+SELECT i.n, reservation.corrected_contents(f.id, f.global_position, f.metadata),
        c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
        c.data::varchar, c.metadata::varchar, c.time,
        f.id::varchar, f.stream_name::varchar, f.type::varchar, f.position, f.global_position,
@@ -37,7 +37,7 @@ ORDER BY i.n
 
 -- name: first_initiated
 -- Commands, and the commands that started the streams of their entities. Pseudo events start none.
-SELECT i.n,
+SELECT i.n, reservation.corrected_contents(f.id, f.global_position, NULL),
        c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
        c.data::varchar, c.metadata::varchar, c.time,
        f.id::varchar, f.stream_name::varchar, f.type::varchar, f.position, f.global_position,

@@ -23,7 +23,13 @@ from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor, fetch_all
+from reservation.postgres.arrays import (
+    IntArray,
+    JsonArray,
+    TextArray,
+    array_cursor,
+    fetch_all,
+)
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -135,6 +141,7 @@ def reserve(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
+    corrected: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
@@ -144,6 +151,8 @@ def reserve(
         volatile: by message type, the JSON fields in which a reissue may differ.
         former: for each command, the stream that it may have been reserved in before the
             declaration was changed; None where there is none, or none for all of them.
+        corrected: for each command, the JSON text that it was corrected to, which is reserved and
+            compared in the place of its data; None where it was not, or for all of them.
 
     Returns:
         The outcome of each command, in the order given.
@@ -152,7 +161,9 @@ def reserve(
         return []
     outcomes = [Outcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
-    for n, outcome in _outcomes(connection, "reserve", commands, volatile, names):
+    for n, outcome in _outcomes(
+        connection, "reserve", commands, volatile, names, _contents(corrected)
+    ):
         outcomes[n - 1] = outcome
     return outcomes
 
@@ -161,6 +172,7 @@ def compare_initiations(
     connection: Connection[Any],
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
+    corrected: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Compare commands that found their entity's stream started with what started it.
 
@@ -168,6 +180,7 @@ def compare_initiations(
         connection: in the transaction that also moves the consumer's position.
         commands: each command's global position and its entity's stream.
         volatile: by message type, the JSON fields in which a reissue may differ.
+        corrected: as for `reserve`.
 
     Returns:
         For each, in the order given: a duplicate of the command that started the stream, or in
@@ -175,7 +188,14 @@ def compare_initiations(
     """
     if not commands:
         return []
-    return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+    outcomes = _outcomes(
+        connection, "compare_initiations", commands, volatile, _contents(corrected)
+    )
+    return [outcome for _, outcome in outcomes]
+
+
+def _contents(corrected: Sequence[str | None] | None) -> JsonArray | None:
+    return None if corrected is None else JsonArray(corrected)
 
 
 def beneath_its_command(message: StoredMessage) -> bool:
@@ -197,11 +217,13 @@ class Pair:
         ordinal: which of the commands that were asked about it is, from 0.
         command: the command.
         first: the reservation, or the command that started the stream.
+        corrections: the data that the first was corrected from, and to.
     """
 
     ordinal: int
     command: StoredMessage
     first: StoredMessage
+    corrections: Sequence[str] = ()
 
 
 def first_reserved(
@@ -241,7 +263,10 @@ def _pairs(
     formerly = list(former) if former is not None else [None] * len(commands)
     parameters = [IntArray(positions), TextArray(names), formerly]
     rows = fetch_all(connection, _QUERIES[query], parameters)
-    return [Pair(n - 1, StoredMessage(*row[:8]), StoredMessage(*row[8:])) for n, *row in rows]
+    return [
+        Pair(n - 1, StoredMessage(*row[:8]), StoredMessage(*row[8:]), corrections)
+        for n, corrections, *row in rows
+    ]
 
 
 def _beneath(sent_to: str, parts: Sequence[str]) -> str:

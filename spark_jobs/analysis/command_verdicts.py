@@ -19,6 +19,7 @@ def _rules() -> list[Rule]:
     is_unreserved = (reservations == 0) & (F.col("waiting") < F.col("commands"))
     follows_another = F.col("follows") != F.col("first_command")
     differs = F.col("says") != F.col("last_says")
+    is_keyless, is_letter = is_command & F.col("key_stream").isNull(), F.col("is_letter")
     no = F.lit(False)
     return [
         finding("wrong-type", F.col("is_wrong"), is_without_command),
@@ -28,14 +29,22 @@ def _rules() -> list[Rule]:
             F.coalesce(differs, no) | F.coalesce(follows_another, no),
         ),
         Rule("duplicate", is_command & (F.col("nth_same") > 1)),
+        # The consumer took its key from the correction.
+        Rule("reserved", is_keyless & F.col("is_corrected") & ~is_letter),
+        Rule(
+            "duplicate",
+            is_keyless & F.col("is_reissue_of_corrected") & F.col("was_read") & ~is_letter,
+        ),
         Rule("reserved", is_command & F.col("is_reserved")),
-        Rule("dead", is_command & F.col("is_letter"), is_unreserved),
+        Rule("dead", is_command & is_letter, is_unreserved),
         finding("missing", is_command & F.col("was_read"), is_unreserved),
         Rule("pending", is_command),
         # A stream without a command that initiates is not compared.
         Rule(None, F.col("is_start")),
         finding(
-            "orphan", ~F.col("has_command") & (F.col("nth_reservation") == 1), is_without_command
+            "orphan",
+            ~F.col("has_command") & (F.col("nth_reservation") == 1) & ~F.col("follows_corrected"),
+            is_without_command,
         ),
         finding("multiple", F.col("nth_reservation") > 1, reservations > 1),
     ]
@@ -50,7 +59,8 @@ def _mismatch() -> Rule:
     # A dead letter says itself why the consumer has not handled it.
     is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
     differs = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
-    read = F.col("is_command") & F.col("was_read")
+    # What is a conflict with a corrected command depends on when the two were compared.
+    read = F.col("is_command") & F.col("was_read") & ~F.col("was_corrected")
     # Where nothing is recorded, only a row in conflict can be one; that has a rule of its own.
     return finding("conflict-mismatch", differs & read, F.col("recorded") > 0)
 
@@ -91,7 +101,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    says: Column = F.struct("type", "content")
+    says: Column = F.struct("type", "meant")
     meant = F.first(says).over(whole)
     starts = F.lit(False)
     if initiating is not None:
@@ -111,6 +121,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
             "has_command": F.max(is_command).over(whole),
             "nth_command": count(is_command).over(so_far),
             "nth_reservation": count(~is_command).over(so_far),
+            "was_corrected": F.max("is_corrected").over(whole),
         }
     ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
     rules = _rules()

@@ -181,6 +181,7 @@ class CommandsJob:
             F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
             # Whether the consumer has recorded it as a conflict.
             (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
+            "is_corrected",
             # Whether it waits for the consumer.
             (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
         )
@@ -188,8 +189,8 @@ class CommandsJob:
     def groups(self, sketch: DataFrame) -> DataFrame:
         """Return which keys are in order.
 
-        All commands of such a key have the same content. It has one reservation with this content
-        too, or the consumer has not read any of its commands yet.
+        All commands of such a key have the same content, and none was corrected. It has one
+        reservation with this content too, or the consumer has not read any of its commands yet.
         """
         is_command = F.col("is_command")
         groups = sketch.groupBy("group").agg(
@@ -198,6 +199,7 @@ class CommandsJob:
             F.count_if("is_start").alias("starts"),
             F.count_if("waits").alias("waiting"),
             F.count_if("is_recorded").alias("recorded"),
+            F.count_if("is_corrected").alias("corrected"),
             F.min("pair").alias("pair"),
             F.max("pair").alias("last_pair"),
             F.min("says").alias("says"),
@@ -206,8 +208,10 @@ class CommandsJob:
             F.max("follows").alias("follows"),
         )
         commands, reservations = F.col("commands"), F.col("reservations")
-        # Keys of two categories whose hashes are the same are judged row by row.
+        # Keys of two categories whose hashes are the same are judged row by row, and so are keys of
+        # corrected commands.
         is_one = F.coalesce(F.col("pair") == F.col("last_pair"), F.lit(False))
+        is_one &= F.col("corrected") == 0
         return groups.select(
             "group",
             "pair",
@@ -281,14 +285,20 @@ def _counts(here: Column) -> dict[str, Column]:
     def count(condition: Column) -> Column:
         return F.when(here & condition, 1)
 
+    is_keyless, verdict = F.col("is_command") & F.col("key_stream").isNull(), F.col("verdict")
     counts = {
         "commands": count(F.col("is_command")),
         "keys": count(F.col("is_key")),
-        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
-        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "keyless": count(is_keyless & ~verdict.eqNullSafe("duplicate")),
+        "reserved": count(
+            (F.col("is_key") & F.col("is_reserved")) | (is_keyless & verdict.eqNullSafe("reserved"))
+        ),
+        "corrected": count(
+            (F.col("is_key") & F.col("was_corrected")) | (is_keyless & F.col("is_corrected"))
+        ),
         "multiple": count(F.col("is_second")),
         "conflict_mismatches": count(F.col("is_mismatch")),
     }
-    for name, verdict in _VERDICTS.items():
-        counts[name] = count(F.col("verdict") == verdict)
+    for name, counted in _VERDICTS.items():
+        counts[name] = count(verdict == counted)
     return counts

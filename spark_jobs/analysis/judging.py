@@ -225,8 +225,9 @@ def judged(
 
 
 def findings_of(judged: DataFrame) -> DataFrame:
-    """Return the findings of judged rows, a row each."""
-    return judged.withColumn("finding", F.explode("findings")).select(*FINDING)
+    """Return the findings of judged rows, a row each, with the ``group`` that each is in."""
+    group = F.col("group").cast("string").alias("group")
+    return judged.withColumn("finding", F.explode("findings")).select(*FINDING, group)
 
 
 def found(*findings: Column) -> Column:

@@ -20,19 +20,21 @@ A round in which nothing has changed and nothing is due only asks the database.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import incremental, late
+from spark_jobs.reconciliation import accepted, incremental, late
 from spark_jobs.reconciliation import run as running
 from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.incremental import IncrementalRun
@@ -73,6 +75,7 @@ class StoreView:
         late: the categories with late messages, each with the global position up to which it was
             read.
         store: the id of the store; None if it has none.
+        accepted: the decisions by which findings were accepted, by the findings' ids.
     """
 
     time: datetime
@@ -80,6 +83,7 @@ class StoreView:
     progress: Progress
     late: dict[str, int]
     store: str | None
+    accepted: dict[str, Decision] = field(default_factory=dict)
 
     @property
     def until(self) -> dict[str, int]:
@@ -93,7 +97,8 @@ class Follower:
     Attributes:
         categories: the categories that it reads.
         report: the counts of the last round, without rows; None before the first.
-        reported, mended: how many violations it has reported, and how many of these as mended.
+        reported, mended: how many violations it has reported, and how many of these as mended or
+            accepted.
     """
 
     def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
@@ -115,6 +120,7 @@ class Follower:
         self._columns = columns.looked_at(Declaration.of(run.component))
         self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
         self._counts_from = 0.0
+        self._accepted: Collection[str] | None = None  # those of the last round of this process
         self.report = self._counted(datetime.now(UTC))
 
     @property
@@ -161,7 +167,8 @@ class Follower:
             end = time.monotonic()
             self._counts_from = end + _COUNT_ONE_IN * (end - start)
         progress = snapshot.progress(component, self._run.grace)
-        return StoreView(snapshot.time, heads, progress, behind, snapshot.store)
+        decisions = snapshot.accepted()
+        return StoreView(snapshot.time, heads, progress, behind, snapshot.store, decisions)
 
     def round(self, look: StoreView) -> None:
         """Read and judge what is new, report violations that persist or were mended, and commit."""
@@ -173,6 +180,8 @@ class Follower:
         """Return whether no verdict can have changed, and nothing is due to be reported."""
         manifest = self._state.manifest
         if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
+            return False
+        if self._accepted != look.accepted.keys():
             return False
         since = manifest.lasting.waits_since
         if since is not None and since <= look.time - self._run.grace:
@@ -195,6 +204,7 @@ class Follower:
                     sorted(one.letters),
                     sorted(one.conflicts),
                     one.first_position,
+                    sorted(one.corrections),
                 )
                 for name, one in progress.consumed.items()
             }
@@ -210,16 +220,19 @@ class Follower:
         run_concurrently([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
-        noted = persistence.noted(step.findings(), before, look.progress, look.time, grace)
+        found = accepted.identified(step.findings(), self._run.component.name)
+        found = accepted.without(found, look.accepted)
+        noted = persistence.noted(found, before, look.progress, look.time, grace)
         noted.write.parquet(str(self._state.folder / folder))
         noted = self._noted(folder)
         step.lasting = persistence.summed_up(noted, folder)
         step.bring_together()
-        events = list(persistence.events(noted, before, look.time))
+        events = list(persistence.events(noted, before, look.time, look.accepted))
         # No Spark job runs between the report and the commit, which could fail.
         for event in events:
             self._audience.happened(event)
         step.commit()
+        self._accepted = look.accepted.keys()
         mended = sum(event.is_mended for event in events)
         self.reported += len(events) - mended
         self.mended += mended

@@ -234,7 +234,7 @@ def _touched(
 ) -> DataFrame:
     """Return the known rows of the groups of new rows, without the watched groups.
 
-    The groups of messages that were recorded as conflicts since are returned too.
+    The groups of messages that were recorded as conflicts, or corrected, since are returned too.
 
     Mostly the rows are few and near the end of the log. Only hashes of groups are read to find out
     where they are.
@@ -275,12 +275,21 @@ def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> Da
 
 
 def _recorded_since(manifest: StateManifest, now: Progress) -> list[int]:
-    """Return where messages are that were known and have been recorded as conflicts since."""
+    """Return where messages are that were known, and were recorded or corrected since.
+
+    Recorded as conflicts, that is.
+    """
     was = manifest.was().consumed
     return [
         at
         for category, one in now.consumed.items()
-        for at in set(one.conflicts).difference(was[category].conflicts)
+        for at in {
+            *set(one.conflicts).difference(was[category].conflicts),
+            *(
+                correction.global_position
+                for correction in set(one.corrections).difference(was[category].corrections)
+            ),
+        }
         if at <= manifest.heads[category].position
     ]
 

@@ -26,8 +26,7 @@ from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.common.timestamps import from_micros
-from spark_jobs.reconciliation import incremental, late, stored_state
+from spark_jobs.reconciliation import accepted, incremental, late, stored_state
 from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
@@ -144,18 +143,24 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
         reconciled, effects = run_concurrently(
             [partial(taking.take, job) for job in (reconciling, following)]
         )
-        findings = taking.findings()
+        component = run.component.name
+        found = accepted.divided(
+            accepted.identified(taking.findings(), component), snapshot.accepted()
+        )
         of_categories, events = following.results(effects)
         report = Report(
-            component=run.component.name,
+            component=component,
             time=snapshot.time,
             categories=reconciling.results(reconciled),
             effects=of_categories,
             events=events,
-            findings=samples(findings),
+            findings=samples(found.open),
+            accepted=found.accepted,
+            accepted_counts=found.counts,
         )
         if run.findings is not None:
-            findings.coalesce(1).write.parquet(str(run.findings))
+            rows = found.marked.select(*accepted.COLUMNS)
+            rows.coalesce(1).write.parquet(str(run.findings))
         if run.details:
             commands = taking.rows(reconciling)
             report = with_latency(report, commands, taking.rows(following))
@@ -346,5 +351,5 @@ def samples(findings: DataFrame) -> list[Finding]:
         .withColumn("time", F.unix_micros("time"))
         .collect()
     )
-    found = [Finding(**{**row.asDict(), "time": from_micros(row["time"])}) for row in rows]
+    found = [accepted.finding_of(row.asDict()) for row in rows]
     return sorted(found, key=attrgetter("finding", "global_position"))

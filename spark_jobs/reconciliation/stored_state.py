@@ -22,10 +22,11 @@ from spark_jobs.common import files as data_files
 from spark_jobs.common.errors import StateError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty
 from spark_jobs.common.files import File
+from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.tally import Tally
 
-_VERSION = 5
+_VERSION = 6
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
@@ -58,6 +59,7 @@ class StoredConsumed(msgspec.Struct, frozen=True):
     carried: list[int]
     conflicts: list[int]
     first_position: int | None
+    corrections: list[Corrected]
 
 
 class LastingViolations(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ class StateManifest(msgspec.Struct, frozen=True):
                     tuple(one.carried),
                     one.conflicts,
                     one.first_position,
+                    one.corrections,
                 )
                 for name, one in self.progress.items()
             }
@@ -302,6 +305,7 @@ class State:
                     list(one.carried),
                     list(one.conflicts),
                     one.first_position,
+                    list(one.corrections),
                 )
                 for name, one in progress.consumed.items()
             },

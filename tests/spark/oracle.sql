@@ -2,7 +2,27 @@
 -- `tests/spark/planting.py`. Nothing here is shared with the jobs: contents are compared by jsonb.
 
 -- name: answer
-WITH read AS MATERIALIZED (
+WITH RECURSIVE corrected AS MATERIALIZED (
+  -- What each corrected message said, and what it was corrected to last.
+  SELECT DISTINCT ON (k.category, k.global_position) k.category, k.global_position,
+         jsonb_build_array(m.data->>'type', (m.data->'former') - v.volatile) AS former,
+         jsonb_build_array(m.data->>'type', (m.data->'corrected') - v.volatile) AS corrected
+  FROM reservation.corrections k JOIN message_store.messages m ON m.global_position = k.correction
+  CROSS JOIN LATERAL (SELECT CASE m.data->>'type' WHEN 'Send' THEN 'at' ELSE '' END) AS v(volatile)
+  WHERE k.consumer = 'thing'
+  ORDER BY k.category, k.global_position, k.correction DESC
+), same_meaning(one, other) AS (
+  SELECT former, corrected FROM corrected
+  UNION SELECT corrected, former FROM corrected
+  UNION SELECT former, former FROM corrected
+  UNION SELECT corrected, corrected FROM corrected
+), linked(one, other) AS (
+  SELECT one, other FROM same_meaning
+  UNION
+  SELECT l.one, s.other FROM linked l JOIN same_meaning s ON s.one = l.other
+), meanings AS MATERIALIZED (
+  SELECT one AS says, min(other::text) AS meaning FROM linked GROUP BY one
+), read AS MATERIALIZED (
   -- Each partition has a position of its own.
   SELECT m.*, message_store.category(m.stream_name) AS category,
          coalesce(m.global_position <= (
@@ -20,12 +40,20 @@ WITH read AS MATERIALIZED (
            SELECT g.first_position FROM reservation.groups g
            WHERE g.consumer = 'thing' AND g.category = message_store.category(m.stream_name)), false)
            AS is_watched,
+         EXISTS (SELECT FROM corrected c
+                 WHERE c.category = message_store.category(m.stream_name)
+                   AND c.global_position = m.global_position) AS is_corrected,
          CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]+$'
               THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END AS follows
   FROM message_store.messages m
+), said AS MATERIALIZED (
+  SELECT r.*, coalesce(to_jsonb(m.meaning), s.says) AS says, m.says IS NOT NULL AS is_reissue
+  FROM read r
+  CROSS JOIN LATERAL (SELECT jsonb_build_array(
+    r.type, r.data - CASE r.type WHEN 'Send' THEN 'at' ELSE '' END)) AS s(says)
+  LEFT JOIN meanings m ON m.says = s.says
 ), commands AS (
   SELECT r.*, CASE r.type WHEN 'Open' THEN 'thing' ELSE 'sent' END AS pair,
-         jsonb_build_array(r.type, r.data - CASE r.type WHEN 'Send' THEN 'at' ELSE '' END) AS says,
          -- A text or a whole number, as the class declares it; only the last part may hold a plus.
          CASE WHEN jsonb_typeof(r.data->'thingId') = 'string' AND r.data->>'thingId' <> '' THEN
            CASE WHEN r.type = 'Open' THEN 'thing-' || (r.data->>'thingId')
@@ -34,11 +62,10 @@ WITH read AS MATERIALIZED (
                   OR r.type = 'Count' AND jsonb_typeof(r.data->'key') = 'number'
                      AND r.data->>'key' ~ '^-?[0-9]+$'
                 THEN 'sent-' || (r.data->>'thingId') || '+' || (r.data->>'key') END END AS key
-  FROM read r WHERE r.category = 'thing:command' AND r.type IN ('Open', 'Send', 'Count')
+  FROM said r WHERE r.category = 'thing:command' AND r.type IN ('Open', 'Send', 'Count')
 ), reservations AS (
-  SELECT r.*, jsonb_build_array(r.type, r.data - CASE r.type WHEN 'Send' THEN 'at' ELSE '' END) AS says,
-         row_number() OVER (PARTITION BY r.stream_name ORDER BY r.position) AS nth
-  FROM read r WHERE r.category = 'sent' AND r.type IN ('Send', 'Count')
+  SELECT r.*, row_number() OVER (PARTITION BY r.stream_name ORDER BY r.position) AS nth
+  FROM said r WHERE r.category = 'sent' AND r.type IN ('Send', 'Count')
 ), started AS (
   SELECT r.* FROM read r
   WHERE r.category = 'thing' AND r.position = 0 AND r.type <> 'PseudoEvent'
@@ -51,7 +78,11 @@ WITH read AS MATERIALIZED (
                 WHERE f.global_position = s.follows AND f.key = c.key AND f.pair = c.pair)
               ELSE first_value(c.says) OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position)
          END AS meant,
-         row_number() OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position) AS nth
+         row_number() OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position) AS nth,
+         -- A key of which any message was corrected.
+         bool_or(c.is_corrected) OVER (PARTITION BY c.pair, c.key)
+           OR coalesce((SELECT bool_or(x.is_corrected) FROM reservations x
+                        WHERE c.pair = 'sent' AND x.stream_name = c.key), false) AS key_corrected
   FROM commands c
   LEFT JOIN reservations r ON c.pair = 'sent' AND r.stream_name = c.key AND r.nth = 1
   LEFT JOIN started s ON c.pair = 'thing' AND s.stream_name = c.key
@@ -63,29 +94,37 @@ WITH read AS MATERIALIZED (
   FROM keyed k
 ), verdicts AS (
   SELECT s.global_position, s.pair, s.key, s.nth, s.is_reserved, s.was_read, s.is_letter, s.is_recorded,
-         s.is_watched,
+         s.is_watched, s.key_corrected,
          CASE WHEN NOT s.is_same THEN 'conflict' WHEN s.nth_same > 1 THEN 'duplicate'
               WHEN s.is_reserved THEN 'reserved' WHEN s.is_letter THEN 'dead'
               WHEN s.was_read THEN 'missing' ELSE 'pending' END AS verdict
   FROM same s
   UNION ALL
   SELECT c.global_position, c.pair, NULL, NULL, false, c.was_read, c.is_letter, c.is_recorded, c.is_watched,
-         CASE WHEN c.is_letter THEN 'dead' WHEN c.was_read THEN 'missing' ELSE 'pending' END
+         c.is_corrected,
+         CASE WHEN c.is_corrected AND NOT c.is_letter THEN 'reserved'
+              WHEN c.is_reissue AND c.was_read AND NOT c.is_letter THEN 'duplicate'
+              WHEN c.is_letter THEN 'dead' WHEN c.was_read THEN 'missing' ELSE 'pending' END
   FROM commands c WHERE c.key IS NULL
 ), mismatched AS (
   SELECT v.* FROM verdicts v
-  WHERE v.was_read AND (v.is_recorded AND v.verdict <> 'conflict'
+  WHERE v.was_read AND NOT v.key_corrected AND (v.is_recorded AND v.verdict <> 'conflict'
                         OR v.verdict = 'conflict' AND v.is_watched AND NOT v.is_recorded AND NOT v.is_letter)
 ), orphans AS (
   SELECT r.* FROM reservations r
   WHERE r.nth = 1 AND NOT EXISTS (SELECT FROM commands c WHERE c.pair = 'sent' AND c.key = r.stream_name)
+    AND NOT EXISTS (SELECT FROM corrected k WHERE k.global_position = r.follows)
 ), wrong AS (
   SELECT r.* FROM read r WHERE r.category = 'sent' AND r.type NOT IN ('Send', 'Count')
 ), pairs AS (
   SELECT jsonb_build_object(
-    'commands', count(v.*), 'keys', count(DISTINCT v.key), 'keyless', count(v.*) - count(v.key),
+    'commands', count(v.*), 'keys', count(DISTINCT v.key),
+    'keyless', count(v.*) FILTER (WHERE v.key IS NULL AND v.verdict <> 'duplicate'),
     'duplicates', count(*) FILTER (WHERE v.verdict = 'duplicate'),
-    'reserved', count(DISTINCT v.key) FILTER (WHERE v.is_reserved),
+    'reserved', count(DISTINCT v.key) FILTER (WHERE v.is_reserved)
+      + count(v.*) FILTER (WHERE v.key IS NULL AND v.verdict = 'reserved'),
+    'corrected', count(DISTINCT v.key) FILTER (WHERE v.key_corrected)
+      + count(v.*) FILTER (WHERE v.key IS NULL AND v.key_corrected),
     'missing', count(*) FILTER (WHERE v.verdict = 'missing'),
     'pending', count(*) FILTER (WHERE v.verdict = 'pending'),
     'dead', count(*) FILTER (WHERE v.verdict = 'dead'),

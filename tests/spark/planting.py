@@ -119,6 +119,34 @@ class Planting:
                     ],
                 )
 
+    def corrections(self, number: int) -> None:
+        """Correct some commands and copies, to what others of their type may say."""
+        rows = self._connection.execute(
+            "SELECT m.global_position, m.id, message_store.category(m.stream_name), m.type, m.data "
+            "FROM message_store.messages m WHERE m.type IN ('Send', 'Count', 'Open') "
+            "AND message_store.category(m.stream_name) IN ('thing:command', 'sent') "
+            "ORDER BY m.global_position"
+        ).fetchall()
+        self._is_behind = False
+        for at, id_, category, type_, data in self.chance.sample(rows, min(number, len(rows))):
+            corrected = {**data, "amount": self.chance.choice(AMOUNTS)}
+            content = {
+                "consumer": "thing",
+                "category": category,
+                "globalPosition": at,
+                "messageId": str(id_),
+                "type": type_,
+                "former": data,
+                "corrected": corrected,
+            }
+            correction, own = self._write(f"thing:correction-{at}", "Corrected", content)
+            self._connection.execute(
+                "INSERT INTO reservation.corrections VALUES (%s, %s, 'thing', %s, %s, %s)",
+                [correction, own, category, at, id_],
+            )
+            if self.chance.random() < 0.7:  # sent again
+                self._sent.append((at, str(id_), type_, corrected))
+
     def _write(
         self,
         stream_name: str,

@@ -146,6 +146,7 @@ def test_every_path_counts_and_finds_what_the_docs_say(
             "SELECT max(global_position) FROM message_store.messages"
         ).fetchone()
         planting.consumers(head, 1 + seed % 3)
+        planting.corrections(4)
         counts, findings = answer(spark_connection)
         for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *others):
             label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"

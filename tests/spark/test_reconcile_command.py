@@ -77,6 +77,7 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
             "conflicts": 1,
             "wrongType": 0,
             "conflictMismatches": 0,
+            "corrected": 0,
         }
     ]
     (opened,) = report["initiations"]
@@ -280,6 +281,7 @@ def test_copies_in_the_command_category_are_distinguished_from_the_commands(
             "conflicts": 1,
             "wrongType": 0,
             "conflictMismatches": 0,
+            "corrected": 0,
         }
     ]
 

@@ -32,6 +32,7 @@ _FUNCTION_SCRIPTS = (
     "roles",
     "reading",
     "writing",
+    "correcting",
     "reserving",
     "snapshots",
     "processed",
@@ -55,6 +56,8 @@ _MIGRATIONS = {
     11: "011_foreign_positions",
     12: "012_upgrades",
     13: "013_copied_versions",
+    14: "014_corrections",
+    15: "015_finding_decisions",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

@@ -18,7 +18,8 @@ WITH needed (schema, name, privilege) AS (
     ('reservation', 'members', 'DELETE'),
     ('reservation', 'dead_letters', 'SELECT'),
     ('reservation', 'dead_letters', 'INSERT'),
-    ('reservation', 'dead_letters', 'UPDATE')
+    ('reservation', 'dead_letters', 'UPDATE'),
+    ('reservation', 'corrections', 'SELECT')
 ), named AS (
   SELECT n.schema, n.name, n.privilege, s.oid AS schema_oid, c.oid AS table_oid
   FROM needed n
