@@ -69,7 +69,7 @@ def by_deposit(command: Deposit) -> str:
         ({"key": "account_id"}, "by accountId and depositId there and by accountId and accountId"),
         ({"key": ("deposit_id", "account_id")}, "named by accountId and depositId there"),
         ({"entity": None}, "by accountId and depositId there and by depositId here"),
-        ({"key": by_deposit}, r"by accountId and depositId there and by accountId and by_deposit"),
+        ({"key": by_deposit}, "by accountId and depositId there and by accountId and function"),
         ({"into": "accountDeposit"}, "reserved into accountTransaction, and here it is reserved"),
         ({"into": None, "entity": None}, "here it is reserved into the command category"),
         ({"once": Processed(key="deposit_id")}, r"there and by Processed\(depositId\) here"),
@@ -103,25 +103,33 @@ def test_processes_that_find_each_others_reservations_may_run_at_once(old, new):
 
 
 def test_a_key_function_of_other_code_is_another_key():
-    """What counts is its code: neither the layout nor what is said about it does."""
+    """Neither its name nor its layout counts, nor what is said about it."""
 
-    def key(command: Deposit) -> str:
+    def first(command: Deposit) -> str:
         return command.deposit_id
 
-    one = bank(key=key)
-
-    def key(command: Deposit) -> str:
+    def same(command: Deposit) -> str:
+        """Take the key."""
         # The same with another layout.
         return (
             command.deposit_id
         )  # fmt: skip
 
-    assert found(bank(key=key), one).unfit == ()
-
-    def key(command: Deposit) -> str:
+    def other(command: Deposit) -> str:
         return command.account_id
 
-    assert found(bank(key=key), one).unfit
+    def made(source):
+        return eval(source)  # of which no source is known
+
+    assert found(bank(key=same), bank(key=first)).unfit == ()
+    assert found(bank(key=other), bank(key=first)).unfit
+    one, another = bank(key=lambda one: one.deposit_id), bank(key=lambda one: one.account_id)
+    assert found(one, one).unfit == ()
+    assert found(one, another).unfit
+    sources = [f"lambda command: command.{field}" for field in ("deposit_id", "account_id")]
+    one, another = (bank(key=made(source)) for source in sources)
+    assert found(one, bank(key=made(sources[0]))).unfit == ()
+    assert found(one, another).unfit
 
 
 def with_event(event, *, read=None, **declared):
@@ -221,7 +229,7 @@ def test_what_is_stored_of_a_member_is_read_again(connection, database_url):
 
 
 def joined(connection, component, category):
-    """Join a group as a process of this component does, and return the membership."""
+    """Join a group as a process of this component does, for as long as the session lasts."""
     membership = Membership(
         session(connection.info.dsn),
         component.name,
@@ -231,6 +239,7 @@ def joined(connection, component, category):
         ProcessDeclaration.of(component),
     )
     membership.join(connection)
+    connection.execute("UPDATE reservation.members SET expires_at = now() + '1 hour'")
     return membership
 
 

@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import hashlib
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,13 +21,14 @@ from reservation.component import Component
 from reservation.handlers.returned_checks import returned_classes
 from reservation.idempotence.key import KeyFunction
 from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.messages.upcasting import code_of
 from reservation.serialization.codec import camel_case
 from reservation.serialization.struct_types import names_of
 
 # The form of the stored object. One of another form is not read.
 FORM = 1
 
-# A part of a key: the name of a field in JSON, or what tells a function from others.
+# The parts of a key: names of fields in JSON, or what tells a function from others.
 KeyForm = tuple[str, ...]
 
 
@@ -150,17 +152,33 @@ def _key(key: tuple[str, ...] | KeyFunction) -> KeyForm:
 
 
 def _function(function: Callable[..., Any]) -> str:
-    """Return what tells a key function from another: its name, and a digest of its code.
+    """Return what tells a key function from another: a digest of its code.
 
-    The digest is of the code's syntax tree, so comments and layout do not change it.
+    Where its source is known that is its syntax tree, so its name, its layout and what is said
+    about it do not count, and neither does the version of Python. What it calls is not part of it.
     """
-    name = getattr(function, "__qualname__", type(function).__name__)
+    code = _source(function) or json.dumps(code_of(function))
+    return f"function {hashlib.sha256(code.encode()).hexdigest()[:12]}"
+
+
+def _source(function: Callable[..., Any]) -> str | None:
+    """Return the source of a function without its name and its description; None if unknown."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError, ValueError):
-        return f"{name}()"
-    digest = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
-    return f"{name}() {digest}"
+        return None
+    kinds = (ast.Lambda,) if function.__name__ == "<lambda>" else (ast.FunctionDef,)
+    found = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    if isinstance(found[0] if found else None, ast.Lambda) and len(found) > 1:
+        return None  # which of them it is cannot be told
+    match found:
+        case [ast.Lambda() as node, *_]:
+            return ast.unparse(node)
+        case [ast.FunctionDef(args=arguments, body=body), *_]:
+            if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+                body = body[1:]
+            return "\n".join(map(ast.unparse, [arguments, *body]))
+    return None
 
 
 def _read(component: Component[Any]) -> dict[str, Shape]:
