@@ -20,7 +20,7 @@ _COMMANDS = LazyCommands(
         "positions": "cli.consumers.positions:positions",
         "prune": "cli.store.prune:prune",
         "reconcile": "cli.spark.reconcile:reconcile",
-        "spark": "cli.spark.environment:spark",
+        "spark": "cli.spark.packaging:spark",
         "start": "cli.consumers.start:start",
         "status": "cli.consumers.status:status",
         "store": "cli.store.schema:store",

@@ -44,7 +44,14 @@ from pathlib import Path
 
 
 class ReservationError(Exception):
-    """Base of all errors of the framework."""
+    """Base of all errors of the framework.
+
+    Attributes:
+        is_about_data: whether a message, or the code that handles it, is not in order, rather than
+            a declaration or the surroundings.
+    """
+
+    is_about_data = False
 
 
 class DeclarationError(ReservationError):
@@ -61,6 +68,8 @@ class StreamNameError(ReservationError):
 
 class MessageError(ReservationError):
     """One message cannot be handled; what a consumer did for it is rolled back."""
+
+    is_about_data = True
 
 
 class DecodeError(MessageError):

@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 def command_line(*arguments: str) -> list[str]:
-    """Return what starts our command line, whatever the current folder holds."""
+    """Return the words that start our command line, whatever the current folder holds."""
     return [sys.executable, "-P", "-m", "cli", *arguments]
 
 
@@ -134,7 +134,7 @@ class Started:
         self._events.put(None)
 
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
-        """Wait for a log event, or find it among those that came already; each is found once."""
+        """Wait for a log event, or find it among earlier ones; each is found once."""
         for logged in self._passed:
             if matches(logged, event, fields):
                 self._passed.remove(logged)
@@ -167,3 +167,23 @@ class Started:
 def matches(logged: dict[str, Any], event: str, fields: dict[str, Any]) -> bool:
     """Tell whether a log event is of a name and has these fields."""
     return logged["event"] == event and fields.items() <= logged.items()
+
+
+def wait_until_gone(admin, database_url, patience=PATIENCE):
+    """Wait until no consumer is connected to the database any more."""
+    admin.execute(
+        """
+        DO $$
+        BEGIN
+          FOR n IN 1..6000 LOOP
+            PERFORM pg_stat_clear_snapshot();
+            EXIT WHEN NOT EXISTS (
+              SELECT FROM pg_stat_activity WHERE application_name LIKE 'reservation account %');
+            PERFORM pg_sleep(0.01);
+          END LOOP;
+        END $$
+        """
+    )
+    return admin.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'reservation account %'"
+    ).fetchone() == (0,)

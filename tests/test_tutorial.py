@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from pathlib import Path
@@ -23,14 +24,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 class Reader:
-    """Who follows the tutorial, with a terminal for the consumers and one for everything else."""
+    """A reader of the tutorial, with a terminal for the consumers and another one."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, runtime: Path) -> None:
         self.folder = home
         # What a test sets for its own processes is not there for a reader.
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        runtime = home / "run"
-        runtime.mkdir(mode=0o700)
         self.environment = {
             **kept,
             "PATH": f"{BIN}:{kept['PATH']}",
@@ -41,6 +40,7 @@ class Reader:
         self.address: str | None = None
         self.consumers: Started | None = None
         self.status = 0
+        self.stderr = ""
 
     def write(self, block: Block) -> None:
         """Write a file that is headed by its name, or change the one line of `wallet.py`."""
@@ -55,7 +55,7 @@ class Reader:
         path.write_text(changed)
 
     def type(self, command: str) -> str | None:
-        """Give a command, and return what it prints; None where nothing is to be compared."""
+        """Enter a command, and return its output; None where nothing is to be compared."""
         program, *arguments = shlex.split(command)
         match program:
             case "cd":
@@ -105,7 +105,7 @@ class Reader:
             timeout=180,
             check=False,
         )
-        self.status = done.returncode
+        self.status, self.stderr = done.returncode, done.stderr
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
@@ -114,11 +114,11 @@ class Reader:
         return {**self.environment, **named}
 
     def _wait_until_handled(self) -> None:
-        """Wait as the reader does, who looks again until nothing is left."""
+        """Wait as the reader does, who looks again until no message is left."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             partitions = json.loads(self._run("reservation status --json"))["partitions"]
-            if all(one["lagMessages"] + one["retry"] == 0 for one in partitions):
+            if all(partition["lagMessages"] + partition["retry"] == 0 for partition in partitions):
                 return
         raise AssertionError(partitions)
 
@@ -131,14 +131,16 @@ class Reader:
 
 @pytest.fixture(name="reader")
 def _reader(tmp_path):
-    reader = Reader(tmp_path)
-    yield reader
-    if reader.consumers:
-        reader.consumers.__exit__()
+    # The name of a socket has 107 bytes at most, and `tmp_path` takes most of them.
+    with tempfile.TemporaryDirectory() as runtime:
+        reader = Reader(tmp_path, Path(runtime))
+        yield reader
+        if reader.consumers:
+            reader.consumers.__exit__()
 
 
 def settled(text):
-    """Return an output without what differs between two runs, or cannot be seen."""
+    """Return an output without invisible text and what differs between two runs."""
     text = re.sub(r"in \d+\.\d+s", "in 0.04s", text)
     return re.sub(r" +$", "", text, flags=re.M)
 
@@ -150,7 +152,7 @@ def fits(printed, shown):
 
 
 def test_every_step_works_as_it_is_shown(reader):
-    """Files are written, commands given, and what they print is what the page says."""
+    """The tutorial's files and commands work, and print what the page shows."""
     for block in all_blocks(PAGE):
         if block.language == "python":
             reader.write(block)
@@ -159,5 +161,5 @@ def test_every_step_works_as_it_is_shown(reader):
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M):
             printed = reader.type(command)
             if printed is not None:
-                assert fits(printed, shown), (command, printed)
+                assert fits(printed, shown), (command, printed, reader.stderr)
     reader.stop()

@@ -11,9 +11,7 @@ from typing import Any
 
 import click
 
-from consumers.dead_letters.failure import Crashed
-from consumers.supervisor.supervisor import ConsumerFailed
-from reservation.errors import MessageError, ReservationError
+from reservation.errors import ReservationError
 
 NOT_IN_ORDER = 1
 COULD_NOT_RUN = 2
@@ -55,14 +53,9 @@ class Group(click.Group):
                     f"Unexpected {type(error).__name__}: {error} (run again with --debug to see "
                     f"where)"
                 )
-            kind = NotInOrder if _is_about_data(error) else CommandError
+            about_data = isinstance(error, ReservationError) and error.is_about_data
+            kind = NotInOrder if about_data else CommandError
             raise kind(" ".join(message.split())) from error
-
-
-def _is_about_data(error: Exception) -> bool:
-    if isinstance(error, ConsumerFailed):
-        return not error.could_not_run
-    return isinstance(error, MessageError | Crashed)
 
 
 def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:

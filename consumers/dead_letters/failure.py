@@ -26,6 +26,8 @@ class Crashed(ReservationError):
     It left its group as a killed process does, so the next holder counts attempts.
     """
 
+    is_about_data = True
+
 
 class Reason(StrEnum):
     """The kind of fault for which a message is a dead letter."""

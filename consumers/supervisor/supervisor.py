@@ -29,7 +29,7 @@ from consumers.runtime.telemetry import Telemetry
 from consumers.supervisor.grace import Grace
 from consumers.supervisor.health import STUCK_AFTER, Board
 from reservation.app_path import app_in_errors, load_component
-from reservation.errors import MessageError, ReservationError, told
+from reservation.errors import ReservationError, told
 
 # Of the text in which a consumer reports to the supervisor why it fails. The supervisor reads it
 # once the consumer has ended, so it must fit the pipe between them.
@@ -44,15 +44,18 @@ KILLED_AFTER = 5.0
 
 
 class ConsumerFailed(ReservationError):
-    """A consumer's process ended although it was not stopped.
+    """A consumer's process ended although it was not stopped."""
 
-    Attributes:
-        could_not_run: whether something kept it from running, rather than a message or its death.
-    """
+    def __init__(self, message: str, *, is_about_data: bool) -> None:
+        """Make the error.
 
-    def __init__(self, message: str, *, could_not_run: bool = False) -> None:
+        Args:
+            message: what happened.
+            is_about_data: whether a message ended the process, or it died, rather than something
+                that kept it from running.
+        """
         super().__init__(message)
-        self.could_not_run = could_not_run
+        self.is_about_data = is_about_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +246,11 @@ class _Supervisor:
                 f"The consumer of {assignment.category} ended unexpectedly ({how}); what it had "
                 f"not committed is read again at the next start"
             )
-            reason = text, False
+            reason = text, True
         if self._board is not None:
             self._board.failed(assignment.reads, reason[0])
         if self._failure is None:
-            self._failure = ConsumerFailed(reason[0], could_not_run=reason[1])
+            self._failure = ConsumerFailed(reason[0], is_about_data=reason[1])
             self._stop_all()
             log.error("consumer_failed", error=str(self._failure))
 
@@ -285,10 +288,8 @@ def _process(assignment: Assignment, failures: Connection, report_to: socket.soc
             _consume(assignment, stop, Telemetry(report_to), impatient=False)  # its supervisor is
         except Crashed as error:
             Log(*assignment.reads).error("consumer_crashed", error=str(error))
-        except MessageError as error:
-            failures.send((str(error)[:LONGEST_REASON], False))
         except ReservationError as error:
-            failures.send((str(error)[:LONGEST_REASON], True))
+            failures.send((str(error)[:LONGEST_REASON], error.is_about_data))
         except BaseException as error:  # noqa: BLE001  multiprocessing would print its traceback
             Log(*assignment.reads).error("consumer_crashed", error=f"Ended by {told(error)}")
         else:
@@ -297,9 +298,9 @@ def _process(assignment: Assignment, failures: Connection, report_to: socket.soc
 
 
 def _reason(receiver: Connection) -> tuple[str, bool] | None:
-    """Return why a consumer could not go on, and whether something kept it from running."""
+    """Return why a consumer could not go on, and whether a message is the reason."""
     try:
-        message, could_not_run = receiver.recv()
+        message, is_about_data = receiver.recv()
     except EOFError:
         return None
-    return message, could_not_run
+    return message, is_about_data

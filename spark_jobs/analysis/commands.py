@@ -1,20 +1,20 @@
 """Compare commands with their reservations: is every command reserved, and each key once?
 
-Every row of the categories gets one verdict. The rows of a key are sorted: its reservation first,
-then its commands in the order of the log. The content of the first row is what the key stands for.
+Every row of the categories gets one verdict (`spark_jobs.analysis.command_verdicts`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis import command_verdicts
 from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read, found
+from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import CommandCounts
@@ -32,8 +32,6 @@ _VERDICTS = {
     "conflicts": "conflict",
     "wrong_type": "wrong-type",
 }
-_FINDINGS = ("missing", "orphan", "multiple", "conflict", "wrong-type")
-_OPEN = ("missing", "pending", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,24 +206,16 @@ class CommandsJob:
             F.max("follows").alias("follows"),
         )
         commands, reservations = F.col("commands"), F.col("reservations")
-        is_one = (
-            (F.col("recorded") == 0)
-            & (F.col("corrected") == 0)
-            & (F.col("pair") == F.col("last_pair"))
-            & F.coalesce(F.col("says") == F.col("last_says"), F.lit(True))
-        )
-        follows = F.coalesce(F.col("follows") == F.col("first_command"), F.lit(True))
-        is_reserved = is_one & (commands > 0) & (reservations == 1) & follows
-        is_pending = is_one & (commands > 0) & (F.col("waiting") == commands) & (reservations == 0)
-        # A stream without a command that initiates is not compared.
-        is_nothing = (commands == 0) & (reservations == 1) & (F.col("starts") == 1)
+        # Keys of two categories whose hashes are the same are judged row by row, and so is a key
+        # of which a message was corrected.
+        is_one = F.coalesce(F.col("pair") == F.col("last_pair"), F.lit(False))
         return groups.select(
             "group",
             "pair",
             "commands",
-            is_reserved.alias("is_reserved"),
-            is_pending.alias("is_pending"),
-            (is_reserved | is_pending | is_nothing).alias("in_order"),
+            ((commands > 0) & (reservations == 1)).alias("is_reserved"),
+            ((commands > 0) & (reservations == 0)).alias("is_pending"),
+            (is_one & (F.col("corrected") == 0) & command_verdicts.in_order()).alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:
@@ -248,7 +238,7 @@ class CommandsJob:
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
         component = self.component
-        return judge(
+        return command_verdicts.judge(
             rows, component.command_category, component.name if component.initiations else None
         )
 
@@ -284,105 +274,6 @@ def _group() -> Column:
     key = F.when(F.col("is_wrong"), alone).otherwise(F.coalesce("key_stream", alone))
     # No category name contains a line feed.
     return F.concat(F.col("pair"), F.lit("\n"), key)
-
-
-def judge(rows: DataFrame, command_category: str, initiating: str | None) -> DataFrame:
-    """Give every command and reservation its verdict.
-
-    Args:
-        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds.
-        command_category: where the commands were sent to.
-        initiating: the entity's category, whose rows stand for commands that initiate; None if
-            there are none.
-
-    Returns:
-        The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
-        multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
-        command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
-        for a conflict and it is none, or the other way round) and the columns of `FOUND`.
-    """
-    is_command = F.col("is_command")
-    order: list[Column | str] = [
-        is_command,
-        F.when(~is_command, F.col("position")),
-        "global_position",
-    ]
-    in_order = Window.partitionBy("group").orderBy(*order)
-    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-    def count(condition: Column) -> Column:
-        return F.sum(F.when(condition, 1).otherwise(0))
-
-    says: Column = F.struct("type", "meant")
-    meant = F.first(says).over(whole)
-    starts = F.lit(False)
-    if initiating is not None:
-        # An event has the content of the command of its key that it follows, or none.
-        starts = ~is_command & (F.col("pair") == initiating)
-        rows = rows.withColumn("followed", F.first("causation").over(whole))
-        is_followed = is_command & (F.col("global_position") == F.col("followed"))
-        followed = F.max(F.when(is_followed, says)).over(whole)
-        meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
-        says = F.when(starts, followed).otherwise(says)
-    # In few steps, because Spark analyses each of them.
-    judged = rows.withColumns(
-        {
-            "same": says.eqNullSafe(meant),
-            "is_reserved": F.max(~is_command).over(whole),
-            "has_command": F.max(is_command).over(whole),
-            "nth_command": count(is_command).over(so_far),
-            "nth_reservation": count(~is_command).over(so_far),
-            "was_corrected": F.max("is_corrected").over(whole),
-        }
-    ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
-    unreserved = (
-        F.when(F.col("is_letter"), "dead").when(F.col("was_read"), "missing").otherwise("pending")
-    )
-    is_keyless = is_command & F.col("key_stream").isNull()
-    verdict = (
-        F.when(F.col("is_wrong"), "wrong-type")
-        .when(is_command & ~F.col("same"), "conflict")
-        .when(is_command & (F.col("nth_same") > 1), "duplicate")
-        # The consumer took its key from the correction.
-        .when(is_keyless & F.col("is_corrected") & ~F.col("is_letter"), "reserved")
-        .when(
-            is_keyless & F.col("is_reissue_of_corrected") & F.col("was_read") & ~F.col("is_letter"),
-            "duplicate",
-        )
-        .when(is_command & F.col("is_reserved"), "reserved")
-        .when(is_command, unreserved)
-        # A stream without a command that initiates is not compared.
-        .when(starts, F.lit(None))
-        .when(
-            ~F.col("has_command") & (F.col("nth_reservation") == 1) & ~F.col("follows_corrected"),
-            "orphan",
-        )
-        .when(F.col("nth_reservation") > 1, "multiple")
-    )
-    is_reservation = ~is_command & ~starts & ~F.col("is_wrong")
-    is_conflict = F.coalesce(F.col("verdict") == "conflict", F.lit(False))
-    # A dead letter says itself why the consumer has not handled it.
-    is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
-    is_mismatch = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
-    # What is a conflict with a corrected command depends on when the two were compared.
-    is_mismatch &= is_command & F.col("was_read") & ~F.col("was_corrected")
-    judged = judged.withColumn("verdict", verdict).withColumn("is_mismatch", is_mismatch)
-    return judged.withColumns(
-        {
-            "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
-            "is_second": is_reservation & (F.col("nth_reservation") == 2),
-            "findings": found(
-                F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict")),
-                F.when(F.col("is_mismatch"), "conflict-mismatch"),
-            ),
-            "command_category": F.lit(command_category),
-            "reservation_category": F.col("pair"),
-            "message_id": F.col("id"),
-            # A command without a reservation waits for the consumer, or for a repair.
-            "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
-        }
-    )
 
 
 def _counts(here: Column) -> dict[str, Column]:

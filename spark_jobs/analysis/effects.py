@@ -6,7 +6,7 @@ effect that happened twice shows as several events of one type in one stream tha
 and have other ids.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -16,7 +16,19 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read, found, number_of
+from spark_jobs.analysis.judging import (
+    Counts,
+    Naming,
+    PlainNames,
+    Read,
+    Rule,
+    finding,
+    finding_of,
+    found,
+    is_in_order,
+    number_of,
+    verdict_of,
+)
 from spark_jobs.common.declaration import Declaration, DeclaredKey
 from spark_jobs.common.result import EffectCounts as OfCategory
 from spark_jobs.common.result import Events
@@ -28,7 +40,6 @@ _VERDICTS = ("handled", "silent", "pending", "unhandled", "dead")
 # What a group contains, as bits: a cause; one that was read; one that may lack an event; an event.
 _CAUSE, _READ, _MAY_LACK, _FOLLOWED = 1, 2, 4, 8
 
-_FINDINGS = ("unhandled", "effect-twice", "without-cause")
 _OPEN = ("pending", "unhandled", "dead", "without-cause")
 
 
@@ -136,24 +147,13 @@ class EffectsJob:
             )
         )
 
-        def has(flag: int) -> Column:
-            return F.col("flags").bitwiseAND(flag) != 0
-
-        events = F.col("events")
-        are_distinct = (
-            (events < 2)
-            | ((events == 2) & (F.col("kind") != F.col("last_kind")))
-            | (F.bit_count("kinds") == events)
-        )
-        is_copy = F.col("category").isNotNull()
-        in_order = has(_CAUSE) & are_distinct & (~is_copy | has(_FOLLOWED) | has(_MAY_LACK))
         return groups.select(
             "group",
             "category",
             "events",
-            has(_READ).alias("was_read"),
-            has(_FOLLOWED).alias("is_followed"),
-            in_order.alias("in_order"),
+            _has(_READ).alias("was_read"),
+            _has(_FOLLOWED).alias("is_followed"),
+            is_in_order(_rules([])).alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:
@@ -225,6 +225,37 @@ def _group(is_event: Column) -> Column:
     return F.when(is_event, followed).otherwise(F.col("global_position"))
 
 
+def _has(flag: int) -> Column:
+    """Return whether a group contains what a bit stands for."""
+    return F.col("flags").bitwiseAND(flag) != 0
+
+
+def _rules(silent_types: Sequence[str]) -> list[Rule]:
+    """Return the rules of the verdicts, which stand for rows of `judge` and sums of `groups`.
+
+    Args:
+        silent_types: the types of commands whose handling may leave nothing in the log.
+    """
+    is_copy, is_cause = F.col("is_copy"), F.col("is_cause")
+    is_silent = F.col("type").isin(*silent_types) if silent_types else F.lit(False)
+    events, is_category = F.col("events"), F.col("category").isNotNull()
+    are_distinct = (
+        (events < 2)
+        | ((events == 2) & (F.col("kind") != F.col("last_kind")))
+        | (F.bit_count("kinds") == events)
+    )
+    return [
+        Rule("handled", is_copy & F.col("is_followed")),
+        Rule("dead", is_copy & F.col("is_letter")),
+        Rule("pending", is_copy & ~F.col("was_read")),
+        Rule("silent", is_copy & is_silent),
+        finding("unhandled", is_copy, is_category & ~_has(_FOLLOWED) & ~_has(_MAY_LACK)),
+        Rule(None, ~is_cause & (F.col("type") == PSEUDO_EVENT)),
+        finding("without-cause", ~is_cause & ~F.col("has_cause"), ~_has(_CAUSE)),
+        finding("effect-twice", F.col("is_twice"), ~are_distinct),
+    ]
+
+
 def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
     """Give every reserved command its verdict, and every event that should not be there.
 
@@ -271,29 +302,21 @@ def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
     marked = grouped.withColumn("is_twice", is_twice).withColumn(
         "nth_twice", F.sum(F.when(F.col("is_twice"), 1).otherwise(0)).over(so_far)
     )
-    is_followed = F.col("followers") > 0
-    is_silent = F.col("type").isin(*silent_types) if silent_types else F.lit(False)
-    verdict = (
-        F.when(F.col("is_copy") & is_followed, "handled")
-        .when(F.col("is_copy") & F.col("is_letter"), "dead")
-        .when(F.col("is_copy") & ~F.col("was_read"), "pending")
-        .when(F.col("is_copy") & is_silent, "silent")
-        .when(F.col("is_copy"), "unhandled")
-        .when(~is_cause & (F.col("type") == PSEUDO_EVENT), F.lit(None))
-        .when(~is_cause & ~F.col("has_cause"), "without-cause")
-        .when(F.col("is_twice"), "effect-twice")
-    )
-    return marked.withColumn("verdict", verdict).withColumns(
-        {
-            "is_followed": is_followed,
-            "is_first_again": F.col("is_twice") & (F.col("nth_twice") == 1),
-            "findings": found(F.when(F.col("verdict").isin(*_FINDINGS), F.col("verdict"))),
-            "command_category": F.when(F.col("has_cause"), F.col("cause_category")),
-            "reservation_category": F.col("category"),
-            "key_stream": F.when(F.col("has_cause"), F.col("cause_stream")),
-            "message_id": F.col("id"),
-            "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
-        }
+    rules = _rules(silent_types)
+    return (
+        marked.withColumn("is_followed", F.col("followers") > 0)
+        .withColumn("verdict", verdict_of(rules))
+        .withColumns(
+            {
+                "is_first_again": F.col("is_twice") & (F.col("nth_twice") == 1),
+                "findings": found(finding_of(rules)),
+                "command_category": F.when(F.col("has_cause"), F.col("cause_category")),
+                "reservation_category": F.col("category"),
+                "key_stream": F.when(F.col("has_cause"), F.col("cause_stream")),
+                "message_id": F.col("id"),
+                "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
+            }
+        )
     )
 
 

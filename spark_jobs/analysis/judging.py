@@ -3,6 +3,10 @@
 A job divides messages into groups, judges each group separately, and counts verdicts. The counts of
 different groups can be added up, so a run need only judge the groups that have changed
 (`spark_jobs.reconciliation.incremental`).
+
+The verdicts of a job are a table of rules. Each rule says when a row has a verdict, and when a
+group may contain such a row. The first is asked of whole rows. The second is asked of sums over
+fingerprints (`spark_jobs.analysis.prefilter`), and must be true whenever the first could be.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +88,49 @@ class PlainNames:
     def type(self, name: str) -> str:
         """Return the name."""
         return name
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a row has a verdict.
+
+    Attributes:
+        verdict: its name; None for a row that gets none.
+        row: the condition, unless an earlier rule applies.
+        group: whether a row of the group may have this verdict, for a verdict that shows only when
+            the rows are judged; None for one that is counted over groups in order too.
+        is_finding: whether the row needs attention.
+    """
+
+    verdict: str | None
+    row: Column
+    group: Column | None = None
+    is_finding: bool = False
+
+
+def finding(name: str, row: Column, group: Column) -> Rule:
+    """Return the rule of a verdict that needs attention."""
+    return Rule(name, row, group, is_finding=True)
+
+
+def verdict_of(rules: Sequence[Rule]) -> Column:
+    """Return the verdict of a row: that of the first rule that applies, else null."""
+    verdict = F.lit(None).cast("string")
+    for rule in reversed(rules):
+        verdict = F.when(rule.row, F.lit(rule.verdict)).otherwise(verdict)
+    return verdict
+
+
+def finding_of(rules: Sequence[Rule]) -> Column:
+    """Return the column ``verdict`` of a row that needs attention, else null."""
+    names = [rule.verdict for rule in rules if rule.is_finding]
+    return F.when(F.col("verdict").isin(*names), F.col("verdict"))
+
+
+def is_in_order(rules: Sequence[Rule]) -> Column:
+    """Return whether no row of a group can have a verdict that shows only in its rows."""
+    doubts = [rule.group for rule in rules if rule.group is not None]
+    return ~F.coalesce(reduce(Column.__or__, doubts), F.lit(True))
 
 
 # The columns of findings, in the order of the output.

@@ -42,4 +42,4 @@ def _name(event: ViolationEvent) -> str:
 def ended(reported: int, mended: int, standing: Mapping[str, int]) -> str:
     """Return the sums, in a sentence."""
     stand = ", ".join(f"{count:,} {name}" for name, count in standing.items())
-    return f"{reported:,} reported, {mended:,} mended; what stands: {stand or 'nothing'}."
+    return f"{reported:,} reported, {mended:,} mended, still open: {stand or 'none'}."

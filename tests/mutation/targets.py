@@ -36,7 +36,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     f"{_MAINTENANCE}/pruning": (f"{_MAINTENANCE}/pruning.sql",),
 }
 
-# Where the reading of commands is tested is told by other tests; see test_portions and test_plans.
+# Where the reading of commands is tested is tested elsewhere; see test_batch_size and test_plans.
 _LEFT_OUT = {"read_commands"}
 
 TESTS = [
@@ -70,9 +70,9 @@ def all_mutants(root: Path) -> dict[str, list[Mutant]]:
         found[name] = python.mutants(module, (root / module).read_bytes())
         for path in queries:
             found[name] += [
-                one
-                for one in sql.mutants(path, (root / path).read_bytes())
-                if one.query not in _LEFT_OUT
+                mutant
+                for mutant in sql.mutants(path, (root / path).read_bytes())
+                if mutant.query not in _LEFT_OUT
             ]
     return found
 

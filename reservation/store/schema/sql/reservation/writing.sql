@@ -11,7 +11,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-  -- One sorted order for everybody, so that two batches can not wait for each other.
+  -- One sorted order for everybody, so that two batches cannot wait for each other.
   PERFORM pg_advisory_xact_lock(hash)
   FROM (
     SELECT DISTINCT message_store.hash_64(category) AS hash
