@@ -19,8 +19,8 @@ def _rules() -> list[Rule]:
     is_unreserved = (reservations == 0) & (F.col("waiting") < F.col("commands"))
     follows_another = F.col("follows") != F.col("first_command")
     differs = F.col("says") != F.col("last_says")
-    is_keyless, is_letter = is_command & F.col("key_stream").isNull(), F.col("is_letter")
     no = F.lit(False)
+    is_keyless = is_command & F.col("key_stream").isNull() & ~F.col("is_letter")
     return [
         finding("wrong-type", F.col("is_wrong"), is_without_command),
         finding(
@@ -30,13 +30,10 @@ def _rules() -> list[Rule]:
         ),
         Rule("duplicate", is_command & (F.col("nth_same") > 1)),
         # The consumer took its key from the correction.
-        Rule("reserved", is_keyless & F.col("is_corrected") & ~is_letter),
-        Rule(
-            "duplicate",
-            is_keyless & F.col("is_reissue_of_corrected") & F.col("was_read") & ~is_letter,
-        ),
+        Rule("reserved", is_keyless & F.col("is_corrected")),
+        Rule("duplicate", is_keyless & F.col("is_reissue_of_corrected") & F.col("was_read")),
         Rule("reserved", is_command & F.col("is_reserved")),
-        Rule("dead", is_command & is_letter, is_unreserved),
+        Rule("dead", is_command & F.col("is_letter"), is_unreserved),
         finding("missing", is_command & F.col("was_read"), is_unreserved),
         Rule("pending", is_command),
         # A stream without a command that initiates is not compared.

@@ -98,8 +98,6 @@ class CommandsJob:
         needed = ["key_category", "key_stream", "is_copy"]
         if declaration.by_function:
             needed.append("function_data")
-        if declaration.renamed_within:
-            needed.append("source")
         messages = with_function_keys(
             read(
                 [component.command_category, *component.reservation_categories, *starts],
@@ -123,7 +121,7 @@ class CommandsJob:
                 is_command.alias("is_command"),
                 role.is_wrong.alias("is_wrong"),
                 F.when(is_command, F.col("key_stream"))
-                .when(is_start, F.col("stream_name"))
+                .when(was_sent | is_start, F.col("stream_name"))
                 .otherwise(reserved_key(declaration))
                 .alias("key_stream"),
                 *_MESSAGE,
@@ -208,17 +206,16 @@ class CommandsJob:
             F.max("follows").alias("follows"),
         )
         commands, reservations = F.col("commands"), F.col("reservations")
-        # Keys of two categories whose hashes are the same are judged row by row, and so are keys of
-        # corrected commands.
+        # Keys of two categories whose hashes are the same are judged row by row, and so is a key
+        # of which a message was corrected.
         is_one = F.coalesce(F.col("pair") == F.col("last_pair"), F.lit(False))
-        is_one &= F.col("corrected") == 0
         return groups.select(
             "group",
             "pair",
             "commands",
             ((commands > 0) & (reservations == 1)).alias("is_reserved"),
             ((commands > 0) & (reservations == 0)).alias("is_pending"),
-            (is_one & command_verdicts.in_order()).alias("in_order"),
+            (is_one & (F.col("corrected") == 0) & command_verdicts.in_order()).alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:

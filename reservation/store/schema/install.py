@@ -20,7 +20,7 @@ from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.missing_rights import known_roles, renew_rights
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 15
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
