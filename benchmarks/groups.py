@@ -1,4 +1,4 @@
-"""Processes that share a category: how much more they do, how soon one stands in for another."""
+"""Processes that share a category: how throughput grows, and how soon one replaces another."""
 
 import statistics
 import time
@@ -23,7 +23,7 @@ WORKERS, PARTITIONS = 4, 16
 COUNT, SAMPLE = 16_000, 4_000
 ROUNDS = 2
 KILLS = 5
-LIMIT = 5.0  # seconds until another member has handled something of what the killed one held
+LIMIT = 5.0  # seconds until another member has handled a message of the killed one
 
 _QUERIES = load_queries("benchmarks")
 
@@ -36,14 +36,14 @@ def workers(bench: Bench) -> Iterator[Result]:
         f"{SAMPLE:,} with one; each handler waits 2 ms; {PARTITIONS} partitions, notices on; "
         f"the best of {ROUNDS}"
     )
-    # In turn, so that what else the machine does falls on both.
+    # In turn, so that other work of the machine slows down both.
     pairs = [(_handle(bench, SAMPLE, 1), _handle(bench, COUNT, WORKERS)) for _ in range(ROUNDS)]
-    one, many = max(one for one, _ in pairs), max(many for _, many in pairs)
-    yield Result.rate(f"workers, {WORKERS}", many, "one worker", one, 3.5)
+    single, many = max(single for single, _ in pairs), max(many for _, many in pairs)
+    yield Result.rate(f"workers, {WORKERS}", many, "one worker", single, 3.5)
 
 
 def _handle(bench: Bench, count: int, workers: int) -> float:
-    """Reserve so many deposits for workers that are there and wait; return copies a second."""
+    """Handle copies with waiting workers; return copies a second."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         sent = workload.deposits(count, COMMANDS, accounts=count)
         workload.write_batches(MessageStore(connection), sent)
@@ -65,7 +65,7 @@ def _handle(bench: Bench, count: int, workers: int) -> float:
 
 @benchmark
 def takeover(bench: Bench) -> Iterator[Result]:
-    """Kill one of two members, and wait for an event of an account that was the killed one's."""
+    """Kill one of two members, and wait for an event of one of its accounts."""
     print(f"takeover: SIGKILL of one of two idle members that poll, {KILLS} times; the longest")
     seconds = []
     with bench.database() as url, connect(url, autocommit=True) as connection:
@@ -97,13 +97,13 @@ def takeover(bench: Bench) -> Iterator[Result]:
 
 
 def _wait_until_shared(connection: Connection[Any], members: int) -> None:
-    """Wait until every partition is held, by so many members with equal shares."""
+    """Wait until every partition is held, in equal shares by the given number of members."""
     share = PARTITIONS // members
     while [n for (n,) in connection.execute(_QUERIES["shares"]).fetchall()] != [share] * members:
         time.sleep(0.02)
 
 
 def _account_of(connection: Connection[Any], process: int, number: int) -> int:
-    """Return an account, another one for each number, whose copies the process has to handle."""
+    """Return the n-th account whose copies the process has to handle."""
     parameters = {"process": str(process), "partitions": PARTITIONS, "first": number * 1000}
     return int(connection.execute(_QUERIES["account_of"], parameters).fetchall()[0][0])

@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One figure beside what it is held against.
+    """One figure beside what it is compared with.
 
     Attributes:
         name: the benchmark.

@@ -1,7 +1,7 @@
-"""What each way to be idempotent costs: time and rows for a message, beside a handler without any.
+"""What each strategy costs: time and rows for a message, beside a handler without any.
 
-Every way has the same commands, the same handler and the same events. The rows are those of all
-tables of both schemas, the event included, so that whatever a way keeps is counted.
+All strategies have the same commands, the same handler and the same events. The rows are those of
+all tables of both schemas, the event included, so that whatever a strategy keeps is counted.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ from reservation.postgres.queries import load_queries
 
 TURNS, ACCOUNTS = 20, 500
 
-SPEED = 0.25  # of the handler without any, for the slowest
-ROWS = 2.0  # times those of the handler without any, for the one that keeps most
+SPEED = 0.25  # of the handler without a strategy, for the slowest
+ROWS = 2.0  # times those of the handler without a strategy, for the one that keeps most
 
 _QUERIES = load_queries("benchmarks")
 
 
 @dataclass(frozen=True)
 class Pay:
-    """A command as any of the ways may want it; one of nothing has no effect."""
+    """A command as any of the strategies may need it; one of nothing has no effect."""
 
     pay_id: str
     account_id: str
@@ -66,7 +66,7 @@ Declare = Callable[[], Component]
 
 
 def _handled(once: Strategy | None = None) -> Component:
-    """Declare a component whose handler is idempotent in one way, or in none."""
+    """Declare a component whose handler uses one strategy, or none."""
     account = Component("account", entity=Balance, id="account_id")
 
     @account.handle(Pay, once=once)
@@ -97,7 +97,7 @@ def _reserved(into: str | None) -> Component:
 
 
 WITHOUT = "no check"
-WAYS: dict[str, Declare] = {
+STRATEGIES: dict[str, Declare] = {
     WITHOUT: _handled,
     "Processed()": lambda: _handled(Processed()),
     "Processed(key=…)": lambda: _handled(Processed(key="pay_id")),
@@ -117,36 +117,36 @@ BY_EVENTS = ("MessageIdInEvents()", "PositionInEvents()")
 
 @benchmark
 def idempotence(bench: Bench) -> Iterator[Result]:
-    """Handle 20 batches of 1,000 commands in each way, and take the median of the batches.
+    """Handle 20 batches of 1,000 commands with each strategy, and take the median of the batches.
 
-    All ways take turns, batch by batch, so that whatever else the machine does slows down each.
+    The strategies take turns, batch by batch, so that other work of the machine slows down each.
     """
     print(
         f"idempotence: {TURNS} batches of {workload.CONSUMED:,} commands to {ACCOUNTS} entities, "
-        f"each with one event; the median of the batches, which all ways handle in turns. A batch "
-        f"is sent and then handled; where it says backlog, all were sent before the first was "
+        f"each with one event; the median of the batches, which all strategies handle in turns. A "
+        f"batch is sent and then handled; with a backlog, all were sent before the first was "
         f"handled. The rows are those of all tables, the command left out"
     )
     with contextlib.ExitStack() as stack:
         running = {
             name: _Running(stack.enter_context(bench.database()), stack, declare())
             for name, declare in {
-                **WAYS,
-                **{f"{name}, backlog": WAYS[name] for name in (WITHOUT, *BY_EVENTS)},
+                **STRATEGIES,
+                **{f"{name}, backlog": STRATEGIES[name] for name in (WITHOUT, *BY_EVENTS)},
             }.items()
         }
-        for name, one in running.items():
+        for name, strategy in running.items():
             if name.endswith("backlog"):
-                one.send(workload.CONSUMED * TURNS)
+                strategy.send(workload.CONSUMED * TURNS)
         for _ in range(TURNS):
-            for name, one in running.items():
-                one.turn(send=not name.endswith("backlog"))
-        for name, one in running.items():
-            assert workload.stored(one.connection, "account") == one.sent
+            for name, strategy in running.items():
+                strategy.turn(send=not name.endswith("backlog"))
+        for name, strategy in running.items():
+            assert workload.stored(strategy.connection, "account") == strategy.sent
             without = WITHOUT + name.partition(",")[1] + name.partition(",")[2]
-            yield Result.rate(name, one.speed(), without, running[without].speed(), SPEED)
-        kept = {name: running[name].kept() for name in WAYS}
-        for name, declare in WAYS.items():
+            yield Result.rate(name, strategy.speed(), without, running[without].speed(), SPEED)
+        kept = {name: running[name].kept() for name in STRATEGIES}
+        for name, declare in STRATEGIES.items():
             idle = _Running(stack.enter_context(bench.database()), stack, declare(), amount=0)
             idle.turn(send=True)
             yield _kept(name, kept[name], kept[WITHOUT])
@@ -154,7 +154,7 @@ def idempotence(bench: Bench) -> Iterator[Result]:
 
 
 class _Running:
-    """One way, with a database and consumers of its own."""
+    """One strategy, with a database and consumers of its own."""
 
     def __init__(
         self, url: str, stack: contextlib.ExitStack, declared: Component, amount: int = 1
@@ -165,11 +165,13 @@ class _Running:
         self._amount = amount
         self._took: list[float] = []
         categories = [declared.command_category, *declared.reservation_categories]
-        self._steps = [workload.consumer(self.connection, declared, one) for one in categories]
+        self._steps = [
+            workload.consumer(self.connection, declared, category) for category in categories
+        ]
         self._before = _rows(self.connection)
 
     def send(self, count: int) -> None:
-        """Send so many commands."""
+        """Send a number of commands."""
         numbers = range(self.sent, self.sent + count)
         writes = [
             Write(
@@ -182,7 +184,7 @@ class _Running:
         self.sent += count
 
     def turn(self, *, send: bool) -> None:
-        """Send a batch of commands and take them through all consumers, or take what waits."""
+        """Send a batch of commands and take them through all consumers, or take a waiting batch."""
         if send:
             self.send(workload.CONSUMED)
         gc.collect()
@@ -199,7 +201,7 @@ class _Running:
         return workload.CONSUMED / statistics.median(self._took)
 
     def kept(self) -> float:
-        """Return how many rows each command left behind, itself left out."""
+        """Return how many rows each command left behind, not counting itself."""
         return (_rows(self.connection) - self._before) / self.sent - 1
 
 

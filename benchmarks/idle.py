@@ -1,4 +1,4 @@
-"""Consumers that wait: how soon they act on a message, and what they ask while there is none."""
+"""Idle consumers: how soon they act on a message, and what they ask while there is none."""
 
 import random
 import statistics
@@ -23,7 +23,7 @@ LONGEST_PAUSE = 0.1  # seconds between two messages, each of its own length
 LATENCY = {50: 10.0, 99: 50.0}  # milliseconds that the percentiles may take
 CONSUMERS = 2
 WATCHED = 30.0  # seconds
-SETTLED = 11.0  # seconds: a session that waits tells what it did after 10 at the latest
+SETTLED = 11.0  # seconds: an idle session reports its statistics after 10 at the latest
 ASKED = 1.0  # transactions a second of each consumer
 
 _QUERIES = load_queries("benchmarks")
@@ -31,7 +31,7 @@ _QUERIES = load_queries("benchmarks")
 
 @benchmark
 def idle_latency(bench: Bench) -> Iterator[Result]:
-    """Send one deposit at a time to consumers that wait, and see its event; then send nothing.
+    """Send deposits one at a time to idle consumers and wait for their events; then send nothing.
 
     The event is seen by who waits for notice of it, which takes a part of a millisecond more than
     the handler's commit.

@@ -12,7 +12,7 @@ STORED = 5_000_000
 COUNT, KEYS, LONG, SAMPLE = 50_000, 45_000, 200_000, 3_000
 
 
-# Each is given the address of the store, and a number to tell its categories from another run's.
+# Each gets the address of the store, and a number that makes its categories differ per run.
 def _reserve(url: str, run: int) -> float:
     with connect(url, autocommit=True) as connection:
         return workload.reserve(connection, f"field{run}", COUNT, keys=KEYS)
@@ -59,7 +59,7 @@ def large_store(bench: Bench) -> Iterator[Result]:
         with connect(large, autocommit=True) as connection:
             workload.fill(connection, "fill", STORED)
         best: dict[tuple[str, str], float] = {}
-        # In turn, so that what else the machine does falls on both.
+        # In turn, so that other work of the machine slows down both.
         for run, (name, work), url in itertools.product(range(2), WORK.items(), (empty, large)):
             with connect(url, autocommit=True) as connection:
                 workload.settle(connection)

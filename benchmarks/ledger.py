@@ -1,4 +1,4 @@
-"""The books of a bank with findings planted in them, of any size, made inside the server."""
+"""The books of a bank with planted findings, of any size, made inside the server."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from reservation.postgres.queries import load_queries
 _LEDGER = load_queries("benchmarks", "ledger.sql")
 _QUERIES = load_queries("benchmarks")
 
-# What is planted at which remainder of a deposit's number; see ledger.sql.
+# The findings planted at each remainder of a deposit's number; see ledger.sql.
 EVERY = 1009
 PLANTED = {
     1: "missing",
@@ -28,7 +28,7 @@ PLANTED = {
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Books of so many deposits.
+    """Books with a number of deposits.
 
     Attributes:
         keys: how many deposits there are.
@@ -42,7 +42,7 @@ class Ledger:
 
     @classmethod
     def of_messages(cls, messages: int) -> "Ledger":
-        """Return books that hold about so many messages in all."""
+        """Return books that hold about this number of messages in all."""
         keys = max(1, round(messages / 3.16))
         return cls(keys, max(1, keys // 20), max(1, keys // 1000))
 
@@ -64,12 +64,12 @@ class Ledger:
         self._note(connection)
 
     def go_on(self, connection: Connection[tuple[object, ...]], after: int) -> None:
-        """Write the rest of the books, which had been written until a deposit."""
+        """Write the rest of the books, behind the deposit at which `fill` stopped."""
         self._write(connection, after + 1, self.keys)
         self._note(connection)
 
     def _note(self, connection: Connection[tuple[object, ...]]) -> None:
-        """Note how far the consumers are, and what they could not deal with."""
+        """Record the consumers' positions, and the messages that they could not handle."""
         values = {"base": self._base, "keys": self.keys, "pending": self.pending}
         connection.execute(_LEDGER["positions"], values)
         connection.execute(_LEDGER["letters"], values)
@@ -90,7 +90,7 @@ class Ledger:
         )
 
     def findings(self) -> Counter[str]:
-        """Return how many of each kind are planted, and how many duplicates and what is pending."""
+        """Return how many findings of each kind, duplicates and pending commands are planted."""
         read = self.keys - 2 * self.pending
         found = Counter(
             {

@@ -74,7 +74,7 @@ SELECT 2 * a + e, md5('message ' || 2 * a + e)::uuid,
 FROM generate_series(1, %(accounts)s::bigint) AS a CROSS JOIN generate_series(0, 1) AS e
 
 -- name: positions
--- Both consumers have read all but the last commands, and what they could not deal with is noted.
+-- Both consumers have read all but the last commands, and what they could not handle is noted.
 INSERT INTO reservation.positions (consumer, category, position)
 VALUES ('account', 'account:command', %(base)s + (%(keys)s - %(pending)s) * 8 + 7),
        ('account', 'accountTransaction', %(base)s + (%(keys)s - 2 * %(pending)s) * 8 + 7)

@@ -1,4 +1,4 @@
-"""How much memory the consumers take while they have a long backlog before them."""
+"""How much memory the consumers take while they work through a long backlog."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from benchmarks.harness import Bench, Result, benchmark
 from benchmarks.running import Running
 from reservation.postgres.connection import connect
 
-BACKLOG, DEALT_WITH, WARM_UP = 1_000_000, 200_000, 20_000
+BACKLOG, HANDLED, WARM_UP = 1_000_000, 200_000, 20_000
 LIMIT = 120.0  # MB of each consumer
 GROWTH = 1.1  # of the most in the second half beside the most in the first
 SAMPLED = 0.05  # seconds
@@ -19,10 +19,10 @@ READS = {"commands": "account:command", "reserved": "accountTransaction"}
 
 @benchmark
 def memory(bench: Bench) -> Iterator[Result]:
-    """Sample what stays resident of each consumer, from the 20,000th message to the 200,000th."""
+    """Sample the resident memory of each consumer from the 20,000th to the 200,000th message."""
     print(
         f"memory: a backlog of {BACKLOG:,} deposits to 10,000 accounts, of which each consumer "
-        f"deals with {DEALT_WITH:,} or more in batches of 1,000"
+        f"handles {HANDLED:,} or more in batches of 1,000"
     )
     with bench.database() as url, connect(url, autocommit=True) as connection:
         workload.fill(connection, "fill_commands", BACKLOG)
@@ -42,14 +42,16 @@ def memory(bench: Bench) -> Iterator[Result]:
 
 def _sample(consumers: dict[str, Running]) -> dict[str, list[float]]:
     """Return the resident memory of each consumer, in MB, one sample after another."""
-    processes = {which: psutil.Process(one.process.pid) for which, one in consumers.items()}
+    processes = {
+        which: psutil.Process(consumer.process.pid) for which, consumer in consumers.items()
+    }
     samples: dict[str, list[float]] = {which: [] for which in consumers}
     done = dict.fromkeys(consumers, 0)
-    while min(done.values()) < DEALT_WITH:
+    while min(done.values()) < HANDLED:
         time.sleep(SAMPLED)
-        for which, one in consumers.items():
-            one.check()
-            done[which] = one.read(READS[which])
+        for which, consumer in consumers.items():
+            consumer.check()
+            done[which] = consumer.read(READS[which])
             if WARM_UP <= done[which] < BACKLOG:
                 samples[which].append(processes[which].memory_info().rss / 2**20)
     return samples

@@ -1,4 +1,4 @@
-"""What notice of new messages costs eight writers at once, and how soon it wakes who waits."""
+"""What notices of new messages cost eight concurrent writers, and how soon a reader wakes up."""
 
 import contextlib
 import multiprocessing
@@ -100,7 +100,7 @@ def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
 
 
 def _compare(bench: Bench, name: str, categories: Sequence[str]) -> Iterator[Result]:
-    """Take turns, and compare within each turn, for the machine may have other work to do."""
+    """Take turns, and compare within each turn, because the machine may have other work to do."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         connection.execute(ALWAYS.encode())
         kinds: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
@@ -135,7 +135,7 @@ def _always(connection: Connection[Any]) -> Iterator[None]:
 def _ours(
     connection: Connection[Any], url: str = "", categories: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Switch notices on, with somebody who waits for each of the categories all the time."""
+    """Switch notices on, with a reader that waits for each of the categories all the time."""
     set_notices(connection, True)
     with contextlib.ExitStack() as stack:
         for category in set(categories):
@@ -150,7 +150,7 @@ def _ours(
 
 @contextlib.contextmanager
 def _writers(url: str, categories: Sequence[str]) -> Iterator[Callable[[int], None]]:
-    """Start the processes, and give a function that lets each write its messages."""
+    """Start the processes, and yield a function that lets each write its messages."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for n, category in enumerate(categories):

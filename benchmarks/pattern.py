@@ -31,12 +31,12 @@ def reserve(bench: Bench) -> Iterator[Result]:
         sent = workload.deposits(SAMPLE, "account:command", keys=SAMPLE * KEYS // COUNT)
         workload.write_batches(MessageStore(connection), sent)
         client = workload.peer(url)
-        one = workload.reserve_with_peer(client, "account", SAMPLE)
+        peer = workload.reserve_with_peer(client, "account", SAMPLE)
         client.connection_pool.closeall()
     by_hand = "one at a time with message-db-py"
-    yield Result.rate("reserve", by_field, by_hand, one, 15)
+    yield Result.rate("reserve", by_field, by_hand, peer, 15)
     yield Result.rate("reserve", by_field, "COPY of the same rows", copied, 0.55)
-    yield Result.rate("reserve_by_function", by_function, by_hand, one, 8)
+    yield Result.rate("reserve_by_function", by_function, by_hand, peer, 8)
     yield Result.rate("reserve_duplicates", reissues, "10 % duplicates", by_field, 1.0)
 
 

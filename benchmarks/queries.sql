@@ -24,7 +24,7 @@ SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 
 FROM generate_series(1, %(count)s) AS n
 
 -- name: fill_commands
--- A backlog: deposits to 10,000 accounts, as a sender writes them, that nobody has dealt with.
+-- A backlog: deposits to 10,000 accounts, as a sender writes them, that nobody has handled.
 INSERT INTO message_store.messages (id, stream_name, position, type, data)
 SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
          || substr(md5(n::text), 4, 15))::uuid,

@@ -1,4 +1,4 @@
-"""The consumers as processes of their own, started as in production, and what their log tells."""
+"""The consumers as processes, started as in production, and their log."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
-PATIENCE = 300.0  # seconds without what is waited for, after which something is wrong
+PATIENCE = 300.0  # seconds to wait before something must be wrong
 
 
 class Running:
-    """A ``reservation start``, ended when the block ends, and how far its log says that it is.
+    """A ``reservation start`` that ends with the block, and its progress according to its log.
 
     Attributes:
         process: the process that was started.
@@ -67,7 +67,7 @@ class Running:
         self._reader.join(PATIENCE)
 
     def started(self, count: int = 1) -> datetime:
-        """Wait until so many consumers have started; return when the first was."""
+        """Wait until this number of consumers have started; return when the first one did."""
         times: list[str] = []
 
         def enough() -> bool:
@@ -78,18 +78,18 @@ class Running:
         return datetime.fromisoformat(min(times))
 
     def reached(self, category: str, count: int) -> datetime:
-        """Wait until so many messages of a category were read; return when that was committed."""
+        """Wait until this number of messages was read; return when that was committed."""
         self._wait(lambda: self._read[category] >= count)
         assert self._read[category] == count, f"{self._read[category]} of {count} in {category}"
         return self._reached[category]
 
     def read(self, category: str) -> int:
-        """Return how many messages of a category were read and dealt with."""
+        """Return how many messages of a category were read and handled."""
         with self._changed:
             return self._read[category]
 
     def check(self) -> None:
-        """Make sure that it still runs."""
+        """Check that it still runs."""
         assert self.process.poll() is None, f"the consumers ended: {self._last}"
 
     def _wait(self, done: Callable[[], bool]) -> None:

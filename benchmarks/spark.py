@@ -1,4 +1,4 @@
-"""Spark's jobs on the books of a bank, held against the same answer from PostgreSQL itself."""
+"""Spark's jobs on the books of a bank, compared with the same answer from PostgreSQL itself."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ def _books(bench: Bench, messages: int) -> Iterator[tuple[str, Ledger]]:
 
 
 def _run(spark: "SparkSession", url: str, ledger: Ledger, state: Path | None = None) -> float:
-    """Reconcile, and hold what is found to what is planted; return how long it took."""
+    """Reconcile, and compare the findings with the planted ones; return how long it took."""
     found: list[Report] = []
     with exported_snapshot(url) as snapshot:
         run = Run(account, "bank:account", APP_DIR, url, state=state)
@@ -92,7 +92,7 @@ def _at_most(name: str, figure: float, against: str, other: float, bar: float) -
 
 @benchmark
 def spark_reconcile(bench: Bench) -> Iterator[Result]:
-    """Reconcile the whole books, in a session that did so before, and by one query."""
+    """Reconcile the whole books in a session that did so before, and by one query."""
     with _books(bench, MESSAGES) as (url, ledger), _session(url) as spark:
         with connect(url, autocommit=True) as connection:
             query = min(
@@ -136,7 +136,7 @@ def spark_read(bench: Bench) -> Iterator[Result]:
 
 
 def _count(messages: "DataFrame") -> None:
-    """Have all columns of all rows made, and thrown away."""
+    """Have all columns of all rows made, and discarded."""
     messages.write.format("noop").mode("overwrite").save()
 
 
@@ -154,7 +154,7 @@ def _listening(url: str) -> Iterator[str]:
     options = shlex.split((Path(folder) / "postmaster.opts").read_text())[1:]
 
     def restart(*more: str) -> None:
-        told = shlex.join([*options, *more])
+        shown = shlex.join([*options, *more])
         command = [
             program,
             "-D",
@@ -164,7 +164,7 @@ def _listening(url: str) -> Iterator[str]:
             "-l",
             f"{folder}/log",
             "-o",
-            told,
+            shown,
             "restart",
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, **owner)
@@ -180,7 +180,7 @@ def _listening(url: str) -> Iterator[str]:
 
 @benchmark
 def spark_incremental(bench: Bench) -> Iterator[Result]:
-    """Reconcile what is new, one in a hundred, against all of it."""
+    """Reconcile the newest hundredth of the messages, compared with all of them."""
     ledger = Ledger.of_messages(MESSAGES)
     with (
         bench.database() as url,
@@ -195,11 +195,11 @@ def spark_incremental(bench: Bench) -> Iterator[Result]:
             in_session(Run(account, "bank:account", APP_DIR, url, state=state), snapshot, spark)
         ledger.go_on(connection, ledger.keys - ledger.keys // 100)
         states = [Path(folder) / f"state-{n}" for n in range(3)]
-        for one in states:
-            shutil.copytree(state, one)
+        for copy in states:
+            shutil.copytree(state, copy)
         # The first of each starts up, and is not counted.
         whole = min([_run(spark, url, ledger) for _ in states][1:])
-        new = min([_run(spark, url, ledger, one) for one in states][1:])
+        new = min([_run(spark, url, ledger, copy) for copy in states][1:])
         yield _at_most("spark_incremental", new, f"all of it, {whole:.1f} s", whole, 0.25)
 
 
@@ -290,7 +290,7 @@ def _is_java(process: psutil.Process) -> bool:
 
 
 def _cli(*arguments: str, env: Mapping[str, str], status: int = 0) -> None:
-    """Run the command line to its end; what is planted makes the status of a report 1."""
+    """Run the command line to its end; planted findings make the status of a report 1."""
     command = [sys.executable, "-m", "cli", *arguments]
     done = subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == status

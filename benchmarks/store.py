@@ -23,8 +23,8 @@ def write_batches(bench: Bench) -> Iterator[Result]:
     with bench.database() as url, connect(url, autocommit=True) as connection:
         copied = workload.copy(connection, workload.encoded_rows(writes), COUNT)
     with bench.database() as url, MessageStore.open(url, max_connections=1) as store:
-        one = rate(SAMPLE, lambda: [store.write_batch([w]) for w in writes[:SAMPLE]])
-    yield Result.rate("write_batches", ours, "ours, one at a time", one, 12)
+        single = rate(SAMPLE, lambda: [store.write_batch([w]) for w in writes[:SAMPLE]])
+    yield Result.rate("write_batches", ours, "ours, one at a time", single, 12)
     yield Result.rate("write_batches", ours, "COPY of the same rows", copied, 0.5)
 
 
@@ -60,7 +60,7 @@ def read_category(bench: Bench) -> Iterator[Result]:
             )
             for _ in range(3)
         ]
-        ours, bare = max(one for one, _ in pairs), max(other for _, other in pairs)
+        ours, bare = max(typed for typed, _ in pairs), max(other for _, other in pairs)
         yield Result.rate("read_category", ours, "a bare SELECT into tuples", bare, 0.6)
         long, short = (_memory(url, name) for name in ("account:command", "short:command"))
     yield Result(

@@ -1,4 +1,4 @@
-"""An app whose handler waits for something outside, as one that asks another service does."""
+"""An app whose handler waits, as one that calls another service does."""
 
 import time
 from typing import Any

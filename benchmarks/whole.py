@@ -17,7 +17,7 @@ COMMANDS, RESERVED = "account:command", "accountTransaction"
 
 @benchmark
 def whole_pattern(bench: Bench) -> Iterator[Result]:
-    """Reserve and handle 50,000 commands, a tenth of them reissues, and so many one at a time.
+    """Reserve and handle 50,000 commands with a tenth of reissues, and some one at a time.
 
     Sending is not counted, nor is the time until the first consumer has started.
     """
@@ -32,7 +32,7 @@ def whole_pattern(bench: Bench) -> Iterator[Result]:
 
 
 def _through(bench: Bench, count: int, *arguments: str) -> float:
-    """Send so many commands, then start the consumers; return commands a second."""
+    """Send commands, then start the consumers; return commands a second."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         acknowledged = _send(MessageStore(connection), count)
         workload.settle(connection)
@@ -40,7 +40,11 @@ def _through(bench: Bench, count: int, *arguments: str) -> float:
             start = running.started()
             running.reached(COMMANDS, len(acknowledged))  # a retry with the same id is no message
             end = running.reached(RESERVED, workload.stored(connection, RESERVED))
-        broken = [one.name for one in check_invariants(connection, acknowledged) if not one.holds]
+        broken = [
+            invariant.name
+            for invariant in check_invariants(connection, acknowledged)
+            if not invariant.holds
+        ]
         assert not broken, broken
     return len(acknowledged) / (end - start).total_seconds()
 

@@ -1,4 +1,4 @@
-"""The messages that the benchmarks write, the work that they do, and the peer's way of doing it."""
+"""The messages that the benchmarks write, the work that they do, and message-db-py's pattern."""
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ def deposits(
 
 
 def by_function(command: Deposit) -> str:
-    """Return the idempotence key of a deposit, as a function that the server can not look into."""
+    """Return the idempotence key of a deposit, as a function that the server cannot look into."""
     return command.deposit_id
 
 
@@ -86,7 +86,7 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
 
 
 def consumer(connection: Connection[Any], declared: Component, category: str) -> Callable[[], int]:
-    """Return what runs one batch of a component's category and says how many messages it read."""
+    """Return a function that runs one batch of a category and returns the messages read."""
     session = Session(connection.info.dsn, "reservation bench", structlog.get_logger())
     membership = Membership(session, declared.name, category, GroupShare(), structlog.get_logger())
     membership.join(connection)
@@ -96,7 +96,7 @@ def consumer(connection: Connection[Any], declared: Component, category: str) ->
 
 
 def drain(step: Callable[[], int]) -> int:
-    """Run batches until there is nothing left to read; return how many messages were read."""
+    """Run batches until there is nothing left to read; return the messages read."""
     done = 0
     while read := step():
         done += read
@@ -104,7 +104,7 @@ def drain(step: Callable[[], int]) -> int:
 
 
 def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
-    """Take a component's category of so many messages to its end; return messages a second."""
+    """Read a category of this number of messages to its end; return messages a second."""
     step = consumer(connection, declared, category)
     done = []
     reached = rate(count, lambda: done.append(drain(step)))
@@ -120,7 +120,7 @@ def reserve(
     keys: int,
     key: str | KeyFunction = "deposit_id",
 ) -> float:
-    """Send so many commands, not timed, and reserve them; return commands a second."""
+    """Send commands, not timed, and reserve them; return commands a second."""
     declared = component(name, key)
     write_batches(MessageStore(connection), deposits(count, declared.command_category, keys=keys))
     reached = consume(connection, declared, declared.command_category, count)
@@ -195,7 +195,7 @@ def peer(database_url: str) -> MessageDB:
 
 
 def reserve_with_peer(client: MessageDB, name: str, count: int) -> float:
-    """Do the pattern's first half as it is done by hand: a round trip and a commit a message."""
+    """Reserve with message-db-py, by a round trip and a commit for each message."""
 
     def run() -> None:
         for command in client.read_category(f"{name}:command", 0, count):
@@ -217,7 +217,7 @@ def stored(connection: Connection[Any], category: str) -> int:
 
 
 def fill(connection: Connection[Any], query: str, count: int) -> None:
-    """Store so many messages that the server makes up, and let the planner know of them.
+    """Store messages that the server makes up, and analyze the tables.
 
     The indexes are made afterwards, which is how long it takes that matters.
     """
@@ -226,6 +226,6 @@ def fill(connection: Connection[Any], query: str, count: int) -> None:
 
 
 def settle(connection: Connection[Any]) -> None:
-    """Let nothing of the preparation be paid for in what is measured."""
+    """Keep the cost of the preparation out of the measurement."""
     gc.collect()
     connection.execute("CHECKPOINT")

@@ -1,4 +1,4 @@
-"""Running consumers within a test: to the end of what there is, or batch by batch."""
+"""Running consumers within a test: to the end of their categories, or batch by batch."""
 
 import time
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ READS = ["account:command", RESERVED]
 
 
 def new_batch(connection: Connection[Any], component: Component, category: str) -> Batch:
-    """Return what takes a category forward, with nothing claimed."""
+    """Return a runner of batches of a category, with nothing claimed."""
     return Batch(ConsumerContext.of(connection, component, category))
 
 
 class Claimed:
-    """A category that was taken over from whoever held it, handled batch by batch."""
+    """A category that was taken over from its holder, handled batch by batch."""
 
     def __init__(self, connection: Connection[Any], component: Component, category: str) -> None:
         self._batch = new_batch(connection, component, category)
@@ -77,13 +77,13 @@ def address(connection: Connection[Any]) -> str:
 
 
 def drain(connection: Connection[Any], component: Component = account) -> Drained:
-    """Handle all that a component's categories hold, as if whoever held one of them were gone."""
+    """Handle all messages of a component's categories, as if their holders were gone."""
     connection.execute("DELETE FROM reservation.members")
     return consumers.drain(component, address(connection))
 
 
 def batches(connection: Connection[Any], component: Component = account) -> list[BatchResult]:
-    """Take every category to its end, and return each batch; a message that fails is an error."""
+    """Take every category to its end, and return each batch; a failing message is an error."""
     results = []
     for category in (component.command_category, *component.reservation_categories):
         claimed = batch(connection, category, component)
@@ -100,7 +100,7 @@ def event_types(store: MessageStore, account_id: str = "123") -> list[str]:
 def wait_until_drained(
     connection: Connection[Any], *running: Any, categories: Sequence[str] = READS
 ) -> None:
-    """Wait until the consumers have handled everything, and make sure that they run.
+    """Wait until the consumers have handled everything, and check that they run.
 
     It does not matter who commits, so it looks at the stored positions.
     """
@@ -113,6 +113,6 @@ def wait_until_drained(
 
 
 def broken(connection: Connection[Any], acknowledged: Any = ()) -> dict[str, list[str]]:
-    """Return the invariants that do not hold, and what breaks them."""
+    """Return the broken invariants, with what breaks them."""
     found = check_invariants(connection, acknowledged)
     return {invariant.name: invariant.broken_by for invariant in found if not invariant.holds}

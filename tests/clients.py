@@ -66,7 +66,7 @@ CLIENTS = [pytest.param(Client(False), id="sync"), pytest.param(Client(True), id
 
 
 class _Awaited:
-    """Something sync, with the methods of what is async."""
+    """A sync object, with the methods of an async one."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -96,8 +96,8 @@ class _Outcome:
         yield  # a generator is what can be awaited
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        for one in self._value:
-            yield one
+        for item in self._value:
+            yield item
 
     async def __aenter__(self) -> Any:
         return self._value.__enter__()

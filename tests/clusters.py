@@ -24,7 +24,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def quick() -> list[str]:
-    """Return options that let a job on a cluster do little in little time."""
+    """Return options that let a job on a cluster finish soon."""
     properties = {
         "spark.driver.extraJavaOptions": java.options(Size.SMALL),
         "spark.executor.extraJavaOptions": QUICK,
@@ -34,7 +34,7 @@ def quick() -> list[str]:
 
 
 def python_of_workers(folder: Path) -> Path:
-    """Return an interpreter that sees what is installed, and nothing of this checkout.
+    """Return an interpreter that sees installed packages, and nothing of this checkout.
 
     Without the module ``site`` no ``.pth`` file is read, and so no editable installation found.
     """
@@ -94,7 +94,7 @@ def connect_server(folder: Path, python: Path, database_url: str) -> Iterator[st
 
 
 def _is_of_the_machine(variable: str) -> bool:
-    """Tell whether it says nothing of our packages and of no database."""
+    """Return whether a variable is about neither our packages nor a database."""
     return variable not in ("PYTHONPATH", "RESERVATION_DATABASE_URL") and variable[:2] != "PG"
 
 

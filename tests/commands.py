@@ -32,10 +32,14 @@ def every_command(
     """Give the words that lead to each command and group, and the command."""
     yield path, command
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
-            yield from every_command(one, *path, name)
+        for name, subcommand in command.commands.items():
+            yield from every_command(subcommand, *path, name)
 
 
 def leaves(command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Give the same of the commands that are not groups."""
-    return ((path, one) for path, one in every_command(command) if not isinstance(one, click.Group))
+    return (
+        (path, found)
+        for path, found in every_command(command)
+        if not isinstance(found, click.Group)
+    )

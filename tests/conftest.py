@@ -44,18 +44,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let what the tests start hear SIGINT, which a shell's background job is started to ignore."""
+    """Let started processes receive SIGINT, which a shell's background job ignores."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say with which seeds the run can be repeated, however quiet it is."""
+    """Print the seeds with which the run can be repeated, even if it is quiet."""
     terminalreporter.write_line(f"Seeds are counted from RESERVATION_TEST_SEED={chance.FIRST}.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put what takes longest first, and leave out what is not asked for by name.
+    """Put the longest tests first, and leave out those that must be asked for by name.
 
     With several workers, each takes an equal share of the list and then what is left of others'.
     The tests that share a Spark session so run on one worker, which alone has to start it, and no
@@ -81,7 +81,7 @@ def _weight(item: pytest.Item) -> int:
 
 @pytest.fixture(autouse=True)
 def _no_database_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep every test from a database that the caller's environment names."""
+    """Keep every test away from a database that the caller's environment names."""
     for name in list(os.environ):
         if name.startswith("PG") or name == "RESERVATION_DATABASE_URL":
             monkeypatch.delenv(name)
@@ -117,7 +117,7 @@ def template(admin: Connection[Any], server_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def message_db_template(admin: Connection[Any], server_url: str) -> Iterator[str]:
-    """Give the name of one where the schema message_store is not of our making."""
+    """Give the name of a template whose schema message_store is not ours."""
     with _template(admin, server_url, "message_db_template", imitate) as name:
         yield name
 

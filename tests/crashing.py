@@ -1,6 +1,6 @@
 """A process that kills itself at a chosen point of its conversation with the server.
 
-Run as a program it is told on standard input, line by line, at which exchange a child of its own is
+Run as a program it reads from standard input, line by line, at which exchange a child of its own is
 to die, as if by SIGKILL, before it takes place; 0 for none. It answers with the child's end.
 """
 
@@ -14,7 +14,7 @@ from psycopg import Connection
 
 
 class Cut:
-    """Does something instead of the n-th exchange of a connection with the server."""
+    """Does something in place of the n-th exchange of a connection with the server."""
 
     def __init__(self, connection: Connection[Any], at: int, instead: Callable[[], None]) -> None:
         self.exchanges = 0

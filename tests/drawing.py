@@ -1,4 +1,4 @@
-"""A sender of its own process: draws revisions and tells them, one a line, until it is ended."""
+"""A sender in its own process: draws revisions and prints them, one a line, until it is ended."""
 
 import os
 import sys

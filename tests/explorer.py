@@ -1,21 +1,20 @@
-"""Every order in which two consumers can send their statements, and every place to kill them at.
+"""Every order in which two consumers can send their statements, with kills at every place.
 
 Each consumer runs the real code in a thread with a real connection, and stops before each statement
-that it sends. Whoever explores lets one of them go on by a statement, or kills it there: its
-connection is closed, the server rolls back, and it starts anew. A consumer that waits for a lock
-that another holds can not go on; the server says so.
+that it sends. The explorer lets one of them go on by a statement, or kills it there: its connection
+is closed, the server rolls back, and it starts anew. A consumer that waits for a lock of another
+cannot go on, as the server reports.
 
 What a consumer will do depends only on what it has seen, and that on what was committed when each
-of its statements ran. So of the schedules that lead to the same in these respects one is gone on
-with:
+of its statements ran. So of the schedules that are equal in these respects only one is continued:
 
-- what is committed: the messages and by what they were brought about, the positions, and what
-  strategies keep; of every other table, how many rows it has;
+- what is committed: the messages with their causes, the positions, and the records of strategies;
+  of every other table, the number of its rows;
 - for each consumer, what was committed at each of its statements since it began afresh;
 - how many kills are left.
 
 A consumer that has to run a batch again must have lost to another. One that fails although nothing
-was committed since it began has met what its own strategy should have told it.
+was committed since it began has met what its own strategy should have recognized.
 
 (The idea is that of model checkers that run the program itself, as VeriSoft and CHESS do.)
 """
@@ -33,19 +32,19 @@ from psycopg.pq import TransactionStatus
 
 from tests.idempotence import empty, kept_tables
 
-PATIENCE = 30.0  # seconds until a consumer that neither stops nor waits for a lock is a failure
+PATIENCE = 30.0  # seconds that a consumer may neither stop nor wait for a lock
 _GLANCE = 0.003  # seconds until the server is asked whether a statement waits for a lock
 
 # A consumer's whole work, on a connection of its own.
 Program = Callable[[Connection[Any]], None]
 
-# What is committed, as one number; and as another that it would be if the consumers had each
+# The committed state as one number; and as the number that it would be if the consumers had each
 # other's names.
 Version = tuple[int, int]
 
 
 class _Ended(BaseException):
-    """The consumer is killed, or the schedule is not gone on with."""
+    """The consumer is killed, or the schedule is not continued."""
 
 
 class Stepping(psycopg.Connection[Any]):
@@ -57,17 +56,17 @@ class Stepping(psycopg.Connection[Any]):
     ends = False
 
     def begin_afresh(self, name: str) -> None:
-        """Note that whoever works on it remembers nothing of what it saw, but this name."""
+        """Note that its user remembers nothing of what it saw, but this name."""
         self.afresh = name
 
     def begin_again(self, error: BaseException) -> None:
-        """Note that whoever works on it has lost to another, and tries once more."""
+        """Note that its user has lost to another, and tries once more."""
         self.lost = error
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
         self.ends = args[0].__name__ == "_exit_gen"
-        # Nothing is seen or done by a BEGIN, so a stop before it is as good as one after it.
+        # A BEGIN sees and does nothing, so a stop before it equals one after it.
         if self.ask is not None and args[0].__name__ != "_enter_gen":
             self.ask()
         return super().wait(*args, **kwargs)
@@ -123,7 +122,7 @@ class _Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is done next: a consumer goes on by a statement, or is killed."""
+    """The next step: a consumer goes on by a statement, or is killed."""
 
     consumer: int
     kill: bool = False
@@ -134,7 +133,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Explored:
-    """What was looked at.
+    """What was explored.
 
     Attributes:
         states: how many different states were met.
@@ -149,7 +148,7 @@ class Explored:
 
 @dataclass(slots=True)
 class Violation(AssertionError):
-    """A schedule that ends where it must not.
+    """A schedule with a wrong end.
 
     Attributes:
         schedule: the consumers in the order of their statements, from 1.
@@ -189,7 +188,7 @@ class Explorer:
     _free: list[Stepping] = field(default_factory=list)
 
     def explore(self) -> Explored:
-        """Go on from every state there is once.
+        """Continue once from every state.
 
         Raises:
             Violation: a schedule ends where it must not, or does not end.
@@ -221,22 +220,24 @@ class Explorer:
         try:
             for consumer in self._consumers:
                 self._settle(consumer, went_on=False)
-            self._first = [one.seen for one in self._consumers]
+            self._first = [consumer.seen for consumer in self._consumers]
             for choice in prefix:
                 self._take(choice, taken)
             while self._state() not in self._seen:
                 self._seen.add(self._state())
-                choices = [one for one in self._choices() if self._after(one) not in self._seen]
-                if all(one.done for one in self._consumers):
+                choices = [
+                    choice for choice in self._choices() if self._after(choice) not in self._seen
+                ]
+                if all(consumer.done for consumer in self._consumers):
                     found.schedules += 1
                     self.check(self._control)
                     break
                 if not choices:
                     break
-                later.extend((*taken, one) for one in choices[1:])
+                later.extend((*taken, choice) for choice in choices[1:])
                 self._take(choices[0], taken)
         except AssertionError as error:
-            raise Violation([str(one) for one in taken], str(error)) from error
+            raise Violation([str(choice) for choice in taken], str(error)) from error
         finally:
             self._abandon()
         return iter(later)
@@ -252,36 +253,42 @@ class Explorer:
         )
 
     def _state(self) -> object:
-        now = [(one.seen, one.blocked, one.done) for one in self._consumers]
-        return self._told(now, self._kills)
+        now = [(consumer.seen, consumer.blocked, consumer.done) for consumer in self._consumers]
+        return self._seen_by(now, self._kills)
 
-    def _told(self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int) -> object:
-        def told(side: int) -> tuple[int, ...]:
+    def _seen_by(
+        self, one_by_one: list[tuple[tuple[Version, ...], bool, bool]], kills: int
+    ) -> object:
+        def numbered(side: int) -> tuple[int, ...]:
             parts = [
                 (hash(tuple(version[side] for version in seen)), blocked, done)
                 for seen, blocked, done in one_by_one[:: 1 - 2 * side]
             ]
             return (self._version[side], kills, *itertools.chain.from_iterable(parts))
 
-        return min(told(0), told(1))
+        return min(numbered(0), numbered(1))
 
     def _after(self, choice: Choice) -> object:
         """Return the state that a choice leads to, unless that commits or waits for a lock."""
         kills = self._kills + choice.kill
         one_by_one = []
-        for n, one in enumerate(self._consumers):
-            seen = one.seen
+        for n, consumer in enumerate(self._consumers):
+            seen = consumer.seen
             if n == choice.consumer:
                 # One that is killed begins as all of them began.
                 seen = self._first[n] if choice.kill else (*seen, self._version)
-            elif one.blocked:
-                return None  # which may be let go
-            one_by_one.append((seen, False, one.done))
-        return self._told(one_by_one, kills)
+            elif consumer.blocked:
+                return None  # which may get its lock
+            one_by_one.append((seen, False, consumer.done))
+        return self._seen_by(one_by_one, kills)
 
     def _choices(self) -> Iterable[Choice]:
-        able = [n for n, one in enumerate(self._consumers) if not (one.done or one.blocked)]
-        waiting = [one for one in self._consumers if one.blocked]
+        able = [
+            n
+            for n, consumer in enumerate(self._consumers)
+            if not (consumer.done or consumer.blocked)
+        ]
+        waiting = [consumer for consumer in self._consumers if consumer.blocked]
         assert able or not waiting, "the consumers wait for each other"
         yield from (Choice(n) for n in able)
         if self._kills < self.kills:
@@ -340,8 +347,8 @@ class Explorer:
             raise AssertionError(repr(consumer.failure)) from consumer.failure
 
     def _abandon(self) -> None:
-        """End what still runs, those first that others wait for."""
-        for consumer in sorted(self._consumers, key=lambda one: one.blocked):
+        """End what still runs, beginning with those that others wait for."""
+        for consumer in sorted(self._consumers, key=lambda consumer: consumer.blocked):
             if not consumer.arrived.wait(PATIENCE):
                 consumer.connection.cancel()
                 consumer.arrived.wait(PATIENCE)
@@ -354,7 +361,7 @@ class Explorer:
 
     def _committed(self) -> Version:
         """Return what stands for what is committed."""
-        rows = [self._control.execute(one).fetchall() for one in (_KEPT, self._counts)]
+        rows = [self._control.execute(query).fetchall() for query in (_KEPT, self._counts)]
         positions = self._control.execute(_POSITIONS).fetchall()
         other = dict(zip(self.names, reversed(self.names), strict=True))
         swapped = [(other[name], *rest) for name, *rest in positions]

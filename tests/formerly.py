@@ -7,7 +7,7 @@ from tests.idempotence import purse
 
 
 def moved(formerly="deposit_id"):
-    """Return an account whose reservations are led by the entity now, and were not formerly."""
+    """Return an account whose reservations are now led by the entity."""
     component = purse(MessageIdInEvents(), name="account")
     component.reserve(
         Deposit,

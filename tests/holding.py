@@ -20,7 +20,7 @@ waits = [os.environ["HOLDING_HOW"]]
 def hold(command, entity, context):
     if command.deposit_id == {HELD!r} and waits:
         how = waits.pop()
-        with open("holding", "w"):  # tells the test that it is here
+        with open("holding", "w"):  # lets the test know that it is here
             pass
         if how == "once":
             open("go").close()
@@ -49,7 +49,7 @@ class Holding:
             pipe.read()
 
     def let_go(self) -> None:
-        """Let the handler come to its end."""
+        """Let the handler return."""
         with (self.folder / "go").open("w"):
             pass
 

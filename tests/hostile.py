@@ -1,4 +1,4 @@
-"""Settings that a database may have, and under which statements are easily misread or cut short."""
+"""Settings of a database under which statements are easily misread or cancelled."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ GRANT USAGE ON SCHEMA hostile TO PUBLIC;
 
 
 def set_otherwise(connection: Connection[Any]) -> None:
-    """Have a database set all of them for every connection to come."""
+    """Set all of them in a database for every later connection."""
     connection.execute(NAMES)
     name = sql.Identifier(connection.info.dbname)
     for setting, value in HOSTILE.items():

@@ -1,4 +1,4 @@
-"""A purse whose handlers are idempotent in a way that the test chooses."""
+"""A purse whose handlers are idempotent by a strategy that the test chooses."""
 
 from dataclasses import dataclass, fields
 from decimal import Decimal
@@ -58,7 +58,7 @@ def purse(
     takes: Any = Withdraw,
     **options: Any,
 ) -> Component:
-    """Return a component that adds and takes, and does nothing where there is not enough."""
+    """Return a component that adds and takes, if the balance suffices."""
     component = Component(name, entity=Purse, id="account_id", **options)
 
     def follow(command, event, entity, context):
@@ -126,14 +126,14 @@ def opened() -> Component:
 
 
 def empty(connection: Connection[Any]) -> None:
-    """Leave nothing in the store of what a component, its senders and its consumers left there."""
+    """Remove from the store what a component, its senders and its consumers left."""
     deletes = [f"DELETE FROM {table};" for (table,) in kept_tables(connection)]
     numbers = "SELECT setval('message_store.messages_global_position_seq', 1, false)"
     connection.execute("".join(deletes) + numbers)
 
 
 def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
-    """Return the tables that hold such things, by their quoted names."""
+    """Return the tables of what strategies keep, by their quoted names."""
     return connection.execute(
         "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
         " WHERE schemaname = 'message_store'"
@@ -144,12 +144,12 @@ def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
 
 
 def redeliver(connection: Connection[Any], to: int = 0) -> None:
-    """Set every position back, so that what is stored is read again."""
+    """Set every position back, so that stored messages are read again."""
     connection.execute("UPDATE reservation.positions SET position = least(position, %s)", [to])
 
 
 def counts(results: list[BatchResult]) -> dict[str, int]:
-    """Return what became of the messages of some batches."""
+    """Return how the messages of some batches were counted."""
     total: dict[str, int] = {}
     for result in results:
         for what, number in result.counts.items():
@@ -158,10 +158,12 @@ def counts(results: list[BatchResult]) -> dict[str, int]:
 
 
 def drained(connection: Connection[Any], component: Component) -> dict[str, int]:
-    """Take a component's categories to their ends and return what became of the messages."""
+    """Take a component's categories to their ends and return how messages were counted."""
     return counts(batches(connection, component))
 
 
 def effects(store: MessageStore, stream_name: str = "purse-123") -> list[str]:
     """Return the types of an entity's events, without those that have no effect."""
-    return [one.type for one in store.read_stream(stream_name) if one.type != "PseudoEvent"]
+    return [
+        message.type for message in store.read_stream(stream_name) if message.type != "PseudoEvent"
+    ]

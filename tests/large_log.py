@@ -142,7 +142,7 @@ def reserve_reissues(c):
 
 
 def write_again(c):
-    """Write a batch, then the same one again with a message more."""
+    """Write a batch, then the same one again with one message more."""
     writes = [Write(deposit(f"n{n}"), LONG, id=uuid7()) for n in range(BATCH)]
     MessageStore(c).write_batch(writes)
     return MessageStore(c).write_batch([*writes, Write(deposit("new"), LONG)])
@@ -163,8 +163,8 @@ def keep_snapshots(c):
 
 def look_for_causes(c):
     """Look at the events of a long stream, and of others, from near their ends on."""
-    told = Metadata(local_properties={"messageId": "m"})
-    MessageStore(c).write(deposit(), LONG, metadata=told)
+    handled = Metadata(local_properties={"messageId": "m"})
+    MessageStore(c).write(deposit(), LONG, metadata=handled)
     time = datetime(2026, 1, 1)  # noqa: DTZ001  as the store gives it
     message = StoredMessage("m", LONG, "Deposit", 0, SENT - 100, None, None, time)
     streams = [LONG, *(f"{COMMANDS}-{n}" for n in range(1, BATCH))]
@@ -374,7 +374,7 @@ WORK = {
 
 
 class Counted(NamedTuple):
-    """What a call did: the rows of the log that it scanned and fetched, and what it returned."""
+    """What a call did: the rows of the log that it scanned and fetched, and its result."""
 
     scanned: int
     fetched: int
@@ -415,7 +415,7 @@ def analyze(connection):
 
 
 def plan(connection):
-    """Make every call so often that PostgreSQL may take its plan for good and keep it."""
+    """Repeat every call until PostgreSQL may choose a generic plan and keep it."""
     for _ in range(6):
         for work in WORK.values():
             # Nothing is there yet to reserve, and Message DB's own functions need a search_path.

@@ -1,4 +1,4 @@
-"""Message DB in tests: calling its functions, and a store that is not of our making."""
+"""Message DB in tests: calling its functions, and a store that is not made by us."""
 
 import uuid
 from importlib.resources import files
@@ -11,7 +11,7 @@ from tests.controls import COMMANDS
 
 
 def imitate(connection: Connection[Any]) -> None:
-    """Make a schema message_store with functions as Message DB's are, instead of ours."""
+    """Create a schema message_store with functions as Message DB's, instead of ours."""
     ours = files("reservation.store.schema.sql") / "message_store"
     with connection.transaction():
         connection.execute((ours / "tables.sql").read_bytes())

@@ -1,6 +1,6 @@
 -- The functions of a message store that we did not make. They have Message DB's interface and what
 -- of its nature matters to us: they find each other, and the table, by the caller's search_path; the
--- planner can not look into them; and a wrong version is known by its text alone.
+-- planner cannot look into them; and a wrong version is known by its text alone.
 
 CREATE FUNCTION message_store.message_store_version() RETURNS varchar
 LANGUAGE plpgsql AS $$ BEGIN RETURN '1.3.0'; END $$;

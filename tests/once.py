@@ -1,4 +1,4 @@
-"""A component whose handlers leave a row for each time that they took effect, and its messages."""
+"""A component whose handlers leave a row for each effect, and its messages."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def refund(key="p1", till="123"):
 
 
 def till(once, *, name="till", fails=frozenset()):
-    """Return a component whose handlers are idempotent in a way; those of some keys fail."""
+    """Return a component whose handlers use a strategy; those of some keys fail."""
     component = Component(name, id="till_id")
 
     def take_effect(command, entity, context):
@@ -57,7 +57,7 @@ def prepare(connection):
 
 
 def effects(connection, component="till"):
-    """Return how often each key took effect, those of refunds with a minus."""
+    """Return how often each key took effect, and refunds with a minus."""
     rows = connection.execute(
         "SELECT CASE type WHEN 'Refund' THEN '-' ELSE '' END || key FROM effects "
         "WHERE component = %s",
@@ -67,10 +67,10 @@ def effects(connection, component="till"):
 
 
 def run(connection, component, limit=100):
-    """Take the commands to their end, and return what became of them."""
+    """Take the commands to their end, and return how they were counted."""
     counts = Counter()
-    one = batch(connection, component.command_category, component)
-    while (result := one.run(limit)).read:
+    claimed = batch(connection, component.command_category, component)
+    while (result := claimed.run(limit)).read:
         counts += result.counts
     return counts
 

@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 def command_line(*arguments: str) -> list[str]:
-    """Return what starts our command line, whatever the current folder holds."""
+    """Return the words that start our command line, whatever the current folder holds."""
     return [sys.executable, "-P", "-m", "cli", *arguments]
 
 
@@ -134,7 +134,7 @@ class Started:
         self._events.put(None)
 
     def wait_for(self, event: str, **fields: Any) -> dict[str, Any]:
-        """Wait for a log event, or find it among those that came already; each is found once."""
+        """Wait for a log event, or find it among earlier ones; each is found once."""
         for logged in self._passed:
             if matches(logged, event, fields):
                 self._passed.remove(logged)

@@ -36,7 +36,7 @@ class _Link:
 
 
 class Proxy:
-    """Lets clients through to a server, until it is told to cut.
+    """Lets clients through to a server, until it is asked to cut.
 
     Attributes:
         address: what clients connect to.
@@ -69,8 +69,8 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self._order("stop")
         self._thread.join(PATIENCE)
-        for one in (self._listener, self._wake, self._woken, self._selector):
-            one.close()
+        for resource in (self._listener, self._wake, self._woken, self._selector):
+            resource.close()
 
     def cut(self, when: Cut, statement: str) -> None:
         """Cut the next connection that sends a statement that holds this text, once."""
@@ -78,7 +78,7 @@ class Proxy:
         self._cut = (when, statement.encode())
 
     def hold(self, requests: int) -> None:
-        """Let so many more requests through, of all clients, then nothing either way until `drop`.
+        """Let a number of further requests through, then nothing either way until `drop`.
 
         What is held never reaches the server, so a client that is killed then has come just so far.
         """
@@ -86,7 +86,7 @@ class Proxy:
         self._requests_left = requests
 
     def drop(self) -> None:
-        """Cut every connection there is now, as a server does that is restarted."""
+        """Cut every connection, as a server does that is restarted."""
         self._order("drop")
 
     def _order(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""A sender that does not give up: what was not acknowledged, it sends again with the same ids."""
+"""A sender that does not give up: it sends unacknowledged messages again with the same ids."""
 
 import threading
 import uuid
@@ -16,7 +16,7 @@ PAUSE = 0.05  # seconds before the next attempt
 
 
 class Sender:
-    """Sends in a thread, whatever becomes of the database; what is late is sent by `finish`.
+    """Sends in a thread through every outage; `finish` sends the late reissues.
 
     Attributes:
         acknowledged: the ids of the commands whose writing was confirmed.

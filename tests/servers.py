@@ -88,7 +88,7 @@ def server_folder() -> Iterator[Path]:
 
 
 def _memory() -> Path | None:
-    """Return the file system in memory; None if there is none, or too little room."""
+    """Return a file system in memory, or None if there is none with enough room."""
     try:
         enough = shutil.disk_usage(_MEMORY).free >= _ENOUGH
     except OSError:
@@ -184,7 +184,7 @@ class Standby:
         self._started = True
 
     def catch_up(self) -> None:
-        """Return when it has what the server has written by now."""
+        """Return when it has all that the server has written."""
         with psycopg.connect(self._primary.address) as primary:
             row = primary.execute("SELECT pg_current_wal_lsn()").fetchone()
         deadline = time.monotonic() + 60
@@ -229,7 +229,7 @@ def programs(address: str) -> Path | None:
 
 
 class Missing(Exception):
-    """There is no Docker engine, or no image, to run a container with."""
+    """There is no Docker engine, or no image, for a container."""
 
 
 class OwnContainer:
@@ -252,7 +252,7 @@ class OwnContainer:
 
         image = os.environ.get("RESERVATION_TEST_IMAGE", DEFAULT_IMAGE)
         try:
-            self._docker: Any = docker.from_env()  # Any: the package tells no types
+            self._docker: Any = docker.from_env()  # Any: the package has no types
             self._docker.images.get(image)
         except docker.errors.ImageNotFound:
             raise Missing(
@@ -260,7 +260,7 @@ class OwnContainer:
             ) from None
         except docker.errors.DockerException as error:
             raise Missing(f"no Docker engine answers: {error}") from error
-        # Always the same port, so that the address holds after a restart.
+        # Always the same port, so that the address is valid after a restart.
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.address = f"postgresql://postgres:a-secret@127.0.0.1:{port}/postgres"
@@ -297,7 +297,7 @@ class OwnContainer:
         self._container.pause()
 
     def unpause(self) -> None:
-        """Let them go on."""
+        """Let its processes continue."""
         self._container.unpause()
 
     def kill(self) -> None:
@@ -310,7 +310,7 @@ class OwnContainer:
         self._wait()
 
     def disconnect(self) -> None:
-        """Take its network away; it goes on, and hears of nothing."""
+        """Cut off its network; it keeps running."""
         self._network.disconnect(self._container)
 
     def connect(self) -> None:

@@ -1,4 +1,4 @@
-"""Finding a component by its app path."""
+"""The component that an app path such as `bank:account` names."""
 
 import sys
 
@@ -35,7 +35,7 @@ def _own_imports(monkeypatch):
 
 
 def test_a_component_is_found_in_the_app_folder(tmp_path):
-    """As web servers find their application; the attribute may be dotted."""
+    """A component is found in the app folder, also behind a dotted attribute."""
     (tmp_path / "found_app.py").write_text(APP)
     assert load_component("found_app:ping", tmp_path).name == "ping"
     assert load_component("found_app:Holder.inner", tmp_path).name == "ping"
@@ -58,7 +58,7 @@ def test_a_component_is_found_in_the_app_folder(tmp_path):
     ],
 )
 def test_a_path_that_leads_nowhere_is_explained(tmp_path, app, problem):
-    """One line that names the thing."""
+    """An app path that leads nowhere is an error of one line that names what is missing."""
     (tmp_path / "some_app.py").write_text(APP)
     (tmp_path / "raising_app.py").write_text("1 / 0")
     (tmp_path / "typo_app.py").write_text("def")
@@ -71,7 +71,7 @@ def test_a_path_that_leads_nowhere_is_explained(tmp_path, app, problem):
 
 @pytest.mark.parametrize("name", ["consumers", "cli", "spark_jobs"])
 def test_a_folder_with_a_package_named_like_ours_is_refused(tmp_path, name):
-    """Rather than importing the wrong one."""
+    """A folder with a package named like ours is refused, so the wrong code is not imported."""
     (tmp_path / "some_app.py").write_text(APP)
     (tmp_path / name).mkdir()
     load_component("some_app:ping", tmp_path)  # a folder without Python in it is no package
@@ -80,7 +80,7 @@ def test_a_folder_with_a_package_named_like_ours_is_refused(tmp_path, name):
         load_component("some_app:ping", tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    """The way out is --app-dir."""
+def test_a_missing_app_folder_is_named(tmp_path):
+    """The error for an app folder that does not exist names it and `--app-dir`."""
     with pytest.raises(AppPathError, match="--app-dir"):
         load_component("x:y", tmp_path / "nowhere")

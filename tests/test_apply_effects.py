@@ -44,13 +44,13 @@ def sent(store, *commands):
 
 
 def test_events_are_written_where_they_were_decided(connection, store):
-    """At the version that the entity was read at."""
+    """Events are written at the version at which their entity was read."""
     apply(connection, store, purse(), Decisions(writes=[event(-1), event(0)]))
     assert [message.position for message in store.read_stream("purse-1")] == [0, 1]
 
 
 def test_another_writer_was_first(connection, store):
-    """Nothing is written, and the batch is run again."""
+    """If another writer was first, nothing is written and the batch is run again."""
     store.write_encoded([event()])
     with pytest.raises(ExpectedVersionError):
         apply(connection, store, purse(), Decisions(writes=[event(-1, "purse-2"), event(-1)]))
@@ -58,7 +58,7 @@ def test_another_writer_was_first(connection, store):
 
 
 def test_an_event_that_was_written_before_is_not_where_it_was_decided(connection, store):
-    """Its entity had it twice, so the batch is run again with care."""
+    """An event that was already written makes the batch run again with care."""
     first = event()
     store.write_encoded([first])
     again = event(0, id_=first.id)
@@ -67,7 +67,7 @@ def test_an_event_that_was_written_before_is_not_where_it_was_decided(connection
 
 
 def test_a_further_message_that_was_written_before_is_refused(connection, store):
-    """What its handler did besides would take effect again."""
+    """A further message that was already written is refused, or its handler would act twice."""
     further = event(stream="audit-1")
     store.write_encoded([further])
     with pytest.raises(MessageIdConflictError):
@@ -75,10 +75,8 @@ def test_a_further_message_that_was_written_before_is_refused(connection, store)
 
 
 @pytest.mark.parametrize(("conditional", "error"), [(False, ExpectedVersionError), (True, None)])
-def test_with_care_an_unmet_version_is_a_fault_of_the_handler_that_gave_it(
-    connection, store, conditional, error
-):
-    """No other writer was first; without such a handler, a writer without locks was."""
+def test_with_care_a_wrong_version_is_a_fault_of_its_handler(connection, store, conditional, error):
+    """With care, a wrong expected version is a failure of the handler that gave it."""
     store.write_encoded([event()])
     decisions = Decisions(writes=[event(-1)], conditional=conditional)
     messages = sent(store, deposit())
@@ -87,7 +85,7 @@ def test_with_care_an_unmet_version_is_a_fault_of_the_handler_that_gave_it(
 
 
 def test_with_care_an_id_that_is_in_use_is_a_fault_of_the_message(connection, store):
-    """Another run would meet it again."""
+    """With care, an id that is in use is a failure of the message: a retry would meet it again."""
     taken = event(stream="other-1")
     store.write_encoded([taken])
     messages = sent(store, deposit())
@@ -96,7 +94,7 @@ def test_with_care_an_id_that_is_in_use_is_a_fault_of_the_message(connection, st
 
 
 def test_reservations_are_counted_by_their_outcomes(connection, store):
-    """Reserved, duplicate, or in conflict, which is a dead letter too."""
+    """A command is counted as reserved, duplicate or conflict; a conflict is a dead letter too."""
     component = purse()
     component.reserve(Deposit, into="sales", key="deposit_id")
     commands = sent(store, deposit("d1", "1"), deposit("d1", "1"), deposit("d1", "2"))
@@ -107,8 +105,8 @@ def test_reservations_are_counted_by_their_outcomes(connection, store):
     assert store.stream_version("sales-d1") == 0
 
 
-def test_what_strategies_remember_goes_with_the_effects(connection, store):
-    """In one transaction: if an event cannot be written, nothing is remembered."""
+def test_records_of_strategies_are_committed_with_the_effects(connection, store):
+    """What strategies record is committed with the events, or not at all."""
     component, strategy = purse(), Processed()
     messages = sent(store, deposit())
     batch = [Incoming(messages[0], deposit(), "purse-123")]
@@ -131,7 +129,7 @@ def test_what_strategies_remember_goes_with_the_effects(connection, store):
 
 
 def test_a_snapshot_is_taken_of_an_entity_that_is_due(connection, store):
-    """With the events that make it due."""
+    """A snapshot is written with the events that make it due."""
     component = purse(snapshot_every=2)
     writes = [event(-1), event(0)]
     loaded = Loaded(Purse(), version=1, started=True)
@@ -140,7 +138,7 @@ def test_a_snapshot_is_taken_of_an_entity_that_is_due(connection, store):
 
 
 def test_a_component_without_an_entity_has_no_snapshots(connection, store):
-    """There is nothing to take one of."""
+    """A component without an entity has no snapshots."""
     component = Component("purse", id="account_id")
     component.handle(Deposit)(lambda *_: Deposited)
     apply(connection, store, component, Decisions(writes=[event(-1)]))

@@ -170,8 +170,8 @@ for size in (0, -1, 2**63):
 
 @both
 @in_loop
-async def test_what_can_not_be_meant_is_refused(client, database_url, store):
-    """One clear error each, which shows no value of a message; nothing of it is written."""
+async def test_invalid_arguments_are_refused(client, database_url, store):
+    """Each invalid argument is refused with an error without message values; nothing is written."""
     async with await client.open(database_url, max_connections=1, max_bytes=2000) as used:
         for name, (call, error, words) in {**WRITES, **READS}.items():
 
@@ -191,21 +191,21 @@ async def test_what_can_not_be_meant_is_refused(client, database_url, store):
 @both
 @in_loop
 async def test_the_longest_names_that_are_not_refused_are_stored(client, database_url):
-    """Random ones, because an index row of equal letters is compressed; a letter takes 4 bytes."""
+    """The longest allowed names are stored, even random ones of letters with 4 bytes."""
     letters = [chr(0x1F300 + n % 700) for n in range(650)]
-    one, other = "".join(letters[::7] * 10)[:325], "".join(letters[::-11] * 10)[:325]
-    assert len((one + other).encode()) == 2600
+    category, other = "".join(letters[::7] * 10)[:325], "".join(letters[::-11] * 10)[:325]
+    assert len((category + other).encode()) == 2600
     async with await client.open(database_url, max_connections=1) as used:
         metadata = Metadata(correlation_stream_name=f"{other}-1")
-        assert await used.write(deposit(), f"{one}-1", metadata=metadata) == 0
-        (found,) = [m async for m in used.read_category(one, correlation=other)]
+        assert await used.write(deposit(), f"{category}-1", metadata=metadata) == 0
+        (found,) = [m async for m in used.read_category(category, correlation=other)]
         assert found.metadata == metadata
 
 
 @both
 @in_loop
 async def test_a_batch_may_be_anything_that_gives_writes(client, database_url):
-    """A generator, a tuple, and one of 10,000 messages."""
+    """A batch may be a generator or a tuple, and may have 10,000 messages."""
     async with await client.open(database_url, max_connections=1) as used:
         assert await used.write((deposit("d1"), deposit("d2")), COMMANDS) == 1
         three = (Write(deposit(f"e{n}"), COMMANDS) for n in range(3))
@@ -222,7 +222,7 @@ async def test_a_batch_may_be_anything_that_gives_writes(client, database_url):
 @both
 @in_loop
 async def test_the_same_message_twice_in_a_batch_is_a_retry_of_itself(client, database_url):
-    """Whatever version it expects the second time; another message of that id is refused."""
+    """The same message twice in a batch is a retry; another message of its id is refused."""
     first = Write(deposit("d1"), COMMANDS, id=uuid7(), expected_version=NO_STREAM)
     again = Write(deposit("d1"), COMMANDS, id=first.id, expected_version=0)
     rest = Write(deposit("d2"), COMMANDS, id=uuid7(), expected_version=0)
@@ -238,7 +238,7 @@ async def test_the_same_message_twice_in_a_batch_is_a_retry_of_itself(client, da
 @both
 @in_loop
 async def test_names_of_every_alphabet_are_stored(client, database_url):
-    """One message or several: they reach the server by different ways."""
+    """Names of every alphabet are stored, whether one message is written or several."""
     names = [f"счёт:команда-{n}" for n in ("1", "é+ü", "😀", "a b", "x'y", '"z"', "%s", "\\")]
     async with await client.open(database_url, max_connections=1) as used:
         for name in names:

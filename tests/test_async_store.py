@@ -39,7 +39,7 @@ def public(class_):
 
 
 def test_both_clients_have_the_same_methods():
-    """The names, the arguments with their types and defaults, and the results are the same."""
+    """Both clients have the same methods with the same arguments, defaults and results."""
     sync, other = public(MessageStore), public(AsyncMessageStore)
     assert set(sync) - set(other) == FOR_CONSUMERS
     assert set(other) <= set(sync)
@@ -65,7 +65,7 @@ async def every(messages):
 @both
 @in_loop
 async def test_every_method_answers_the_same(client, database_url):
-    """A life of a store: written in each way, refused, and read in each way."""
+    """Both clients give the same answers in each kind of write, refusal and read."""
     given, metadata = uuid7(), Metadata(correlation_stream_name="transfer-1")
     async with await client.open(database_url, max_connections=1, max_bytes=1000) as store:
         assert await store.write(deposit("d1"), COMMANDS, id=given, metadata=metadata) == 0
@@ -122,7 +122,7 @@ async def test_every_method_answers_the_same(client, database_url):
 async def test_messages_are_written_with_the_callers_rows_or_not_at_all(
     client, database_url, connection, store
 ):
-    """Committing and rolling back is the caller's, and the store leaves the connection open."""
+    """The caller commits or rolls back messages with its own rows; its connection stays open."""
     connection.execute("CREATE TABLE receipts (deposit_id text)")
 
     def seen():
@@ -149,7 +149,7 @@ async def test_messages_are_written_with_the_callers_rows_or_not_at_all(
 @both
 @in_loop
 async def test_a_refused_write_leaves_a_savepoint_to_go_back_to(client, database_url, store):
-    """Within a block of its own it does not take the caller's whole transaction with it."""
+    """A refused write within a savepoint does not abort the caller's whole transaction."""
     async with await client.connect(database_url) as own:
         sender = client.on(own)
         await sender.write(deposit("d1"), COMMANDS)
@@ -170,7 +170,7 @@ async def test_a_refused_write_leaves_a_savepoint_to_go_back_to(client, database
 async def test_an_iterator_holds_one_batch_and_no_connection(
     client, database_url, store, monkeypatch
 ):
-    """Between two messages the connection is free, and the next batch is not asked for yet."""
+    """Between two messages an iterator holds no connection and has not asked for the next batch."""
     asked = []
     for kind in (Cursor, AsyncCursor):
 
@@ -205,7 +205,7 @@ async def test_an_iterator_holds_one_batch_and_no_connection(
 @both
 @in_loop
 async def test_an_iterator_leaves_the_callers_connection_usable(client, database_url, store):
-    """Stopped in the middle, in autocommit and in a transaction."""
+    """An iterator that is stopped in the middle leaves the caller's connection usable."""
     store.write([deposit(f"d{n}") for n in range(5)], COMMANDS)
     for autocommit in (True, False):
         async with await client.connect(database_url, autocommit=autocommit) as own:
@@ -220,7 +220,7 @@ async def test_an_iterator_leaves_the_callers_connection_usable(client, database
 
 @in_loop
 async def test_tasks_share_a_pool(database_url, store):
-    """More tasks than connections write and read at one time, each to its end."""
+    """More tasks than connections write and read at one time, and all of them finish."""
     async with await AsyncMessageStore.open(database_url, max_connections=3) as sender:
 
         async def work(n):
@@ -237,7 +237,7 @@ async def test_tasks_share_a_pool(database_url, store):
 
 @in_loop
 async def test_tasks_share_a_connection(database_url):
-    """They take turns, and each gets its own answer."""
+    """Tasks that share a connection take turns, and each gets its own answer."""
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as own:
         sender = AsyncMessageStore(own)
         streams = [f"account:command-{n}" for n in range(20)]
@@ -248,7 +248,7 @@ async def test_tasks_share_a_connection(database_url):
 
 @in_loop
 async def test_a_write_that_is_cancelled_while_it_waits(database_url, connection):
-    """The task is cancelled, nothing is written, and the pool's only connection can be used."""
+    """A cancelled write that waits stores nothing, and the pool's only connection stays usable."""
     async with await AsyncMessageStore.open(database_url, max_connections=1) as sender:
         with psycopg.connect(database_url) as holder:
             MessageStore(holder).lock_categories([COMMANDS])
@@ -265,7 +265,7 @@ async def test_a_write_that_is_cancelled_while_it_waits(database_url, connection
 
 @in_loop
 async def test_a_cancelled_write_in_the_callers_transaction(database_url, connection, store):
-    """The caller rolls back and goes on with the same connection."""
+    """After a cancelled write the caller rolls back and goes on with the same connection."""
     async with await psycopg.AsyncConnection.connect(database_url) as own:
         sender = AsyncMessageStore(own)
         with psycopg.connect(database_url) as holder:
@@ -285,7 +285,7 @@ async def test_a_cancelled_write_in_the_callers_transaction(database_url, connec
 
 
 def waiting(connection):
-    """Tell whether a write to the test's database waits for the lock of a category."""
+    """Return whether a write to the test's database waits for the lock of a category."""
     return connection.execute(
         "SELECT EXISTS (SELECT FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event = 'advisory')"
@@ -294,7 +294,7 @@ def waiting(connection):
 
 @in_loop
 async def test_a_write_can_be_cancelled_at_any_step(database_url, store, monkeypatch):
-    """Whichever answer it waits for, the cancellation comes through, and the pool goes on."""
+    """A write can be cancelled while it waits for any answer, and its pool stays usable."""
     waits = itertools.count(1)
     cancelled_at = 0
 
@@ -319,7 +319,7 @@ async def test_a_write_can_be_cancelled_at_any_step(database_url, store, monkeyp
 
 @in_loop
 async def test_a_cancelled_reader_gives_back_its_connection(database_url, store):
-    """In the middle of a category, and while it waits for a connection."""
+    """A cancelled reader returns its connection, also while it waits for one."""
     store.write([deposit(f"d{n}") for n in range(5)], COMMANDS)
     async with await AsyncMessageStore.open(database_url, max_connections=1) as reader:
         reached = asyncio.Event()
@@ -339,7 +339,7 @@ async def test_a_cancelled_reader_gives_back_its_connection(database_url, store)
 
 
 def test_a_source_of_the_other_kind_is_refused(database_url, connection):
-    """A store that waits can not use a connection of an event loop, nor the other way round."""
+    """The sync client refuses an async connection, and the async client a sync one."""
     with pytest.raises(StoreError, match="not a Connection"):
         AsyncMessageStore(connection)
 
@@ -353,8 +353,8 @@ def test_a_source_of_the_other_kind_is_refused(database_url, connection):
 
 @both
 @in_loop
-async def test_a_database_that_is_not_there(client):
-    """Opening fails at once, and says so without the password."""
+async def test_an_unreachable_database(client):
+    """Opening a store on an unreachable database fails at once, without showing the password."""
     with pytest.raises(DatabaseUnavailableError, match="Cannot reach") as caught:
         await client.open("postgresql://u:a-secret@127.0.0.1:1/none")
     assert "a-secret" not in str(caught.value)

@@ -58,42 +58,42 @@ def stop():
 
 
 def test_a_success_is_returned(stop):
-    """After one attempt, which stays counted: the caller forgets the count with the message."""
+    """A message that succeeds is tried once, and its attempt stays counted."""
     tried = Tried("result")
     assert tried.run(Attempts(3), stop) == "result"
     assert (tried.calls, tried.counted, tried.given_up) == (1, 1, [])
 
 
 def test_a_message_that_fails_is_tried_again(stop):
-    """Until an attempt succeeds."""
+    """A message that fails is tried until an attempt succeeds."""
     tried = Tried(HandlerError("no"), HandlerError("no"), "result")
     assert tried.run(Attempts(3), stop) == "result"
     assert (tried.calls, tried.counted) == (3, 3)
 
 
 def test_it_is_given_up_after_the_last_attempt(stop):
-    """With the number of attempts and the reason of the last failure."""
+    """A message is given up after its last attempt, with their number and the last reason."""
     tried = Tried(HandlerError("no"), HandlerError("no"))
     assert tried.run(Attempts(2), stop) == "given up"
     assert tried.given_up == [(Reason.HANDLER, 2)]
 
 
 def test_a_permanent_failure_is_not_tried_again(stop):
-    """Where only the message matters, another attempt fails too."""
+    """A failure that depends on the message alone is not retried."""
     tried = Tried(DecodeError("no"))
     assert tried.run(Attempts(3), stop) == "given up"
     assert (tried.calls, tried.given_up) == (1, [(Reason.UNDECODABLE, 1)])
 
 
 def test_attempts_of_processes_that_died_count(stop):
-    """Nothing is tried if the count was used up before, and the reason is that the process died."""
+    """Attempts in which processes died count; a message that used them up is not tried."""
     tried = Tried(counted=3)
     assert tried.run(Attempts(3), stop) == "given up"
     assert (tried.calls, tried.given_up) == (0, [(Reason.PROCESS_DIED, 3)])
 
 
-def test_a_fault_of_the_surroundings_counts_no_attempt(stop):
-    """It is raised, and the count is what it was before."""
+def test_a_fault_of_the_environment_counts_no_attempt(stop):
+    """A fault of the environment is raised and counts no attempt."""
     tried = Tried(DatabaseUnavailableError("away"))
     with pytest.raises(DatabaseUnavailableError):
         tried.run(Attempts(3), stop)
@@ -101,7 +101,7 @@ def test_a_fault_of_the_surroundings_counts_no_attempt(stop):
 
 
 def test_an_attempt_that_could_not_be_uncounted_is_not_counted_twice(stop):
-    """The database is unavailable; the same process goes on with the number that it has."""
+    """An attempt that could not be uncounted, as the database was away, is not counted twice."""
     attempts, tried = Attempts(2), Tried(DatabaseUnavailableError("away"), "result")
 
     def fail():
@@ -115,7 +115,7 @@ def test_an_attempt_that_could_not_be_uncounted_is_not_counted_twice(stop):
 
 
 def test_another_message_has_a_count_of_its_own(stop):
-    """What was begun for one does not count for another."""
+    """Attempts are counted for each message by itself."""
     attempts = Attempts(2)
     first = Tried(DatabaseUnavailableError("away"), key=1)
     first.take_back = lambda: None
@@ -127,7 +127,7 @@ def test_another_message_has_a_count_of_its_own(stop):
 
 
 def test_nothing_is_tried_when_it_is_time_to_stop(stop):
-    """Nor counted."""
+    """Once the process is to stop, no attempt is made or counted."""
     stop.request()
     tried = Tried("result")
     assert tried.run(Attempts(3), stop) is None
@@ -135,7 +135,7 @@ def test_nothing_is_tried_when_it_is_time_to_stop(stop):
 
 
 def test_an_attempt_that_stopped_early_is_uncounted(stop):
-    """It returned None, so it did not end because of the message."""
+    """An attempt that ended because the process stops is not counted."""
     tried = Tried(None)
     assert tried.run(Attempts(3), stop) is None
     assert (tried.calls, tried.counted) == (1, 0)

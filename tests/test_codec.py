@@ -33,7 +33,7 @@ class Order:
 
 
 def test_keys_are_camel_case_and_amounts_are_numbers_digit_for_digit():
-    """Every Message DB client expects camelCase, and money must not pass through a float."""
+    """Keys are camelCase, as Message DB clients expect, and money is never rounded to a float."""
     text = codec.encode(deposit(amount="12345678901234567890.10"))
     assert '"amount":12345678901234567890.10' in text
     assert json.loads(text)["depositId"] == "d1"
@@ -49,8 +49,8 @@ def test_dataclasses_within_a_message_are_converted_too():
     assert codec.decode(Order, text) == order
 
 
-def test_fields_that_the_class_does_not_have_are_passed_over():
-    """Another component's newer sender must not break this one."""
+def test_unknown_fields_are_ignored():
+    """Unknown fields of a newer sender are ignored."""
     text = '{"unitPrice": 1, "somethingNew": {"x": [1]}}'
     assert codec.decode(Line, text) == Line(Decimal(1))
 
@@ -63,7 +63,7 @@ def test_what_does_not_fit_is_refused(text):
 
 
 def test_an_error_does_not_repeat_the_data():
-    """What a message holds stays out of logs."""
+    """An error about a message does not repeat its data."""
     with pytest.raises(msgspec.MsgspecError) as caught:
         codec.decode(Line, '{"unitPrice": "secret"}')
     assert "secret" not in str(caught.value)
@@ -91,7 +91,7 @@ class Paint:
     ],
 )
 def test_an_explanation_leaves_out_the_value_that_did_not_fit(text):
-    """Whatever msgspec says of it."""
+    """An error leaves out the value that did not fit, even where msgspec shows it."""
     with pytest.raises(msgspec.MsgspecError) as caught:
         codec.decode(Paint, text)
     explained = codec.explain(caught.value)
@@ -113,15 +113,15 @@ class Hidden:
     "hidden", [Hidden(Money(math.nan)), Hidden(by_name={"alice": [{"x": math.inf}]})]
 )
 def test_numbers_that_are_none_are_found_wherever_they_are(hidden):
-    """And the keys of a mapping, which are data, are not told."""
+    """NaN is found at any depth, and the error does not show the keys of a mapping."""
     with pytest.raises(msgspec.ValidationError, match="finite number") as caught:
         codec.encode(hidden)
     assert "alice" not in str(caught.value)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
-def test_numbers_that_are_none_are_refused_both_ways(number):
-    """JSON has no form for them, and money none either."""
+def test_nan_and_infinity_are_refused_both_ways(number):
+    """NaN and infinity, which JSON cannot express, are neither written nor read."""
     with pytest.raises(msgspec.ValidationError, match=r"finite number - at `\$.orderLines"):
         codec.encode(Order("1", [Line(Decimal(number))], {}))
     with pytest.raises(msgspec.ValidationError, match="finite number"):
@@ -143,7 +143,7 @@ def nested(levels):
 
 
 def refusal_of(message, **options):
-    """Give what is said of a message that is not encoded."""
+    """Return the error for a message that cannot be encoded."""
     with pytest.raises(msgspec.ValidationError) as caught:
         codec.encode(message, **options)
     return codec.explain(caught.value)
@@ -164,8 +164,8 @@ def refusal_of(message, **options):
         ("$.replyStreamName", lambda bad: Metadata(reply_stream_name=bad)),
     ],
 )
-def test_text_that_the_store_can_not_hold_is_refused_with_its_field(path, make, bad):
-    """Neither NUL characters nor halves of surrogate pairs fit into jsonb, in keys as in values."""
+def test_text_that_the_store_cannot_hold_is_refused_with_its_field(path, make, bad):
+    """NUL characters and lone surrogates, which jsonb refuses, are refused with their field."""
     explained = refusal_of(make(bad))
     assert f"- at `{path}`" in explained
     assert ("NUL" in explained) == bad.endswith("\0")
@@ -173,14 +173,14 @@ def test_text_that_the_store_can_not_hold_is_refused_with_its_field(path, make, 
 
 
 def test_a_backslash_before_u0000_is_a_text_like_any_other():
-    """It only looks like a NUL character in JSON."""
+    """A backslash followed by u0000 is ordinary text, not a NUL character."""
     for memo in ("\\u0000", "\\\\u0000", '"\\u0000'):
         assert json.loads(codec.encode(Note(memo)))["memo"] == memo
     assert "NUL" in refusal_of(Note("\\u0000", lines=["\\\0"]))
 
 
 def test_a_message_that_is_too_long_is_refused_with_its_largest_field():
-    """The limit counts bytes, and what is said of it helps to keep it."""
+    """A message over the limit in bytes is refused, and the error names its largest field."""
     note = Note("é" * 40, lines=["x"] * 5)
     size = len(codec.encode(note).encode())
     assert codec.encode(note, max_bytes=size)
@@ -196,7 +196,7 @@ def test_a_message_that_is_too_long_is_refused_with_its_largest_field():
     "number", ["1E+131072", "12E+131071", "1E-16384", "1.5E-16383", "0E-16384", "1E+400000"]
 )
 def test_numbers_that_no_numeric_holds_are_refused(number):
-    """PostgreSQL's numbers end somewhere, and a Decimal's do not."""
+    """A Decimal that is out of range for PostgreSQL's numeric is refused."""
     assert "`$.orderLines[...].unitPrice`" in refusal_of(Order("1", [Line(Decimal(number))], {}))
     assert "digits before the point" in refusal_of(Line(Decimal(number)))
     assert "`$.payload[...]`" in refusal_of(Note(payload=[Decimal(number)]))
@@ -208,23 +208,23 @@ def test_numbers_that_no_numeric_holds_are_refused(number):
     ids=["before the point", "after the point", "integer", "negative integer"],
 )
 def test_numbers_of_too_many_digits_are_refused(number):
-    """Also those that are written without an exponent."""
+    """Numbers with too many digits are refused, also if written without an exponent."""
     assert "digits" in refusal_of(Note(payload={"x": number}))
 
 
-def test_a_number_that_only_a_decimal_can_be_is_refused_where_no_type_says_so():
-    """It would be read as a float, which ends long before."""
+def test_a_number_too_large_for_a_float_needs_a_declared_type():
+    """A number too large for a float is refused where no type declares it a Decimal."""
     large = Decimal("1E+308")
     assert codec.decode(Line, codec.encode(Line(large))) == Line(large)
-    for one in (large, Decimal("1" * 309 + ".5")):
-        assert "where no type says" in refusal_of(Note(payload=[one]))
-        assert "where no type says" in refusal_of(Note(payload=one))
+    for number in (large, Decimal("1" * 309 + ".5")):
+        assert "where no type says" in refusal_of(Note(payload=[number]))
+        assert "where no type says" in refusal_of(Note(payload=number))
     assert "`$.properties[...]`" in refusal_of(Metadata(properties={"a": large}))
     assert codec.decode(Note, codec.encode(Note(payload=10**4298))).payload == 10**4298
 
 
 def test_a_decimal_is_no_key():
-    """It would be written without the quotes that JSON wants around a key."""
+    """A mapping with Decimal keys is refused: JSON needs keys in quotes."""
 
     @dataclass
     class Prices:
@@ -234,7 +234,7 @@ def test_a_decimal_is_no_key():
 
 
 def test_a_time_zone_with_seconds_is_refused():
-    """JSON's form of a time has no place for them, and the time would become another one."""
+    """A time zone with seconds is refused, as JSON would store another time."""
     odd = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=19, seconds=32)))
     assert "whole minutes - at `$.time`" in refusal_of(deposit(time=odd))
     assert "whole minutes - at `$.payload[...]`" in refusal_of(Note(payload=[odd]))
@@ -243,8 +243,8 @@ def test_a_time_zone_with_seconds_is_refused():
 
 
 @pytest.mark.parametrize("levels", [500, 2_000, 200_000])
-def test_what_is_nested_too_deep_is_refused(levels):
-    """As an error that names the field, whoever would have given up first."""
+def test_data_nested_too_deep_is_refused(levels):
+    """Data that is nested too deep is refused with an error that names the field."""
     deep: list[Any] = []
     for _ in range(levels - 1):
         deep = [deep]
@@ -255,15 +255,15 @@ def test_what_is_nested_too_deep_is_refused(levels):
         codec.decode(Note, '{"payload":' + "[" * 200_000 + "]" * 200_000 + "}")
 
 
-def test_what_is_wide_is_not_deep():
-    """Many brackets beside each other are well, also those within texts."""
+def test_wide_data_does_not_count_as_deep():
+    """Many brackets side by side, or within texts, do not count as depth."""
     note = Note("[" * 600, lines=["{"] * 600, payload=[[{}]] * 600)
     assert codec.decode(Note, codec.encode(note)) == note
     assert codec.decode(Note, codec.encode(Note(payload=nested(499)))).payload == nested(499)
 
 
 def test_an_object_without_a_form_in_json_is_refused():
-    """Even where the type of the field would let it pass."""
+    """An object that JSON cannot express is refused, even where the field's type allows it."""
     with pytest.raises(TypeError):
         codec.encode(Note(payload=object()))
     with pytest.raises(TypeError):
@@ -305,8 +305,8 @@ class DerivedWithSlots(Base):
         (DerivedWithSlots, '{"third": 5, "first": "a"}', {"second": 2, "third": Decimal(5)}),
     ],
 )
-def test_an_instance_is_made_whatever_kind_the_class_is_of(class_, text, fields):
-    """With its defaults, and where a factory makes them, each instance with its own."""
+def test_any_kind_of_dataclass_can_be_decoded(class_, text, fields):
+    """Any kind of dataclass can be decoded, with defaults and factories."""
     made = codec.decode(class_, text)
     assert {name: getattr(made, name) for name in fields} == fields
     assert codec.decode(class_, codec.encode(made)) == made
@@ -325,8 +325,8 @@ class Checked:
         self.doubled = self.amount * 2
 
 
-def test_a_class_checks_itself_and_its_constraints_are_held():
-    """A message that its class would refuse is not written, nor read."""
+def test_a_message_that_its_class_refuses_is_neither_written_nor_read():
+    """A message that its class refuses is neither written nor read."""
     assert codec.decode(Checked, '{"amount": 4}').doubled == 8
     with pytest.raises(msgspec.ValidationError) as caught:
         codec.decode(Checked, '{"amount": 13}')
@@ -337,7 +337,7 @@ def test_a_class_checks_itself_and_its_constraints_are_held():
 
 
 def test_a_field_for_the_constructor_alone_is_not_written():
-    """JSON has no place for it, so such a class can not be read."""
+    """A class with a field for the constructor alone cannot be read back."""
 
     @dataclass
     class Made:
@@ -350,22 +350,22 @@ def test_a_field_for_the_constructor_alone_is_not_written():
 
 
 def test_metadata_leaves_out_what_is_not_there():
-    """Nulls and empty property bags are not stored."""
+    """Nulls and empty properties are left out of stored metadata."""
     assert Metadata().encode() is None
     text = Metadata(correlation_stream_name="x-1", properties={"a_b": 1}).encode()
     assert json.loads(text or "") == {"correlationStreamName": "x-1", "properties": {"a_b": 1}}
 
 
 def test_a_correlation_that_no_index_takes_is_refused():
-    """Its category stands in the index over categories, whatever the message's own is."""
+    """A correlation stream name that is too long for the index is refused."""
     assert Metadata(correlation_stream_name="é" * 1300).encode()
     assert Metadata(correlation_stream_name="transfer-" + "x" * 9999).encode()
     with pytest.raises(msgspec.ValidationError, match=r"2602 - at `\$.correlationStreamName`"):
         Metadata(correlation_stream_name="é" * 1301).encode()
 
 
-def test_following_metadata_points_at_the_cause_and_hands_on_what_belongs_to_the_whole():
-    """Local properties and the schema version are the message's own."""
+def test_metadata_that_follows_names_its_cause_and_copies_all_but_local_properties():
+    """Metadata that follows names its cause and hands on all but local properties and version."""
     source = Metadata(
         correlation_stream_name="transfer-1",
         reply_stream_name="transfer-1",
@@ -400,15 +400,15 @@ def test_following_metadata_points_at_the_cause_and_hands_on_what_belongs_to_the
         '{"properties": ' + 250 * '{"a":' + "1" + 250 * "}" + "}",
     ],
 )
-def test_metadata_that_follows_a_text_is_that_which_follows_what_it_decodes_to(text):
-    """Whatever a client of another language wrote."""
+def test_following_stored_metadata_equals_following_its_decoded_form(text):
+    """Following stored metadata gives the same as following its decoded form."""
     at = ("account:command-1", 4, 44)
     assert Metadata.following(text, *at) == Metadata.decode(text).follow(*at)
     assert repr(Metadata.following(text, *at)) == repr(Metadata.decode(text).follow(*at))
 
 
 def test_a_message_that_follows_takes_the_attributes_of_the_same_name():
-    """What the source does not have, the caller gives."""
+    """A message that follows copies attributes of the same name; the caller gives the others."""
     from bank.messages import Deposited
 
     deposited = follow(deposit(), Deposited, processed_time=TIME, sequence=9)
@@ -426,8 +426,8 @@ def test_a_message_that_follows_takes_the_attributes_of_the_same_name():
         '"correlationStreamName": "' + 3000 * "x" + '-1"',
     ],
 )
-def test_metadata_that_could_not_be_handed_on_is_left_out(odd):
-    """A message of another client's is never refused for its metadata, nor one that follows it."""
+def test_metadata_that_cannot_be_handed_on_is_left_out(odd):
+    """Metadata of another client that cannot be handed on is left out; no message is refused."""
     metadata = Metadata.decode('{"replyStreamName": "reply-1", ' + odd + "}")
     assert metadata.reply_stream_name == "reply-1"
     assert metadata.follow("a-1", 0, 1).encode() is not None

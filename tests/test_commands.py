@@ -62,8 +62,10 @@ def mixed():
     component.reserve(ByFunction, into=RESERVED, key=lambda command: command.key, entity="id")
     component.ignore("Audited")
     for command in (ByField, ByKind, ByFunction, Note):
-        component.handle(command)(lambda one, entity, context: Done(one.id, type(one).__name__))
-    component.initiate(Start)(lambda one, context: Done(one.id, "Start"))
+        component.handle(command)(
+            lambda handled, entity, context: Done(handled.id, type(handled).__name__)
+        )
+    component.initiate(Start)(lambda command, context: Done(command.id, "Start"))
     return component
 
 
@@ -81,14 +83,14 @@ def key_of(copy):
 
 
 def position(connection, category=COMMANDS):
-    """Return where the consumer of a category is."""
+    """Return the position of the consumer of a category."""
     return connection.execute(
         "SELECT position FROM reservation.positions WHERE category = %s", [category]
     ).fetchone()[0]
 
 
 def test_copies_are_in_the_order_of_their_commands_whatever_kind_of_key(connection, store, mixed):
-    """Keys that the server took and keys that the reader took are reserved together."""
+    """Keys extracted by the server and by Python are reserved together, in order."""
     chance = random.Random(7)
     sent = []
     for n in range(120):
@@ -106,8 +108,8 @@ def test_copies_are_in_the_order_of_their_commands_whatever_kind_of_key(connecti
     assert counts["handled"] == len(keys) + types["Note"] + starts
 
 
-def test_reissues_are_told_whatever_kind_of_key_and_whichever_batch(connection, store, mixed):
-    """Two types that share a category share its keys, whoever took them."""
+def test_reissues_are_recognized_whatever_kind_of_key_and_whichever_batch(connection, store, mixed):
+    """Two types that share a category share its keys, whoever extracts them."""
     sent = [
         ("ByField", {"id": "1", "key": "a", "amount": 1}),
         ("ByFunction", {"id": "1", "key": "b"}),
@@ -156,7 +158,7 @@ BAD = [
 def test_one_bad_message_leaves_nothing_of_its_batch_and_is_gone_up_to(
     database_url, connection, store, mixed, type_, data, error, problem
 ):
-    """The consumer deals with those before it, one by one, and names the one that stops it."""
+    """After a failed batch, the messages before the bad one are handled and it is named."""
     good = [
         ("ByField", {"id": "1", "key": "a"}),
         ("Start", {"id": "2"}),
@@ -180,7 +182,7 @@ def test_one_bad_message_leaves_nothing_of_its_batch_and_is_gone_up_to(
 
 
 def test_the_longest_key_that_the_store_takes_is_reserved(connection, store, mixed):
-    """Both by a name of many characters and by one of few that are long."""
+    """The longest keys that fit are reserved, whether counted in characters or in bytes."""
     room = 2600 - len(f"{RESERVED}-1+")
     keys = ["x" * room, "é" * (room // 2)]
     send(connection, *[("ByField", {"id": "1", "key": key}) for key in keys])
@@ -189,7 +191,7 @@ def test_the_longest_key_that_the_store_takes_is_reserved(connection, store, mix
 
 
 def test_a_command_that_is_ignored_is_not_reserved(connection, store, mixed):
-    """What its author takes back by `ignore` has no effect, whoever takes the keys."""
+    """A command declared with `ignore` is not reserved, whoever extracts the keys."""
     mixed.ignore("ByField")
     send(connection, ("ByField", {"id": "1", "key": "a"}), ("ByKind", {"id": "1", "key": "b"}))
     result = batch(connection, COMMANDS, mixed).run(10)
@@ -197,10 +199,10 @@ def test_a_command_that_is_ignored_is_not_reserved(connection, store, mixed):
     assert [key_of(copy) for copy in store.read_category(RESERVED)] == ["b"]
 
 
-def test_what_the_key_does_not_tell_shows_when_the_copy_is_handled(
+def test_data_beside_the_key_is_checked_when_the_copy_is_handled(
     database_url, connection, store, mixed
 ):
-    """A key that the server can take is reserved; the rest of the data is read by the handler."""
+    """A key that the server extracts is reserved; the handler checks the rest of the data."""
     sent = [{"id": "1", "key": key, "amount": "secret"} for key in ("a", "b")]
     send(connection, ("ByField", {"id": "1", "key": "0"}), *[("ByField", data) for data in sent])
     assert batch(connection, COMMANDS, mixed).run(10).counts == Counter(reserved=3)

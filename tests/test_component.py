@@ -12,7 +12,7 @@ Deposit = type(deposit())
 
 
 def test_a_reserved_command_needs_a_handler():
-    """Otherwise its reservations would stop the second consumer."""
+    """A reserved command without a handler is refused; it would stop the second consumer."""
     account = Component("account", id="account_id")
     account.reserve(Deposit, into="accountTransaction", key="deposit_id")
     with pytest.raises(DeclarationError, match=r"@account\.handle\(Deposit\)"):
@@ -20,13 +20,13 @@ def test_a_reserved_command_needs_a_handler():
 
 
 def test_a_component_without_commands_is_refused():
-    """It would run for ever and do nothing."""
+    """A component without commands is refused; it would run for ever and do nothing."""
     with pytest.raises(DeclarationError, match="handles no command"):
         Component("account", id="account_id").check()
 
 
 def test_a_command_is_declared_once():
-    """Reserved twice, initiating and reserved, or handled twice: which would it be?"""
+    """A command that is declared twice is refused, whichever two declarations they are."""
     account = Component("account", id="account_id")
     account.reserve(Deposit, into="accountTransaction", key="deposit_id")
     with pytest.raises(DeclarationError, match="declared twice"):
@@ -39,7 +39,7 @@ def test_a_command_is_declared_once():
 
 
 def test_a_handler_and_an_initiation_of_one_command_exclude_each_other():
-    """In either order."""
+    """A command cannot be both handled and initiating, in either order of declaration."""
     account = Component("account", id="account_id")
     account.handle(Deposit)(lambda command, entity, context: None)
     with pytest.raises(DeclarationError, match="two handlers"):
@@ -47,7 +47,7 @@ def test_a_handler_and_an_initiation_of_one_command_exclude_each_other():
 
 
 def test_two_classes_of_one_name_are_refused():
-    """The name is the type in the store, so it must lead to one class."""
+    """Two classes of one name are refused, because the name is the type in the store."""
     account = Component("account", id="account_id")
     account.handle(Deposit)(lambda command, entity, context: None)
 
@@ -61,13 +61,13 @@ def test_two_classes_of_one_name_are_refused():
 
 
 def test_a_message_is_a_dataclass():
-    """Plain classes have no fields to read."""
+    """A message class that is no dataclass is refused."""
     with pytest.raises(DeclarationError, match="not a dataclass"):
         Component("account", id="account_id").handle(int)(lambda command, entity, context: None)
 
 
 def test_a_message_has_a_form_in_json():
-    """A field that has none shows when the class is declared."""
+    """A field that JSON cannot express is refused when its class is declared."""
 
     @dataclass
     class Either:
@@ -89,6 +89,6 @@ class Other:
 
 
 def test_a_component_is_named_by_a_category():
-    """A name with an id in it could not be a category."""
+    """A component's name must be a category: a name with an id is refused."""
     with pytest.raises(StreamNameError):
         Component("account-1", id="account_id")

@@ -62,7 +62,7 @@ async def use(store):
 )
 @in_loop
 async def test_any_settings_of_a_connection_will_do(client, database_url, store, options):
-    """How the caller wants its own rows is nothing to the store."""
+    """The store works whatever row factory and settings the caller's connection has."""
     async with await client.connect(database_url, **options) as connection:
         stream = await use(client.on(connection))
         assert stream[0].decode(type(deposit())) == deposit("d1")
@@ -74,7 +74,7 @@ async def test_any_settings_of_a_connection_will_do(client, database_url, store,
 @pytest.mark.parametrize("kind", ["ClientCursor", "RawCursor"])
 @in_loop
 async def test_any_cursors_of_a_connection_will_do(client, database_url, kind):
-    """Those that put values into the text, and those that know other placeholders."""
+    """The store works with client-side cursors and with other placeholders."""
     factory = getattr(psycopg, f"Async{kind}" if client.is_async else kind)
     async with await client.connect(database_url, cursor_factory=factory) as connection:
         await use(client.on(connection))
@@ -83,7 +83,7 @@ async def test_any_cursors_of_a_connection_will_do(client, database_url, kind):
 @both
 @in_loop
 async def test_cursors_of_the_server_do_not_matter(client, database_url):
-    """The store opens none, and one that the caller has open goes on."""
+    """The store opens no server-side cursor, and the caller's open cursor stays usable."""
     factory = psycopg.AsyncServerCursor if client.is_async else psycopg.ServerCursor
     async with await client.connect(database_url) as connection:
         connection.server_cursor_factory = factory
@@ -95,7 +95,7 @@ async def test_cursors_of_the_server_do_not_matter(client, database_url):
 @both
 @in_loop
 async def test_another_encoding_is_refused_before_anything_is_garbled(client, database_url, store):
-    """It says which, and how to mend it."""
+    """A connection with another client encoding is refused, with the way to set it."""
     async with await client.connect(database_url, client_encoding="latin1") as connection:
         used = client.on(connection)
         with pytest.raises(StoreError, match=r"client_encoding of the connection is LATIN1.*SET"):
@@ -109,7 +109,7 @@ async def test_another_encoding_is_refused_before_anything_is_garbled(client, da
 @both
 @in_loop
 async def test_a_connection_in_pipeline_mode_will_do(client, database_url, store):
-    """Its statements are answered in their order; a failed one is told as what it is."""
+    """In pipeline mode answers keep their order, and a failed statement raises its own error."""
 
     async def fail(used):
         with pytest.raises(ExpectedVersionError):
@@ -134,8 +134,8 @@ async def test_a_connection_in_pipeline_mode_will_do(client, database_url, store
 
 @both
 @in_loop
-async def test_no_search_path_leads_the_client_astray(client, database_url, connection):
-    """Functions, operators and types of the same names, in a schema before the system's own."""
+async def test_the_client_ignores_functions_of_the_search_path(client, database_url, connection):
+    """The client ignores functions, operators and types of the same names in other schemas."""
     connection.execute(HOSTILE)
     path = {"options": "-csearch_path=hostile,pg_catalog"}
     address = psycopg.conninfo.make_conninfo(database_url, **path)
@@ -189,7 +189,7 @@ HOSTILE = """
 async def test_the_race_for_a_version_is_lost_in_words_of_the_store(
     client, database_url, store, level
 ):
-    """The expected version is wrong, whichever way the server finds out, and names the stream."""
+    """A lost race is a wrong expected version that names the stream, however it is detected."""
     async with await client.connect(database_url) as own:
         await own.set_isolation_level(level) if client.is_async else setattr(
             own._inner, "isolation_level", level
@@ -204,7 +204,7 @@ async def test_the_race_for_a_version_is_lost_in_words_of_the_store(
 
 
 async def refused(connection, write, *arguments, **named):
-    """Write within a block that goes back to where it began."""
+    """Write within a savepoint that is rolled back."""
     async with connection.transaction():
         await write(*arguments, **named)
 
@@ -212,8 +212,10 @@ async def refused(connection, write, *arguments, **named):
 @levels
 @both
 @in_loop
-async def test_what_a_snapshot_can_not_see_is_run_again(client, database_url, store, level):
-    """The same id with the same content, or a stream that moved on: the position, or once more."""
+async def test_a_write_that_its_snapshot_cannot_see_is_run_again(
+    client, database_url, store, level
+):
+    """A write that meets what its snapshot cannot see is to be run again in a new transaction."""
     known = uuid7()
     sees = level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
     async with await client.connect(database_url) as own:
@@ -238,7 +240,7 @@ async def test_what_a_snapshot_can_not_see_is_run_again(client, database_url, st
 @both
 @in_loop
 async def test_a_serialization_failure_has_its_own_name(client, database_url, connection, store):
-    """The server finds out at the write, or at the commit that the pool makes."""
+    """A serialization failure has its own error, at the write and at the pool's commit."""
     address = psycopg.conninfo.make_conninfo(
         database_url, options="-cdefault_transaction_isolation=serializable"
     )
@@ -260,20 +262,20 @@ async def test_a_serialization_failure_has_its_own_name(client, database_url, co
 @both
 @in_loop
 async def test_a_deadlock_is_a_serialization_error(client, database_url, admin):
-    """Two transactions that each wait for the other's category: the server ends one of them."""
-    one, other = "first-1", "second-1"
+    """Of two transactions that wait for each other's category the server ends one."""
+    first, other = "first-1", "second-1"
     lost = []
 
     def lock(rival):
         try:
-            MessageStore(rival).lock_categories([one])
+            MessageStore(rival).lock_categories([first])
         except SerializationError as error:
             lost.append(str(error))
 
     with connect(database_url) as rival:
         MessageStore(rival).lock_categories([other])
         async with await client.connect(database_url) as own:
-            await client.on(own).write(deposit(), one)
+            await client.on(own).write(deposit(), first)
             locking = threading.Thread(target=lock, args=(rival,))
             locking.start()
             while not admin.execute(
@@ -300,7 +302,7 @@ async def test_a_deadlock_is_a_serialization_error(client, database_url, admin):
 )
 @in_loop
 async def test_waiting_too_long_for_a_lock(client, database_url, store, setting, error, words):
-    """The time that the caller set is over; nothing is written."""
+    """A write that exceeds the caller's lock timeout raises an error and stores nothing."""
     with connect(database_url) as holder:
         MessageStore(holder).lock_categories([COMMANDS])
         async with await client.connect(database_url, options=f"-c{setting}=500ms") as own:
@@ -314,8 +316,8 @@ async def test_waiting_too_long_for_a_lock(client, database_url, store, setting,
 
 @both
 @in_loop
-async def test_a_transaction_that_may_not_write(client, database_url, store):
-    """Reading goes on; a write says where it could be done."""
+async def test_a_read_only_transaction(client, database_url, store):
+    """In a read-only transaction reading works, and a write says where it could be done."""
     async with await client.connect(
         database_url, autocommit=True, options="-cdefault_transaction_read_only=on"
     ) as own:
@@ -329,7 +331,7 @@ async def test_a_transaction_that_may_not_write(client, database_url, store):
 @both
 @in_loop
 async def test_a_database_without_the_store(client, empty_database_url):
-    """The error says what to run."""
+    """The error for a database without the store names the command to run."""
     async with await client.open(empty_database_url, max_connections=1) as used:
         for call in (
             lambda: used.write(deposit(), COMMANDS),
@@ -343,7 +345,7 @@ async def test_a_database_without_the_store(client, empty_database_url):
 @both
 @in_loop
 async def test_an_index_row_that_is_too_long_is_not_tried_again(client, database_url, connection):
-    """A limit of the program is no unavailable database: the same write will never succeed."""
+    """An index row that is too long is no unavailable database, so it is not retried."""
     connection.execute("CREATE INDEX ON message_store.messages ((data ->> 'depositId'))")
     key = "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(3000))
     async with await client.open(database_url, max_connections=1) as used:
@@ -358,7 +360,7 @@ async def test_an_index_row_that_is_too_long_is_not_tried_again(client, database
 async def test_a_transaction_that_idled_for_too_long_is_a_lost_connection(
     client, database_url, admin, store
 ):
-    """The server ended it, and the write with it; whoever asks can connect again."""
+    """A session that the server ended for idling is a lost connection."""
     options = "-cidle_in_transaction_session_timeout=300ms"
     own = await client.connect(database_url, options=options)
     pid = own.info.backend_pid
@@ -408,7 +410,7 @@ async def test_a_transaction_that_idled_for_too_long_is_a_lost_connection(
     ],
 )
 def test_every_kind_of_refusal_has_its_name(connection, state, expected, words):
-    """What is worth another try can be told from what is not."""
+    """Errors that are worth a retry can be distinguished from refusals."""
 
     raising = sql.SQL("DO $$ BEGIN RAISE SQLSTATE {} USING MESSAGE = 'the reason'; END $$")
 

@@ -46,7 +46,7 @@ class Notes:
 
 
 def shop(handler, name="shop", **options):
-    """Return a component that handles deposits on the spot, and counts what is noted."""
+    """Return a component that handles deposits directly, and counts notes."""
     component = Component(name, entity=Notes, id="account_id")
     component.handle(Deposit, **options)(handler)
 
@@ -108,7 +108,7 @@ def run_to_the_end(database_url, component, until):
 
 
 def test_a_further_message_follows_the_one_that_is_handled(connection, store):
-    """It is written with the events, in the one transaction, wherever it goes to."""
+    """A further message is written in the same transaction and follows the handled message."""
 
     def handle(command, entity, context):
         context.write(Noted(command.account_id, 1), "audit-1")
@@ -121,7 +121,7 @@ def test_a_further_message_follows_the_one_that_is_handled(connection, store):
     store.write(deposit(), SENT, metadata=metadata)
     drain(connection, shop(handle))
     first, second = store.read_stream("audit-1")
-    assert [one.decode(Noted).n for one in (first, second)] == [1, 2]
+    assert [message.decode(Noted).n for message in (first, second)] == [1, 2]
     assert first.metadata.causation_message_stream_name == SENT
     assert first.metadata.causation_message_global_position == 1
     assert first.metadata.correlation_stream_name == "order-1"
@@ -131,7 +131,7 @@ def test_a_further_message_follows_the_one_that_is_handled(connection, store):
 
 
 def test_a_handler_that_fails_has_written_nothing(connection, store):
-    """What it wrote before goes with it, and so do the rest of the batch and the position."""
+    """A handler that fails leaves no message, no batch and no position behind."""
 
     def handle(command, entity, context):
         context.write(Noted(command.account_id), "audit-1")
@@ -139,16 +139,16 @@ def test_a_handler_that_fails_has_written_nothing(connection, store):
             raise ZeroDivisionError
 
     store.write([deposit("d1"), deposit("d2")], SENT)
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(HandlerError, match=r"position 2 raised ZeroDivisionError in handle"):
-        one.run(100)
+        claimed.run(100)
     assert (store.stream_version("audit-1"), positions(connection)) == (NO_STREAM, [0])
-    assert one.run(1).counts == Counter(handled=1)
+    assert claimed.run(1).counts == Counter(handled=1)
     assert store.stream_version("audit-1") == 0
 
 
 def test_the_ids_of_further_messages_collide_with_no_others(connection, store):
-    """Two components handle one message, and each writes to where the other's events go."""
+    """The ids of two components' further messages differ, also in each other's streams."""
     into = "payments"
     ledger, points = (shop(writing(f"{b}-123", "audit-1"), a) for a, b in (("a", "b"), ("b", "a")))
     for component in (ledger, points):
@@ -164,7 +164,7 @@ def test_the_ids_of_further_messages_collide_with_no_others(connection, store):
 
 
 def test_a_redelivery_writes_no_further_message_twice(connection, store):
-    """Whether it says the same or not, and whatever the handler did through the connection."""
+    """A redelivery repeats no further message, whatever else the handler did."""
     connection.execute("CREATE TABLE sold (n int)")
     calls = []
 
@@ -177,23 +177,23 @@ def test_a_redelivery_writes_no_further_message_twice(connection, store):
     batches(connection, shop(handle))
     connection.execute("UPDATE reservation.positions SET position = 0")
     store.write(deposit("d3"), SENT)
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(MessageIdConflictError, match="was written before"):
-        one.run(100)
+        claimed.run(100)
     with pytest.raises(MessageError, match="of 3 messages from Deposit"):
-        one.run(100, careful=True)
-    counts = [one.run(1, careful=True).counts for _ in range(3)]
+        claimed.run(100, careful=True)
+    counts = [claimed.run(1, careful=True).counts for _ in range(3)]
     assert counts == [Counter(redelivered=1), Counter(redelivered=1), Counter(handled=1)]
     assert store.stream_version("audit-1") == 2
     assert connection.execute("SELECT count(*) FROM sold").fetchone() == (3,)
 
 
 def test_a_consumer_gets_over_a_redelivery_by_itself(connection, store, database_url):
-    """The loop finds the messages that were handled before, and goes on behind them."""
+    """The consumer finds messages that were already handled and continues behind them."""
     store.write([deposit("d1"), deposit("d2")], SENT)
     drain(connection, shop(writing("audit-1")))
     connection.execute("UPDATE reservation.positions SET position = 0")
-    connection.execute("DELETE FROM reservation.members")  # so that nobody has to be outlived
+    connection.execute("DELETE FROM reservation.members")  # so that no lease has to expire first
     store.write(deposit("d3"), SENT)
     run_to_the_end(database_url, shop(writing("audit-1")), until=max_position(connection))
     assert store.stream_version("audit-1") == 2
@@ -208,7 +208,7 @@ def max_position(connection):
 
 
 def test_an_entity_of_the_batch_has_what_was_written_to_it(connection, store):
-    """What is decided later in the batch is decided on it, at the right version."""
+    """Later decisions in a batch see what was written to the entity, at the right version."""
 
     def handle(command, entity, context):
         if command.account_id == "1":
@@ -218,7 +218,7 @@ def test_an_entity_of_the_batch_has_what_was_written_to_it(connection, store):
 
     store.write([deposit("d1", account="2"), deposit("d2", account="1")], SENT)
     store.write([deposit("d3", account="2")], SENT)
-    assert [one.counts for one in batches(connection, shop(handle))] == [Counter(handled=3)]
+    assert [result.counts for result in batches(connection, shop(handle))] == [Counter(handled=3)]
     assert [m.decode(Noted).n for m in store.read_stream("shop-2")] == [0, 0, 2]
 
 
@@ -232,8 +232,8 @@ def test_an_entity_of_the_batch_has_what_was_written_to_it(connection, store):
         ("audit-1", "1", "is an int or None, not a str"),
     ],
 )
-def test_what_can_not_be_written_is_told_at_once(connection, store, name, version, problem):
-    """With the message that is handled."""
+def test_an_invalid_write_is_an_error_at_once(connection, store, name, version, problem):
+    """An invalid `context.write` raises at once and names the message that is handled."""
     component = shop(writing(name, expected_version=version))
     store.write(deposit(), SENT)
     with pytest.raises(HandlerError, match=f"Deposit at {SENT}, global position 1 .*{problem}"):
@@ -242,13 +242,13 @@ def test_what_can_not_be_written_is_told_at_once(connection, store, name, versio
 
 @pytest.mark.parametrize("message", [None, 3, {"a": 1}, Noted, [Noted("1")]])
 def test_a_further_message_is_an_instance_of_a_dataclass(message):
-    """As an event is."""
+    """A further message must be an instance of a dataclass, as an event must."""
     with pytest.raises(HandlerError, match="a message is an instance of a dataclass"):
         Context(stored()).write(message, "audit-1")
 
 
-def test_a_further_message_that_can_not_be_encoded_is_the_messages_failure(connection, store):
-    """It does not end the consumer as an error of the store would."""
+def test_a_further_message_that_cannot_be_encoded_is_the_messages_failure(connection, store):
+    """A further message that cannot be encoded fails its message, not the consumer."""
     store.write(deposit(), SENT)
     handler = lambda command, entity, context: context.write(Noted(3), "audit-1")  # noqa: E731
     with pytest.raises(EncodeError, match="Cannot encode a Noted for audit-1"):
@@ -259,7 +259,7 @@ def test_a_further_message_that_can_not_be_encoded_is_the_messages_failure(conne
 
 
 def test_an_expected_version_is_that_of_the_store(connection, store):
-    """Met, it is written; -1 starts a stream."""
+    """A met expected version is written, and -1 starts a stream."""
     store.write(Noted("1"), "audit-1")
 
     def handle(command, entity, context):
@@ -275,7 +275,7 @@ def test_an_expected_version_is_that_of_the_store(connection, store):
 def test_an_expected_version_that_is_not_met_is_the_handlers_failure(
     connection, store, database_url
 ):
-    """Not a race without end: the consumer tries with care, then alone, and then names it."""
+    """A wrong expected version is retried with care, then alone, and then reported."""
     store.write(Noted("1"), "audit-1")
     store.write([deposit("d1"), deposit("d2")], SENT)
 
@@ -294,7 +294,7 @@ def read_version(context, name):
 
 
 def test_two_handlers_of_a_batch_may_expect_versions_of_one_stream(connection, store, database_url):
-    """The second does not see what the first wrote until that is committed, alone."""
+    """The second handler runs alone, after what the first one wrote is committed."""
     store.write([deposit("d1"), deposit("d2"), deposit("d3")], SENT)
 
     def handle(command, entity, context):
@@ -307,7 +307,7 @@ def test_two_handlers_of_a_batch_may_expect_versions_of_one_stream(connection, s
 
 
 def test_an_expected_version_that_was_read_is_met_under_the_locks(connection, store, database_url):
-    """However busy the others are, the second attempt keeps them out before the handler reads."""
+    """The second attempt locks out other writers before the handler reads the version."""
     outcomes = []
     with connect(database_url, autocommit=True) as other:
         other.execute("SET lock_timeout = '50ms'")
@@ -323,15 +323,15 @@ def test_an_expected_version_that_was_read_is_met_under_the_locks(connection, st
             context.write(Noted("1"), "audit-1", expected_version=version)
 
         store.write(deposit(), SENT)
-        one = batch(connection, "shop:command", shop(handle))
+        claimed = batch(connection, "shop:command", shop(handle))
         with pytest.raises(ExpectedVersionError):
-            one.run(100)
-        assert one.run(100, careful=True).counts == Counter(handled=1)
+            claimed.run(100)
+        assert claimed.run(100, careful=True).counts == Counter(handled=1)
     assert outcomes == [0, "LockTimeoutError"]
 
 
 def test_an_id_in_use_for_another_message_is_the_messages_failure(connection, store, database_url):
-    """It can not be mended by another attempt, so the consumer does not try for ever."""
+    """An id in use for another message is not retried for ever."""
     command = uuid.uuid4()
     store.write(Noted("9"), "audit-9", id=followed_id(str(command), "shop-123", 0))
     store.write(deposit(), SENT, id=command)
@@ -343,8 +343,8 @@ def test_an_id_in_use_for_another_message_is_the_messages_failure(connection, st
 # Replies
 
 
-def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, store):
-    """Whoever reads the reply has nobody to answer."""
+def test_a_reply_is_written_to_the_reply_stream_and_names_none(connection, store):
+    """A reply is written to the reply stream and names no reply stream itself."""
     store.write(
         deposit(),
         SENT,
@@ -366,7 +366,7 @@ def test_a_reply_goes_to_the_reply_stream_and_does_not_hand_it_on(connection, st
     ],
 )
 def test_a_reply_needs_a_stream(connection, store, metadata, problem):
-    """The sender may have named none, or no stream."""
+    """A reply is refused where the sender named no reply stream."""
     store.write(deposit(), SENT)
     connection.execute("UPDATE message_store.messages SET metadata = %s", [Jsonb(metadata)])
     with pytest.raises(HandlerError, match=problem):
@@ -378,7 +378,7 @@ def test_a_reply_needs_a_stream(connection, store, metadata, problem):
 
 @pytest.fixture
 def sold(connection):
-    """Give a function that returns what is in a table of the user's own."""
+    """Give a function that returns the rows of a table of the user's own."""
     connection.execute("CREATE TABLE sold (n int PRIMARY KEY)")
     return lambda: [n for (n,) in connection.execute("SELECT n FROM sold ORDER BY n").fetchall()]
 
@@ -388,7 +388,7 @@ def sell(context, n, within=None):
 
 
 def test_tables_of_the_users_own_change_with_the_events(connection, store, sold):
-    """Or not at all."""
+    """The user's own tables change with the events or not at all."""
 
     def handle(command, entity, context):
         sell(context, int(command.amount))
@@ -397,16 +397,16 @@ def test_tables_of_the_users_own_change_with_the_events(connection, store, sold)
         return Noted(command.account_id)
 
     store.write([deposit("d1", "1"), deposit("d2", "2")], SENT)
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(HandlerError):
-        one.run(100)
+        claimed.run(100)
     assert sold() == []
-    one.run(1)
+    claimed.run(1)
     assert sold() == [1]
 
 
 def test_a_statement_that_may_fail_goes_into_a_savepoint(connection, store, sold):
-    """Then what failed is taken back, and the rest of the batch is none the worse."""
+    """A statement that fails in a savepoint does not affect the rest of the batch."""
 
     def handle(command, entity, context):
         try:
@@ -451,7 +451,7 @@ def unfinished(context):
 def test_a_handler_that_spoils_the_transaction_is_named(
     database_url, connection, store, act, problem, careful
 ):
-    """With what to do instead; nothing of its batch is written."""
+    """A handler that ends or spoils the transaction is named, with what to do instead."""
     store.write(deposit(), SENT)
 
     def handle(command, entity, context):
@@ -459,15 +459,15 @@ def test_a_handler_that_spoils_the_transaction_is_named(
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with pytest.raises(HandlerError, match=f"Deposit at {SENT}, global position 1 {problem}"):
-            one.run(1, careful=careful)
+            claimed.run(1, careful=careful)
         KEPT.clear()
     assert (positions(connection), store.stream_version("shop-123")) == ([0], NO_STREAM)
 
 
 def test_a_lost_connection_is_no_fault_of_the_handler(database_url, connection, store):
-    """Not even if it makes an exception of its own of that, or none."""
+    """A lost connection is no failure of the handler, even if it raises its own exception."""
     store.write(deposit(), SENT)
     outcomes = iter([RuntimeError, None])
 
@@ -483,15 +483,15 @@ def test_a_lost_connection_is_no_fault_of_the_handler(database_url, connection, 
 
     for _ in range(2):
         with connect(database_url, autocommit=True) as own:
-            one = batch(own, "shop:command", shop(handle))
+            claimed = batch(own, "shop:command", shop(handle))
             with pytest.raises(DatabaseUnavailableError, match="was lost while Deposit at"):
-                one.run(1)
+                claimed.run(1)
 
 
 def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
     database_url, connection, store
 ):
-    """The connection of the batch is sound, and a new one would not help."""
+    """Losing a database of the handler's own is a failure of the handler."""
     store.write(deposit(), SENT)
 
     def handle(command, entity, context):
@@ -501,9 +501,9 @@ def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
             other.execute("SELECT 1")
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with pytest.raises(HandlerError, match="raised AdminShutdown in"):
-            one.run(1)
+            claimed.run(1)
 
 
 @pytest.mark.parametrize(
@@ -521,22 +521,22 @@ def test_a_database_of_the_handlers_own_that_is_lost_is_its_failure(
 def test_whatever_a_handler_raises_is_its_failure_while_the_connection_is_sound(
     connection, store, kind
 ):
-    """Wherever it has the exception from."""
+    """While the batch's connection is sound, any exception is a failure of the handler."""
     store.write(deposit(), SENT)
 
     def handle(command, entity, context):
         raise kind("secret")
 
-    one = batch(connection, "shop:command", shop(handle))
+    claimed = batch(connection, "shop:command", shop(handle))
     with pytest.raises(HandlerError, match=f"raised {kind.__name__} in handle") as caught:
-        one.run(1)
+        claimed.run(1)
     assert "secret" not in str(caught.value)
 
 
 def test_a_race_that_a_handler_takes_back_and_raises_is_its_failure(
     database_url, connection, store, sold
 ):
-    """The transaction is sound, and which connection lost the race cannot be known."""
+    """A lost race that the handler rolled back and raised is a failure of the handler."""
     connection.execute("INSERT INTO sold VALUES (1)")
     store.write(deposit(), SENT)
     lock = "SELECT FROM sold WHERE n = 1 FOR UPDATE NOWAIT"
@@ -554,7 +554,7 @@ def test_a_race_that_a_handler_takes_back_and_raises_is_its_failure(
 def test_a_lock_that_is_not_to_be_had_lets_the_batch_run_again(
     database_url, connection, store, sold
 ):
-    """Another transaction has it, and will let go of it."""
+    """A lock that another transaction holds makes the batch run again."""
     connection.execute("INSERT INTO sold VALUES (1)")
     store.write(deposit(), SENT)
 
@@ -563,16 +563,16 @@ def test_a_lock_that_is_not_to_be_had_lets_the_batch_run_again(
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with connection.transaction():
             connection.execute("SELECT FROM sold WHERE n = 1 FOR UPDATE")
             with pytest.raises(SerializationError, match=r"handler of Deposit .* LockNotAvailable"):
-                one.run(1)
-        assert one.run(1).counts == Counter(handled=1)
+                claimed.run(1)
+        assert claimed.run(1).counts == Counter(handled=1)
 
 
 def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connection, store, sold):
-    """The server ends one of the two, and that one was not wrong."""
+    """A deadlock in a handler makes the batch run again."""
     connection.execute("INSERT INTO sold VALUES (1), (2)")
     store.write(deposit(), SENT)
     lock = "SELECT FROM sold WHERE n = %s FOR UPDATE"
@@ -599,18 +599,18 @@ def test_a_deadlock_of_a_handler_lets_the_batch_run_again(database_url, connecti
         return Noted(command.account_id)
 
     with connect(database_url, autocommit=True) as own:
-        one = batch(own, "shop:command", shop(handle))
+        claimed = batch(own, "shop:command", shop(handle))
         with pytest.raises(SerializationError, match="DeadlockDetected"):
-            one.run(1)
+            claimed.run(1)
         threads[0].join()
-        assert one.run(1).counts == Counter(handled=1)
+        assert claimed.run(1).counts == Counter(handled=1)
 
 
 # Time, ids, and a context in a test
 
 
 def test_the_time_is_that_of_the_message(connection, store):
-    """So a second handling makes the same events."""
+    """`context.time` is the time of the message, so a second handling makes the same events."""
     times = []
     store.write(deposit(), SENT)
     for _ in range(2):
@@ -622,17 +622,17 @@ def test_the_time_is_that_of_the_message(connection, store):
 
 
 def test_an_id_is_of_the_message_and_the_name():
-    """The same at every handling, and different wherever it should be."""
+    """`context.id` depends on the message and the name, and is the same at every handling."""
     context, again = Context(stored()), Context(stored(), entity_stream="shop-1")
     other = Context(stored(id=str(uuid.uuid4())))
     assert (context.id(), context.id("mail")) == (again.id(), again.id("mail"))
     ids = {context.id(), context.id("mail"), other.id(), other.id("mail")}
     assert len(ids) == 4
-    assert {one.version for one in ids} == {5}
+    assert {id_.version for id_ in ids} == {5}
 
 
 def test_a_context_is_made_of_a_message_alone():
-    """In a test of a handler; what it wrote is there to look at."""
+    """A test can make a context from a message alone and look at what was written."""
     context = Context(stored(metadata_json='{"replyStreamName": "till-1"}'))
     context.write(Noted("1"), "audit-1", expected_version=3)
     context.reply(Noted("2"))

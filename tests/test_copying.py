@@ -98,17 +98,17 @@ VALUES: list[Any] = [
 
 
 def mutable_parts(value: Any, seen: dict[int, Any]) -> dict[int, Any]:
-    """Return by their ids all that can be changed in a value."""
+    """Return the mutable parts of a value by their ids."""
     if isinstance(value, type | enum.Enum) or id(value) in seen:
         return seen
     if isinstance(value, list | dict | set | deque | bytearray) or hasattr(value, "__dict__"):
         seen[id(value)] = value
     if isinstance(value, dict):
-        for one in [*value, *value.values()]:
-            mutable_parts(one, seen)
+        for item in [*value, *value.values()]:
+            mutable_parts(item, seen)
     elif isinstance(value, list | set | deque | tuple | frozenset):
-        for one in value:
-            mutable_parts(one, seen)
+        for item in value:
+            mutable_parts(item, seen)
     for name in [*getattr(value, "__dict__", ()), *getattr(value, "__dataclass_fields__", ())]:
         mutable_parts(getattr(value, name), seen)
     return seen
@@ -124,7 +124,7 @@ def check(value: Any) -> None:
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_copy_shares_nothing_that_can_be_changed(value):
-    """It is what deepcopy makes."""
+    """A copy equals deepcopy's and shares nothing mutable with the original."""
     check(value)
 
 
@@ -141,13 +141,13 @@ def test_a_copy_shares_nothing_that_can_be_changed(value):
         ),
     )
 )
-def test_so_it_is_with_whatever_an_entity_holds(value):
-    """Containers and dataclasses in each other."""
+def test_nested_containers_and_dataclasses_are_copied(value):
+    """Containers and dataclasses nested in each other are copied in full."""
     check(value)
 
 
-def test_what_is_held_twice_is_held_twice_by_the_copy():
-    """A handler may change the one and look at the other."""
+def test_an_object_held_twice_is_one_object_in_the_copy():
+    """An object that is held twice is one object in the copy too."""
     line = Line("a")
     made = copied(Holder({"all": [line, line], "last": line, "pair": (line, [line])}))
     ids = {*map(id, made.value["all"]), id(made.value["last"])}
@@ -156,8 +156,8 @@ def test_what_is_held_twice_is_held_twice_by_the_copy():
     assert line is not made.value["last"]
 
 
-def test_what_leads_back_does_so_in_the_copy():
-    """Through lists, dicts, tuples and attributes."""
+def test_cycles_are_copied_as_cycles():
+    """Cycles through lists, dicts, tuples and attributes are copied as cycles."""
     entity = Holder([])
     entity.value.extend([entity, {"a": entity}, (entity.value,)])
     made = copied(entity)
@@ -168,7 +168,7 @@ def test_what_leads_back_does_so_in_the_copy():
 
 
 def test_attributes_of_every_kind_are_copied():
-    """Those that are no fields, those of slots, and those that have no value yet."""
+    """Attributes that are no fields, slots and unset values are copied."""
     entity: Any = Holder(1)
     entity.other = [1]
     assert (copied(entity).other, copied(entity).other is entity.other) == ([1], False)
@@ -186,13 +186,13 @@ def test_attributes_of_every_kind_are_copied():
     assert made.other is not own.other
 
 
-def test_a_class_says_how_it_is_copied():
-    """As it does to deepcopy."""
+def test_a_class_can_define_how_it_is_copied():
+    """A class that defines `__deepcopy__` is copied by it."""
     counted = Counted()
     assert copied(Holder(counted)).value is counted
 
 
-def test_what_cannot_be_copied_is_refused():
-    """Silently shared, it could be changed."""
+def test_a_value_that_cannot_be_copied_is_refused():
+    """A value that cannot be copied is refused rather than shared."""
     with pytest.raises(TypeError):
         copied(Holder(threading.Lock()))

@@ -32,7 +32,7 @@ CATEGORY = "till:command"
 
 
 class Till:
-    """A component that handles deposits on the spot, and fails at those that it is told to."""
+    """A component that handles deposits directly and fails at those in `failing`."""
 
     def __init__(self, connection, attempts=3):
         self.connection = connection
@@ -70,12 +70,12 @@ class Till:
                 running.join(PATIENCE)
 
     def drain(self, database_url, **options):
-        """Handle everything, and what is to be retried."""
+        """Handle all messages and retries."""
         consumers.drain(self.component, database_url, **options)
 
     def paid(self, store):
         """Return the deposits that were paid, in order."""
-        return [json.loads(one.data)["depositId"] for one in store.read_category("till")]
+        return [json.loads(event.data)["depositId"] for event in store.read_category("till")]
 
     def states(self):
         """Return the state of each letter, by its deposit."""
@@ -97,7 +97,7 @@ class Till:
 
 
 class Paid(type(deposit())):
-    """What a deposit brings about."""
+    """The event of a deposit."""
 
 
 @pytest.fixture(autouse=True)
@@ -119,30 +119,28 @@ def discard(connection, *positions):
     return administration.discard(connection, Selection(), positions)
 
 
-def test_what_is_recorded_tells_the_fault_and_nothing_of_the_message(
-    connection, store, till, database_url
-):
-    """The digest is the same for the same place, and another for another."""
+def test_a_letter_records_the_fault_and_no_payload(connection, store, till, database_url):
+    """A letter records the fault, with one digest for each place, and nothing of the payload."""
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "2a")
     till.drain(database_url)
-    one, other = administration.find(connection, Selection())
-    assert (one.consumer, one.category, one.entity, one.state) == (
+    letter, other = administration.find(connection, Selection())
+    assert (letter.consumer, letter.category, letter.entity, letter.state) == (
         "till",
         CATEGORY,
         "till-1",
         "dead",
     )
-    assert (one.reason, one.attempts, one.type) == ("handler", 3, "Deposit")
-    assert one.process.endswith(f":{os.getpid()}")
-    assert "raised ValueError in handle (test_dead_letters.py:" in one.error
-    assert "secret" not in f"{one}{other}"
-    assert one.digest == other.digest
+    assert (letter.reason, letter.attempts, letter.type) == ("handler", 3, "Deposit")
+    assert letter.process.endswith(f":{os.getpid()}")
+    assert "raised ValueError in handle (test_dead_letters.py:" in letter.error
+    assert "secret" not in f"{letter}{other}"
+    assert letter.digest == other.digest
     assert till.calls.count("1a") == 4  # once in a batch with the other
 
 
-def test_a_digest_tells_two_places_apart():
-    """By the kind of the exception and the frames that it went through."""
+def test_two_places_have_different_digests():
+    """The digest depends on the kind of the exception and the frames it passed."""
 
     def failed(kind):
         try:
@@ -154,8 +152,8 @@ def test_a_digest_tells_two_places_apart():
     assert len(digests) == 2
 
 
-def test_a_component_says_how_often_a_message_is_tried(connection, store, database_url):
-    """Once at least."""
+def test_a_component_declares_the_number_of_attempts(connection, store, database_url):
+    """A component declares the number of attempts, at least one."""
     till = Till(connection, attempts=1)
     till.failing = {"1a"}
     till.send(store, "1a")
@@ -180,7 +178,7 @@ class Counting(Cursor):
 def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
     connection, store, till, monkeypatch
 ):
-    """Whatever is dead in it, and however many wait; where nothing is, none of them is for it."""
+    """Parking takes a constant number of statements, and none where nothing is dead."""
     counts = []
     monkeypatch.setattr(Counting, "counted", 0)
     positions = claim(connection, "till", CATEGORY)
@@ -206,10 +204,10 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
     assert counts == [Counting.counted + 3] * 2
 
 
-def test_the_parked_ones_follow_in_order_and_with_them_what_came_meanwhile(
+def test_parked_messages_follow_in_order_with_those_that_arrived_meanwhile(
     connection, store, till, database_url
 ):
-    """A retry is asked for while messages of the same entity go on coming in."""
+    """After a retry the parked messages follow in order, with those that arrived meanwhile."""
     till.failing = {"1a"}
     till.send(store, "1a", "2a", "1b", "2b")
     till.drain(database_url)
@@ -218,7 +216,7 @@ def test_the_parked_ones_follow_in_order_and_with_them_what_came_meanwhile(
     till.failing = set()
     sent = ["1a", "1b"]
 
-    def more(command):  # whenever one of the entity is handled, another one comes in
+    def more(command):  # whenever one is handled, another one of the entity arrives
         if len(sent) < 30:
             sent.append(f"1{len(sent)}")
             with connect(database_url, autocommit=True) as other:
@@ -231,10 +229,8 @@ def test_the_parked_ones_follow_in_order_and_with_them_what_came_meanwhile(
     assert set(till.states().values()) == {"handled"}
 
 
-def test_a_retry_that_fails_again_is_dead_again_and_the_rest_stays(
-    connection, store, till, database_url
-):
-    """With what went wrong this time; those before it in the line are handled."""
+def test_a_letter_is_dead_again_after_another_failure(connection, store, till, database_url):
+    """A retry that fails again is dead with its new reason; those parked before it are handled."""
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "1b", "1c", "2a", "2b")
     till.drain(database_url)
@@ -249,13 +245,15 @@ def test_a_retry_that_fails_again_is_dead_again_and_the_rest_stays(
         "2b": "parked",
     }
     assert till.paid(store) == ["1a"]
-    letters = {one.global_position: one for one in administration.find(connection, Selection())}
+    letters = {
+        letter.global_position: letter for letter in administration.find(connection, Selection())
+    }
     assert letters[till.position("1b")].reason == "handler"
     assert letters[till.position("1b")].attempts == 3
 
 
-def test_a_discard_frees_the_others(connection, store, till, database_url):
-    """It is recorded; what was parked behind it is handled."""
+def test_a_discard_unblocks_the_entity(connection, store, till, database_url):
+    """A discard is recorded, and what was parked behind the letter is handled."""
     till.failing = {"1a"}
     till.send(store, "1a", "1b", "1c")
     till.drain(database_url)
@@ -268,7 +266,7 @@ def test_a_discard_frees_the_others(connection, store, till, database_url):
 def test_a_discard_while_a_batch_parks_leaves_nothing_behind_that_nobody_handles(
     connection, store, till, database_url
 ):
-    """The consumer does not know yet that the entity is free; what it parks is handled."""
+    """What a batch parks while a discard commits is handled all the same."""
     till.failing = {"1a"}
     till.send(store, "1a")
     positions = claim(connection, "till", CATEGORY)
@@ -293,7 +291,7 @@ def due(connection, positions):
 def test_a_letter_that_is_discarded_while_it_is_retried_has_no_effect(
     connection, store, till, database_url
 ):
-    """Who comes first decides; the other sees it."""
+    """Of a discard and a retry at the same time, the first to commit decides."""
     till.failing = {"1a"}
     till.send(store, "1a", "1b")
     till.drain(database_url)
@@ -318,7 +316,7 @@ def test_a_letter_that_is_discarded_while_it_is_retried_has_no_effect(
 
 
 def test_a_partition_that_moved_takes_its_letters_along(connection, store, till, database_url):
-    """The former holder, woken up in the midst of a retry, commits nothing of it."""
+    """A former holder that wakes up in the middle of a retry commits nothing."""
     till.failing = {"1a"}
     till.send(store, "1a", "1b")
     till.drain(database_url)
@@ -326,7 +324,7 @@ def test_a_partition_that_moved_takes_its_letters_along(connection, store, till,
     retry(connection, till.position("1a"))
     former = claim(connection, "till", CATEGORY)
     letters = due(connection, former)
-    assert [one.entity for one in letters] == ["till-1"] * 2
+    assert [letter.entity for letter in letters] == ["till-1"] * 2
     claim(connection, "till", CATEGORY)
     with pytest.raises(PositionLostError):
         new_batch(connection, till.component, CATEGORY).retry_transaction.run(former, letters)
@@ -335,8 +333,8 @@ def test_a_partition_that_moved_takes_its_letters_along(connection, store, till,
     assert till.paid(store) == ["1a", "1b"]
 
 
-def test_a_message_that_is_read_again_keeps_its_letter(connection, store, till, database_url):
-    """An operator set the position back; what is blocked stays so, what was handled is passed."""
+def test_a_redelivered_message_keeps_its_letter(connection, store, till, database_url):
+    """After a position is set back, blocked entities stay blocked and letters stay as they are."""
     till.failing = {"1a", "2a"}
     till.send(store, "1a", "1b", "2a")
     till.drain(database_url)
@@ -353,7 +351,7 @@ def test_a_message_that_is_read_again_keeps_its_letter(connection, store, till, 
 def test_an_id_that_is_in_use_is_a_dead_letter_and_no_endless_race(
     connection, store, till, database_url
 ):
-    """With all other writers held off it is sure that trying again brings nothing."""
+    """An id that is in use becomes a dead letter instead of an endless retry."""
     till.send(store, "1a", "2a")
     (id_,) = connection.execute("SELECT id FROM message_store.messages LIMIT 1").fetchone()
     store.write(deposit("x"), "elsewhere-1", id=followed_id(str(id_), "till-1", 0))
@@ -366,7 +364,7 @@ def test_an_id_that_is_in_use_is_a_dead_letter_and_no_endless_race(
 def test_a_message_without_an_entity_blocks_nothing_and_can_be_retried(
     connection, store, till, database_url
 ):
-    """Its stream has no id, and it can not be read to tell."""
+    """A message that cannot be decoded and has no stream id blocks nothing and can be retried."""
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', '[1]')",
         [CATEGORY],
@@ -383,7 +381,7 @@ def test_a_message_without_an_entity_blocks_nothing_and_can_be_retried(
 
 
 def test_a_message_that_is_gone_from_the_store_stays_dead(connection, store, till, database_url):
-    """Somebody deleted it; the letter says so and can be discarded."""
+    """A retry of a message that was deleted from the store says so, and it can be discarded."""
     till.failing = {"1a"}
     till.send(store, "1a", "1b")
     till.drain(database_url)
@@ -399,8 +397,8 @@ def test_a_message_that_is_gone_from_the_store_stays_dead(connection, store, til
     assert till.paid(store) == ["1b"]
 
 
-def test_a_conflict_is_recorded_and_can_not_be_retried(connection, store):
-    """Nothing waits behind it."""
+def test_a_conflict_is_recorded_and_cannot_be_retried(connection, store):
+    """A conflict is recorded, blocks nothing and cannot be retried."""
     store.write([deposit("d1", "1"), deposit("d1", "2"), deposit("d2")], "account:command-123")
     drain(connection)
     (letter,) = administration.find(connection, Selection())
@@ -419,7 +417,7 @@ PLANTED = "0190163d-8694-739b-aea5-966c26f8ad91"
 
 
 def plant(connection, position, **columns):
-    """Write a letter of the command Odd, whose names could steer a terminal."""
+    """Write a letter of the command Odd, whose names hold control characters."""
     values = {
         "consumer": "till",
         "category": CATEGORY,
@@ -448,7 +446,7 @@ def cli(database_url, *arguments, status=0):
 
 
 def test_the_list_is_for_people_and_for_machines(connection, database_url):
-    """What stands in the store can not steer a terminal."""
+    """The list escapes stored text on a terminal, and is available as JSON."""
     assert "no dead letters" in cli(database_url, "list")
     plant(connection, 1)
     plant(connection, 2, state="parked", reason="parked", error=None)
@@ -458,7 +456,7 @@ def test_the_list_is_for_people_and_for_machines(connection, database_url):
     assert "\x07" not in shown
     assert "Odd\\x07" in shown.replace("\n", "")
     listed = json.loads(cli(database_url, "list", "--json"))["deadLetters"]
-    assert [(one["globalPosition"], one["state"], one["behind"]) for one in listed] == [
+    assert [(row["globalPosition"], row["state"], row["behind"]) for row in listed] == [
         (1, "dead", None),
         (2, "parked", 1),
     ]
@@ -469,7 +467,7 @@ def test_the_list_is_for_people_and_for_machines(connection, database_url):
 
 
 def test_data_is_shown_only_when_it_is_asked_for(connection, database_url):
-    """The metadata always."""
+    """A letter's metadata is always shown, its data only on request."""
     connection.execute(
         "SELECT message_store.write_message(%s, %s, 'Odd', %s, %s)",
         [
@@ -492,8 +490,8 @@ def test_data_is_shown_only_when_it_is_asked_for(connection, database_url):
     assert "no longer in the store" in cli(database_url, "show", "99")
 
 
-def test_the_same_position_of_two_consumers_must_be_told_apart(connection, database_url):
-    """The error names them."""
+def test_a_position_with_letters_of_two_consumers_is_ambiguous(connection, database_url):
+    """The error for a position with letters of two consumers names both."""
     plant(connection, 1)
     plant(connection, 1, consumer="other")
     error = cli(database_url, "retry", "1", status=2)
@@ -508,8 +506,8 @@ def test_the_same_position_of_two_consumers_must_be_told_apart(connection, datab
     assert states == [("other", "retry"), ("till", "dead")]
 
 
-def test_a_retry_says_what_happens_next(connection, database_url):
-    """And what can not be retried, and why."""
+def test_a_retry_prints_what_happens_next(connection, database_url):
+    """A retry prints what happens next, and why a letter cannot be retried."""
     plant(connection, 1, attempts=3)
     plant(connection, 2, state="parked", reason="parked")
     assert "parked behind global position 1" in cli(database_url, "retry", "2", status=2)
@@ -517,16 +515,16 @@ def test_a_retry_says_what_happens_next(connection, database_url):
     assert "Give global positions" in cli(database_url, "retry", status=2)
     assert "Give global positions" in cli(database_url, "retry", "1", "--all", status=2)
     assert "has no dead letter" in cli(database_url, "retry", "--entity", "till-9", status=2)
-    said = cli(database_url, "retry", "--entity", "till-1")
-    assert "1 dead letter, and 1 parked behind" in said
-    assert "within a second or two" in said
+    printed = cli(database_url, "retry", "--entity", "till-1")
+    assert "1 dead letter, and 1 parked behind" in printed
+    assert "within a second or two" in printed
     assert "Nothing was changed" in cli(database_url, "retry", "1")
     rows = connection.execute("SELECT state, attempts FROM reservation.dead_letters").fetchall()
     assert sorted(rows) == [("parked", 1), ("retry", 0)]
 
 
 def test_a_discard_asks_first(connection, database_url):
-    """Where nobody can be asked, it must be said that this is not needed."""
+    """Without a terminal a discard needs `--yes`."""
     plant(connection, 1)
     plant(connection, 2, state="parked", reason="parked")
     assert "--yes" in cli(database_url, "discard", "1", status=2)
@@ -538,7 +536,7 @@ def test_a_discard_asks_first(connection, database_url):
 
 
 def test_a_discard_that_is_not_confirmed_changes_nothing(connection, database_url):
-    """On a terminal it asks."""
+    """On a terminal a discard asks, and changes nothing unless it is confirmed."""
     plant(connection, 1)
     ours, theirs = pty.openpty()
     with subprocess.Popen(

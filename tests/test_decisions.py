@@ -23,7 +23,7 @@ def row(stream_name):
 
 @pytest.mark.parametrize("outcome", [Outcome.RESERVED, Outcome.DUPLICATE])
 def test_an_outcome_is_counted(outcome):
-    """Under its name, and nothing else comes of it."""
+    """An outcome is counted under its name and has no other consequence."""
     decisions = Decisions()
     decisions.add_outcome(MESSAGE, "sales-1", outcome)
     assert decisions.counts == {outcome.value: 1}
@@ -31,7 +31,7 @@ def test_an_outcome_is_counted(outcome):
 
 
 def test_a_conflict_is_a_dead_letter_that_blocks_nobody():
-    """The entity goes on: the command that was first has taken effect."""
+    """A conflict blocks nothing, because the first command of its key has taken effect."""
     decisions = Decisions()
     decisions.add_outcome(MESSAGE, "sales-1", Outcome.CONFLICT)
     (letter,) = decisions.letters
@@ -41,7 +41,7 @@ def test_a_conflict_is_a_dead_letter_that_blocks_nobody():
 
 
 def test_the_categories_of_all_that_is_written_are_locked_once_each():
-    """Those of events, of reservations, and of the outputs of a two-phase strategy."""
+    """Each category of events, reservations and two-phase outputs is locked once."""
     decisions = Decisions(
         writes=[row("account-1"), row("account-2"), row("audit-1")],
         reservations=[(MESSAGE, "sales-1")],
@@ -51,7 +51,7 @@ def test_the_categories_of_all_that_is_written_are_locked_once_each():
 
 
 def test_a_failure_blocks_its_entity():
-    """Later messages of the same entity are parked, those of others go on."""
+    """After a failure later messages of the entity are parked, and others go on."""
     decisions = Decisions()
     batch = Blocking(FailurePolicy(), decisions)
     assert not batch.anything_blocked
@@ -67,14 +67,14 @@ def test_a_failure_blocks_its_entity():
 
 
 def test_a_failure_without_an_entity_blocks_nobody():
-    """Nothing waits for a message whose entity is not known."""
+    """A failed message whose entity is unknown blocks nothing."""
     batch = Blocking(FailurePolicy(), Decisions())
     batch.fails(MESSAGE, None, DecodeError("no"))
     assert not batch.anything_blocked
 
 
 def test_an_entity_that_is_blocked_already_stays_so():
-    """A message of it that fails is parked as well: it was never tried in its turn."""
+    """A failing message of a blocked entity is parked: it was not its turn."""
     decisions = Decisions()
     batch = Blocking(FailurePolicy(blocked={"account-1"}), decisions)
     batch.fails(MESSAGE, "account-1", DecodeError("no"))
@@ -87,7 +87,7 @@ def test_an_entity_that_is_blocked_already_stays_so():
     ids=["another attempt may succeed", "the policy is to stop"],
 )
 def test_an_error_is_raised_rather_than_passed(policy, error):
-    """And no letter is collected."""
+    """An error that the policy does not absorb is raised, and no letter is written."""
     decisions = Decisions()
     with pytest.raises(type(error)):
         Blocking(policy, decisions).fails(MESSAGE, "account-1", error)
@@ -95,7 +95,7 @@ def test_an_error_is_raised_rather_than_passed(policy, error):
 
 
 def test_a_message_that_was_given_up_is_a_dead_letter():
-    """With its attempts; it blocks its entity."""
+    """A message that was given up is a dead letter with its attempts and blocks its entity."""
     decisions = Decisions()
     batch = Blocking(FailurePolicy(given_up={1: (DIED, 3)}), decisions)
     assert batch.takes(MESSAGE, "account-1")
@@ -105,7 +105,7 @@ def test_a_message_that_was_given_up_is_a_dead_letter():
 
 
 def test_a_policy_gives_up_for_its_reason_only():
-    """A message may be given up for one reason and not for another."""
+    """A policy gives up a message for its own reason only."""
     policy = FailurePolicy(given_up={1: (DIED, 3)})
     assert policy.gives_up(MESSAGE, Reason.PROCESS_DIED)
     assert not policy.gives_up(MESSAGE, Reason.KEY)
@@ -113,7 +113,7 @@ def test_a_policy_gives_up_for_its_reason_only():
 
 
 def test_the_name_of_a_blocked_entity_fits_an_index():
-    """A short one is the stream's; long ones are shortened, and stay different."""
+    """Long names of blocked entities are shortened to fit an index and stay different."""
     assert blocking("account-1") == "account-1"
     long = ["account-" + "x" * 2000 + end for end in "ab"]
     assert len({blocking(name) for name in long}) == 2

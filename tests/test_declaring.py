@@ -1,4 +1,4 @@
-"""What is wrong with a declaration is said when it is made, in one line that names the way out."""
+"""A wrong declaration is refused when it is made, in one line that says what to do."""
 
 import functools
 import threading
@@ -85,12 +85,12 @@ class Calling:
     ],
 )
 def test_a_handler_that_cannot_be_called_as_it_will_be_is_refused(handler, problem):
-    """With its name, and what to do."""
+    """A handler with the wrong arguments is refused with its name and the right ones."""
     refused(problem, lambda: account().handle(Pay)(handler))
 
 
-def test_so_is_the_handler_of_an_initiation_and_a_projector():
-    """Each with its own arguments."""
+def test_initiations_and_projectors_with_wrong_arguments_are_refused():
+    """Initiations and projectors with the wrong arguments are refused too."""
     refused(
         r"handler of Pay, .*cannot be called with command, context: .*these 2 arguments",
         lambda: account().initiate(Pay)(lambda command, entity, context: None),
@@ -103,7 +103,7 @@ def test_so_is_the_handler_of_an_initiation_and_a_projector():
 
 
 def test_a_handler_may_take_more_than_it_is_given():
-    """Defaults, and arguments of any number."""
+    """A handler may have further arguments with defaults, or take any number of them."""
     for handler in (
         lambda *arguments: None,
         lambda command, entity, context, more=1: None,
@@ -147,7 +147,7 @@ def returns_itself(command: Pay, entity: Account, context: Context) -> Paid | Pa
     ],
 )
 def test_annotations_that_contradict_the_declaration_are_refused(handler, problem):
-    """Either the one or the other is wrong."""
+    """Annotations that contradict the declaration are refused."""
     name = handler.__name__
     refused(
         f"the handler of Pay, {name}, is annotated {problem}",
@@ -156,7 +156,7 @@ def test_annotations_that_contradict_the_declaration_are_refused(handler, proble
 
 
 def test_an_annotation_of_another_command_of_the_component_is_refused():
-    """As what a handler returns, and as what it takes."""
+    """Another command of the component is refused as annotation of argument and result."""
 
     def pay(command: Pay, entity: Account, context: Context) -> Refund: ...
 
@@ -166,7 +166,7 @@ def test_an_annotation_of_another_command_of_the_component_is_refused():
 
 
 def test_an_initiation_is_not_annotated_to_return_nothing():
-    """It would start no stream."""
+    """An initiation annotated to return nothing is refused: it would start no stream."""
 
     def pay(command: Pay, context: Context) -> None: ...
 
@@ -174,7 +174,7 @@ def test_an_initiation_is_not_annotated_to_return_nothing():
 
 
 def test_without_an_entity_a_handler_is_annotated_to_take_none():
-    """Or the component was to have one."""
+    """A handler annotated with an entity needs a component that has one."""
 
     def pay(command: Pay, entity: Account, context: Context) -> None: ...
     def other(command: Pay, entity: None, context: Context) -> None: ...
@@ -187,15 +187,15 @@ def test_without_an_entity_a_handler_is_annotated_to_take_none():
 
 
 def test_a_projector_is_annotated_to_take_its_event():
-    """And its entity."""
+    """The annotations of a projector must agree with its event and its entity."""
 
     def paid(entity: Account, event: Pay) -> None: ...
 
     refused("to take event: Pay, and the event is Paid", lambda: account().project(Paid)(paid))
 
 
-def test_what_is_not_certain_is_passed():
-    """Names that are not defined yet, bases, protocols, and what says nothing."""
+def test_undecidable_annotations_are_accepted():
+    """Annotations that cannot be decided, such as undefined names or protocols, are accepted."""
 
     def unresolved(command: "NotYet", entity: "Account", context: Context) -> "Later": ...  # type: ignore[name-defined]  # noqa: F821
     def base(command: object, entity: Shape, context: Any) -> object: ...
@@ -212,7 +212,7 @@ def test_what_is_not_certain_is_passed():
 
 
 def test_a_decorator_without_parentheses_is_refused():
-    """It was given the function."""
+    """A decorator that is used without parentheses is refused."""
 
     def pay(command: Pay, entity: Account, context: Context) -> None: ...
 
@@ -225,7 +225,7 @@ def test_a_decorator_without_parentheses_is_refused():
 
 
 def test_a_strategy_is_given_and_not_its_class():
-    """Without the parentheses it would be none."""
+    """A strategy's class in place of an instance is refused."""
     refused(
         r"once=Processed of Pay is a class; write once=Processed\(\)",
         lambda: account().handle(Pay, once=Processed),  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ def test_a_strategy_is_given_and_not_its_class():
 
 
 def test_an_event_has_one_projector():
-    """Of two, the last one would count."""
+    """A second projector of an event is refused."""
     component = account()
     component.project(Paid)(lambda entity, event: None)
     refused(
@@ -247,7 +247,7 @@ def test_an_event_has_one_projector():
 
 
 def test_a_projector_needs_an_entity():
-    """There would be nothing to change."""
+    """A projector is refused in a component without an entity."""
     refused(
         r"no entity for the projector of Paid to change; declare it with Component\('account', "
         r"entity=",
@@ -269,7 +269,7 @@ class Locked:
 
 
 def test_an_entity_can_be_made_without_arguments():
-    """For a stream without events."""
+    """An entity class that needs arguments is refused: a new stream has no events."""
     refused(
         "the entity Needy cannot be made without arguments: TypeError.*; give each of its fields",
         lambda: account(Needy),
@@ -278,7 +278,7 @@ def test_an_entity_can_be_made_without_arguments():
 
 
 def test_an_entity_can_be_copied():
-    """For its handlers."""
+    """An entity that cannot be copied is refused: each handler gets a copy."""
     refused("the entity Locked cannot be copied for handlers: TypeError", lambda: account(Locked))
 
 
@@ -299,7 +299,7 @@ def test_an_entity_can_be_copied():
     ],
 )
 def test_a_field_without_a_form_in_json_is_refused(hint):
-    """When the class is declared, not when the first message is written."""
+    """A field that JSON cannot express is refused when its class is declared."""
 
     @dataclass
     class Odd:
@@ -324,7 +324,7 @@ class Nested2:
 
 
 def test_a_nested_field_without_a_form_is_found():
-    """It is named by the field that leads there."""
+    """A nested field that JSON cannot express is named with the path to it."""
 
     @dataclass
     class Odd:
@@ -341,7 +341,7 @@ def test_a_nested_field_without_a_form_is_found():
     "hint", [Any, object, list[Any], dict[str, int], dict[uuid.UUID, date], set[int], Literal["a"]]
 )
 def test_a_field_with_a_form_is_not_refused(hint):
-    """Or with one that depends on the value."""
+    """A field is accepted if JSON can express it, or if that depends on the value."""
 
     @dataclass
     class Even:
@@ -379,7 +379,7 @@ def keyed(hint: Any) -> Any:
     [float, bool, datetime, bytes, list[str], dict[str, str], None, Paid, float | None],
 )
 def test_a_key_of_a_type_that_can_be_none_is_refused(hint):
-    """Whatever names a stream: a key, the entity that leads it, and the entity's id."""
+    """A key, a leading entity or an entity's id whose type allows None is refused."""
     declare = {"into": "payment", "key": "account_id"}
     problem = r"Keyed.key is a .* cannot be part of a key; a key is a text, a whole number, a UUID"
     refused(problem, lambda: account().reserve(keyed(hint), into="payment", key="key"))
@@ -406,6 +406,6 @@ def test_a_key_of_a_type_that_can_be_none_is_refused(hint):
         float | str,
     ],
 )
-def test_a_key_of_any_other_type_is_taken(hint):
-    """Where a type leaves it open, the value decides."""
+def test_a_key_of_any_other_type_is_accepted(hint):
+    """A key whose type does not decide is accepted; the value decides."""
     account().reserve(keyed(hint), into="payment", key="key", entity="key")

@@ -47,7 +47,7 @@ def kubernetes():
 
 @pytest.mark.parametrize("supervisor", [systemd, kubernetes])
 def test_the_command_can_be_given_and_has_time_to_end(supervisor, monkeypatch, database_url):
-    """SIGKILL comes after our own limits, those of the host included."""
+    """The example's command is valid, and SIGKILL comes after all limits of the supervisor."""
     (program, *arguments), seconds = supervisor()
     given = {}
     monkeypatch.setattr(start, "callback", lambda **options: given.update(options))
@@ -59,7 +59,7 @@ def test_the_command_can_be_given_and_has_time_to_end(supervisor, monkeypatch, d
 
 
 def test_the_unit_sends_a_signal_that_stops_us():
-    """To the host, which hands it on."""
+    """The unit sends the supervisor a signal that stops it."""
     assert unit()["KillSignal"] == "SIGTERM"
     assert unit()["KillMode"] == "mixed"
     assert unit()["Restart"] == "on-failure"
@@ -67,7 +67,7 @@ def test_the_unit_sends_a_signal_that_stops_us():
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
 def test_systemd_takes_the_unit(tmp_path):
-    """It knows every section, name and value."""
+    """systemd accepts every section, name and value of the unit."""
     command, _ = systemd()
     path = tmp_path / "bank-account.service"
     path.write_text(example("ini").replace(command[0], shutil.which("true")))
@@ -83,7 +83,7 @@ def test_systemd_takes_the_unit(tmp_path):
 
 
 def test_the_deployment_is_yaml_of_replicas_that_share():
-    """Read by PyYAML where that is there, and else held against what its lines may be."""
+    """The deployment is valid YAML, and its replicas share the categories."""
     text = example("yaml")
     try:
         import yaml

@@ -51,7 +51,7 @@ def _environment(database_url, monkeypatch, tmp_path):
 @pytest.mark.usefixtures("_environment")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
-    """The blocks of a page run in order; one that is headed by a file's name is also that file."""
+    """The Python blocks of a page run in order; those headed by a file's name form a file."""
     page = ROOT / name
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
@@ -66,7 +66,7 @@ def test_the_python_of_a_page_runs_as_it_stands(name, tmp_path, monkeypatch):
 @pytest.mark.spark
 @pytest.mark.usefixtures("_environment")
 def test_the_component_of_the_readme_reconciles_as_it_says(database_url, tmp_path):
-    """It is started and reconciled by its app path, and the report counts what the text says."""
+    """The README's component runs and reconciles, and the report has the counts of the text."""
     readme = ROOT / "README.md"
     for block in blocks(readme, "python"):
         (tmp_path / block.text.partition("\n")[0].removeprefix("# ")).write_text(block.text)
@@ -79,18 +79,18 @@ def test_the_component_of_the_readme_reconciles_as_it_says(database_url, tmp_pat
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     (counted,) = report["categories"]
-    said = re.search(
+    counts = re.search(
         r"counts (\d+) commands, (\d+) distinct keys, (\d+) duplicate and (\d+) events",
         readme.read_text(),
     )
     found = [counted["commands"], counted["keys"], counted["duplicates"]]
-    assert [*found, report["events"]["events"]] == [int(number) for number in said.groups()]
+    assert [*found, report["events"]["events"]] == [int(number) for number in counts.groups()]
     assert [counted[name] for name in ("missing", "orphans", "conflicts")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_lines_of_a_page_can_be_given(name, monkeypatch, tmp_path):
-    """Commands, options and their values, the targets of make and the extras of pip all exist."""
+    """Shown commands, options, values, make targets and pip extras exist."""
     monkeypatch.setenv("RESERVATION_DATABASE_URL", "postgresql://localhost/bank")
     called = []
     for command in _leaves(main):
@@ -122,15 +122,15 @@ def test_the_command_lines_of_a_page_can_be_given(name, monkeypatch, tmp_path):
 
 def _leaves(command: click.Command) -> Iterator[click.Command]:
     if isinstance(command, click.Group):
-        for one in command.commands.values():
-            yield from _leaves(one)
+        for subcommand in command.commands.values():
+            yield from _leaves(subcommand)
     else:
         yield command
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_of_a_page_leads_somewhere(name):
-    """To a file of the checkout, and to a heading where it names one."""
+    """Every link leads to a file of the checkout, and to a heading where it names one."""
     page = ROOT / name
     for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
         if link.startswith("https://"):
@@ -142,7 +142,7 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 
 def test_the_log_events_are_those_of_the_code():
-    """Each that is described is logged, at its level, and each that is logged is described."""
+    """Every described log event is logged at its level, and every log event is described."""
     programs = [*(ROOT / "consumers").rglob("*.py"), ROOT / "cli" / "consumers" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
@@ -158,7 +158,7 @@ def test_the_log_events_are_those_of_the_code():
 
 
 def test_the_strategies_to_choose_from_are_those_of_the_code():
-    """What can be given as ``once`` and is exported, and `reserve`; each on the page, no other."""
+    """The page lists every exported strategy and `reserve`, and no other."""
     table = (
         (ROOT / "docs/how-to/choose-a-strategy.md")
         .read_text()
@@ -174,7 +174,7 @@ def test_the_strategies_to_choose_from_are_those_of_the_code():
 
 
 def test_the_page_of_the_api_has_every_public_name():
-    """What `reservation` and `consumers` export, but for the errors, which have a page."""
+    """The API page has every exported name but the errors, which have their own page."""
     text = (ROOT / "docs/reference/api.md").read_text()
     named = set(re.findall(r"(?:^::: |`)((?:reservation|consumers)\.\w+)", text, re.MULTILINE))
     public = {
@@ -186,7 +186,7 @@ def test_the_page_of_the_api_has_every_public_name():
 
 
 def test_the_errors_are_those_of_the_code():
-    """The page of the errors lists the whole tree."""
+    """The page of errors lists the whole tree of the code."""
     table = (ROOT / "docs/reference/errors.md").read_text()
     listed = set(re.findall(r"^\| `(\w+Error)` \|", table, re.MULTILINE))
     tree = {name for name in vars(errors) if name.endswith("Error")} - {"ReservationError"}
@@ -195,14 +195,14 @@ def test_the_errors_are_those_of_the_code():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_that_a_page_names_exist(name):
-    """Paths of the checkout, which move with the code."""
+    """The files of the checkout that a page names exist."""
     named = r"`((?:reservation|consumers|cli|spark_jobs|tests|benchmarks|docs|examples)/[\w./]*)`"
     for path in set(re.findall(named, (ROOT / name).read_text())):
         assert (ROOT / path).exists(), path
 
 
 def test_every_page_is_in_the_navigation():
-    """And the navigation names no other."""
+    """The navigation names every page and no other."""
     text = re.sub(r"!!\S+", "", (ROOT / "mkdocs.yml").read_text())
     named = _leaves_of(YAML(typ="safe").load(text)["nav"])
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
@@ -218,7 +218,7 @@ def _leaves_of(value: object) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_uses_the_usual_words(name):
-    """As other projects write them, and one spelling of each."""
+    """Pages use the usual words, in one spelling each."""
     private = r"can not|on the spot|ways? to be idempotent|(?:is|are) there again|dealt? with"
     assert re.findall(private, prose(ROOT / name).replace("\n", " ")) == []
 
@@ -238,7 +238,7 @@ def metrics_of_the_code() -> set[str]:
 
 
 def test_the_metrics_are_those_of_the_code():
-    """Each that is described exists, and each that exists is described."""
+    """Every described metric exists, and every metric is described."""
     text = (ROOT / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"^\| (`reservation_.*?) \|", text, re.MULTILINE)
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
@@ -246,7 +246,7 @@ def test_the_metrics_are_those_of_the_code():
 
 
 def test_the_alert_rules_use_metrics_that_exist():
-    """And each rule has what Prometheus wants of one, with annotations that tell what to do."""
+    """Alert rules use existing metrics and have annotations that say what to do."""
     (block,) = blocks(ROOT / "docs/how-to/monitor.md", "yaml")
     rules = [
         rule for group in YAML(typ="safe").load(block.text)["groups"] for rule in group["rules"]
@@ -267,7 +267,7 @@ def test_the_alert_rules_use_metrics_that_exist():
 
 
 def test_the_environment_variables_are_those_of_the_code():
-    """Each that our code reads has a row."""
+    """Every environment variable that our code reads is described."""
     code = "".join(
         path.read_text()
         for package in ("reservation", "consumers", "cli", "spark_jobs")
@@ -318,7 +318,7 @@ def _printed_json(database_url, connection, store, monkeypatch):
     ids=["status", "positions", "changes", "dead-letters", "prune", "check"],
 )
 def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
-    """All of it, with no key that the schema does not name."""
+    """The JSON of every command fits its schema, with no further key."""
     validator = _schema(schema)
     validator.check_schema(validator.schema)
     printed = printed_json(*arguments)
@@ -327,7 +327,7 @@ def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments
 
 
 def test_the_error_of_a_bad_message_reads_as_shown(connection):
-    """The page on failures shows the line of a type that nobody declared."""
+    """The page on failures shows the actual error for an undeclared type."""
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, '{}')",
         [COMMANDS, "Rename"],
@@ -341,5 +341,5 @@ def test_the_error_of_a_bad_message_reads_as_shown(connection):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_names_no_machine(name):
-    """Pages hold for every reader, so no path of one machine stands in them."""
+    """No page has a path of one machine."""
     assert not re.search(r"(?<![\w.~}>-])/(?:work|home|root|tmp)/", (ROOT / name).read_text())

@@ -30,7 +30,7 @@ DURATION = DurationType()
     ],
 )
 def test_a_time_span_is_a_number_and_a_unit(text, span):
-    """Decimals are allowed."""
+    """A time span is a number, which may have decimals, and a unit."""
     assert DURATION.convert(text, None, None) == span
 
 
@@ -38,13 +38,13 @@ def test_a_time_span_is_a_number_and_a_unit(text, span):
     "text", ["", "5", "5 m", "-5m", "+5m", "m", "1e3s", "5min", "5M", "1.s", "५m", "5m30s"]
 )
 def test_anything_else_is_refused_with_the_grammar(text):
-    """In one line, which names what to write."""
+    """Anything else is refused in one line that shows what to write."""
     with pytest.raises(click.BadParameter, match=r"not a time span; write a number and ms, s, m"):
         DURATION.convert(text, None, None)
 
 
 def test_a_time_span_out_of_the_limits_is_refused_with_the_limits():
-    """Both limits are accepted themselves."""
+    """A time span outside the limits is refused; the limits themselves are accepted."""
     limited = DurationType(at_least=timedelta(hours=1), at_most=timedelta(days=2))
     for text in ("1h", "60m", "48h", "2d"):
         limited.convert(text, None, None)
@@ -54,7 +54,7 @@ def test_a_time_span_out_of_the_limits_is_refused_with_the_limits():
 
 
 def test_a_plain_number_is_in_seconds_where_the_option_accepts_one():
-    """Options that took seconds before there were units still take them."""
+    """Options that took seconds before there were units still accept plain numbers."""
     plain = DurationType(plain_seconds=True)
     assert plain.convert("0.5", None, None) == timedelta(milliseconds=500)
     assert plain.convert("300", None, None) == timedelta(minutes=5)
@@ -62,7 +62,7 @@ def test_a_plain_number_is_in_seconds_where_the_option_accepts_one():
 
 @pytest.mark.parametrize("text", ["1500ms", "90s", "5m", "36h", "90d", "0s"])
 def test_a_time_span_is_written_as_an_option_takes_it(text):
-    """In the largest unit that divides it."""
+    """A time span is written in the largest unit that divides it, as options accept it."""
     span = DURATION.convert(text, None, None)
     assert DURATION.convert(written(span), None, None) == span
     assert len(written(span)) <= len(text)
@@ -77,12 +77,12 @@ def test_a_time_span_is_written_as_an_option_takes_it(text):
     ],
 )
 def test_a_date_is_in_utc(text, time):
-    """Unless it names a time zone."""
+    """A date without a time zone is in UTC."""
     assert TimestampType().convert(text, None, None) == time
 
 
 def test_an_age_counts_from_now():
-    """In any unit; no age at all is refused."""
+    """An age in any unit counts back from now; an age of nothing is refused."""
     before = datetime.now(UTC)
     time = TimestampType().convert("36h", None, None)
     assert before <= time + timedelta(hours=36) <= datetime.now(UTC)
@@ -94,15 +94,17 @@ def test_an_age_counts_from_now():
 
 
 def test_every_option_that_takes_a_time_span_has_the_grammar():
-    """A metavar or a help text in seconds would be another grammar."""
-    options = [one for _, command in leaves(main) for one in command.params]
-    spans = {one.name for one in options if isinstance(one.type, DurationType)}
+    """Every option for a time span uses the common grammar, also in its metavar and help."""
+    options = [param for _, command in leaves(main) for param in command.params]
+    spans = {option.name for option in options if isinstance(option.type, DurationType)}
     assert spans == {"grace", "watch", "reservations"}
-    assert not [one.name for one in options if isinstance(one.type, click.types.FloatParamType)]
-    assert not [one.name for one in options if "SECONDS" in (one.metavar or "")]
+    assert not [
+        option.name for option in options if isinstance(option.type, click.types.FloatParamType)
+    ]
+    assert not [option.name for option in options if "SECONDS" in (option.metavar or "")]
 
 
-def test_the_default_grace_is_that_of_the_jobs():
-    """The option writes it as a text, so that its help needs no Spark."""
-    (grace,) = (one for one in reconcile.params if one.name == "grace")
+def test_the_default_grace_period_is_that_of_the_jobs():
+    """The option's default grace period, given as text, equals that of the jobs."""
+    (grace,) = (param for param in reconcile.params if param.name == "grace")
     assert DURATION.convert(grace.default, None, None) == GRACE

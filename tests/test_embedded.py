@@ -62,7 +62,7 @@ def run_as(user, shared, *arguments, **env):
 
 
 def test_two_users_of_a_machine_each_have_a_server(shared):
-    """With its data, and without a word of the other's, whatever the first one left."""
+    """Each user has a server with data of its own, whatever another user left behind."""
     for user in ("root", OTHER, OTHER):
         done = run_as(user, shared, "store", "install")
         assert done.returncode == 0, done.stderr
@@ -72,8 +72,8 @@ def test_two_users_of_a_machine_each_have_a_server(shared):
     assert runtime.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_runtime_folder_of_another_user_is_passed_over(shared):
-    """As it is named after a change of user without a login."""
+def test_the_runtime_folder_of_another_user_is_not_used(shared):
+    """The runtime folder of another user, as after `su`, is not used."""
     other = shared / "run"
     other.mkdir(mode=0o700)
     done = run_as(OTHER, shared, "store", "install", XDG_RUNTIME_DIR=str(other))
@@ -83,7 +83,7 @@ def test_the_runtime_folder_of_another_user_is_passed_over(shared):
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_a_runtime_folder_that_somebody_else_made_is_refused(shared, kind):
-    """In one line; nothing is written to where it leads."""
+    """A runtime folder that somebody else made is refused, and nothing is written through it."""
     place = shared / f"reservation-{pwd.getpwnam(OTHER).pw_uid}"
     trap = shared / "trap"
     trap.mkdir(mode=0o777)

@@ -1,10 +1,9 @@
-"""The same history leaves the same behind, whichever way to be idempotent a component has.
+"""The same history leaves the same behind, whichever strategy a component uses.
 
 A history is what senders, the network and processes may do: commands are sent, sent again under the
 same id or another, read again, and two consumers work on them in turns and die at any statement.
 What must come of it is what comes of the commands alone, each once, in the order in which they came
-first. Which of them are one and the same to a way, and which it drops, is part of what it says of
-itself.
+first. Which of them a strategy takes for the same, and which it discards, is a part of what it is.
 """
 
 import uuid
@@ -52,7 +51,7 @@ COMMANDS = "purse:command"
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that was stored: whose intent it is, and the revision that its sender gave that."""
+    """A stored message: its intent, and the revision that its sender gave it."""
 
     number: int
     revision: int
@@ -88,34 +87,34 @@ def each(came: list[Sent]) -> list[Sent]:
 
 def by_key(came: list[Sent]) -> list[Sent]:
     """Take the first of each intent."""
-    return list({one.number: one for one in came}.values())
+    return list({message.number: message for message in came}.values())
 
 
 def newer(came: list[Sent]) -> list[Sent]:
     """Take what is newer than all that came before it, by entity and source."""
     taken, last = [], dict[tuple[str, str], int]()
-    for one in came:
-        command = numbered_intent(one)
+    for message in came:
+        command = numbered_intent(message)
         line = (command.account_id, command.source)
-        if one.revision > last.get(line, -1):
-            last[line] = one.revision
-            taken.append(one)
+        if message.revision > last.get(line, -1):
+            last[line] = message.revision
+            taken.append(message)
     return taken
 
 
 def opening(came: list[Sent]) -> list[Sent]:
-    """Take every message but one that opens what there is already."""
+    """Take every message but one that opens an entity that is open."""
     taken: list[Sent] = []
-    for one in came:
-        begun = any(other.number % 2 == one.number % 2 for other in effective(taken, OPENING))
-        if not (isinstance(opening_intent(one), Open) and begun):
-            taken.append(one)
+    for message in came:
+        begun = any(other.number % 2 == message.number % 2 for other in effective(taken, OPENING))
+        if not (isinstance(opening_intent(message), Open) and begun):
+            taken.append(message)
     return taken
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to be idempotent, and what it covers.
+class Case:
+    """A strategy, and what it covers.
 
     Attributes:
         make: makes the component.
@@ -134,26 +133,26 @@ class Way:
     late: bool = False
 
 
-OPENING = Way(opened, opening, intent=opening_intent)
-WAYS = {
-    "processed": Way(lambda: purse(Processed())),
-    "processed, key": Way(lambda: purse(Processed(key=key_of)), by_key),
-    "message id": Way(lambda: purse(MessageIdInEvents())),
-    "revisions": Way(revised, by_key, intent=numbered_intent),
-    "revisions, late": Way(revised, newer, intent=numbered_intent, late=True),
-    "states": Way(lambda: purse(StateBased("whole"))),
-    "states, deltas": Way(lambda: purse(StateBased("delta"))),
-    "states, shared": Way(lambda: purse(StateBased("whole")), twice=False),
+OPENING = Case(opened, opening, intent=opening_intent)
+CASES = {
+    "processed": Case(lambda: purse(Processed())),
+    "processed, key": Case(lambda: purse(Processed(key=key_of)), by_key),
+    "message id": Case(lambda: purse(MessageIdInEvents())),
+    "revisions": Case(revised, by_key, intent=numbered_intent),
+    "revisions, late": Case(revised, newer, intent=numbered_intent, late=True),
+    "states": Case(lambda: purse(StateBased("whole"))),
+    "states, deltas": Case(lambda: purse(StateBased("delta"))),
+    "states, shared": Case(lambda: purse(StateBased("whole")), twice=False),
     "initiate": OPENING,
-    "sequence": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
-    "reservation": Way(copied, by_key, twice=False),
-    "reservation, message id": Way(lambda: copied(MessageIdInEvents()), by_key),
-    "reservation, sequence": Way(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
-    "one category": Way(within, by_key, twice=False),
-    "one category, message id": Way(lambda: within(MessageIdInEvents()), by_key),
+    "sequence": Case(lambda: purse(PositionInEvents(pseudo_events=True))),
+    "reservation": Case(copied, by_key, twice=False),
+    "reservation, message id": Case(lambda: copied(MessageIdInEvents()), by_key),
+    "reservation, sequence": Case(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
+    "one category": Case(within, by_key, twice=False),
+    "one category, message id": Case(lambda: within(MessageIdInEvents()), by_key),
 }
 
-# What happens: an intent is sent (its number, under its own id or a new one), positions are set
+# Steps: an intent is sent (its number, under its own id or a new one), positions are set
 # back (by so many messages), or a consumer (of two) runs a batch (of so many messages) and dies at
 # a statement, or lets the other run at it; 0 for neither.
 SEND, AGAIN, RUN = "send", "again", "run"
@@ -194,16 +193,16 @@ class Cut(psycopg.Connection[Any]):
 class World:
     """A database, two consumers, and what was sent."""
 
-    def __init__(self, address: str, way: Way) -> None:
-        self.address, self.way, self.make = address, way, way.make
+    def __init__(self, address: str, case: Case) -> None:
+        self.address, self.case, self.make = address, case, case.make
         self.control = psycopg.connect(address, autocommit=True)
         self.store = MessageStore(self.control)
-        component = way.make()
+        component = case.make()
         self.categories = [component.command_category, *component.reservation_categories]
         self.came: list[Sent] = []
         self.sent: dict[int, tuple[Sent, uuid.UUID]] = {}
         empty(self.control)
-        names = ("one", "two") if way.twice else ("one", "one")
+        names = ("one", "two") if case.twice else ("one", "one")
         for name in set(names):
             for category in self.categories:
                 self.control.execute(
@@ -226,19 +225,21 @@ class World:
             options="-clock_timeout=40ms -csynchronous_commit=off",
         )
         component = self.make()
-        batches = {one: new_batch(connection, component, one) for one in self.categories}
+        batches = {
+            category: new_batch(connection, component, category) for category in self.categories
+        }
         return connection, name, batches
 
     def send(self, number: int, anew: bool) -> None:
         """Send an intent, under the id that it had before or another."""
         known = number in self.sent
-        revision = number if self.way.late else len(self.sent)
+        revision = number if self.case.late else len(self.sent)
         sent, id_ = self.sent.setdefault(number, (Sent(number, revision), uuid.uuid4()))
         if not known or anew:
             self.came.append(sent)
         if known and anew:
             id_ = uuid.uuid4()
-        command = self.way.intent(sent)
+        command = self.case.intent(sent)
         self.store.write_batch([Write(command, f"{COMMANDS}-{command.account_id}", id=id_)])
 
     def again(self, back: int) -> None:
@@ -254,7 +255,7 @@ class World:
         )
 
     def run(self, n: int, size: int, at: int = 0, how: str = "") -> bool:
-        """Let a consumer run a batch of each category; tell whether it did anything."""
+        """Let a consumer run a batch of each category; return whether it did anything."""
         connection, name, batches = self.consumers[n]
 
         def die() -> None:
@@ -302,22 +303,22 @@ class World:
     def left(self) -> dict[str, list[Any]]:
         """Return what came of it: what was added and taken, and who opened it, by entity."""
         found: dict[str, list[Any]] = {}
-        for one in self.store.read_category("purse"):
-            if one.type == "PseudoEvent":
+        for event in self.store.read_category("purse"):
+            if event.type == "PseudoEvent":
                 continue
-            done = found.setdefault(one.stream_name.partition("-")[2], [])
-            if one.type == "Opened":
+            done = found.setdefault(event.stream_name.partition("-")[2], [])
+            if event.type == "Opened":
                 done.append(OPENED)
             else:
-                sign = {"Deposited": 1, "Withdrawn": -1}[one.type]
-                done.append(sign * one.decode(Amount).amount)
+                sign = {"Deposited": 1, "Withdrawn": -1}[event.type]
+                done.append(sign * event.decode(Amount).amount)
         return found
 
     def expected(self) -> dict[str, list[Any]]:
-        """Return what must come of those messages that take effect."""
+        """Return the effects of the messages that take effect."""
         found: dict[str, list[Any]] = {}
-        for one in effective(self.way.taken(self.came), self.way):
-            command = self.way.intent(one)
+        for message in effective(self.case.taken(self.came), self.case):
+            command = self.case.intent(message)
             found.setdefault(command.account_id, []).append(amount(command))
         return found
 
@@ -337,24 +338,24 @@ def amount(command: Any) -> Any:
     return -command.amount if isinstance(command, Withdraw) else command.amount
 
 
-def effective(taken: list[Sent], way: Way) -> list[Sent]:
-    """Return those that bring something about: nothing is taken from where there is not enough."""
+def effective(taken: list[Sent], case: Case) -> list[Sent]:
+    """Return the messages with an effect: nothing is taken without a sufficient balance."""
     balances = {"0": Decimal(0), "1": Decimal(0)}
     found = []
-    for one in taken:
-        command = way.intent(one)
+    for message in taken:
+        command = case.intent(message)
         change = 0 if isinstance(command, Open) else amount(command)
         if balances[command.account_id] + change >= 0:
             balances[command.account_id] += change
-            found.append(one)
+            found.append(message)
     return found
 
 
-def play(address: str, way: Way, history: list[Any]) -> World:
-    world = World(address, way)
+def play(address: str, case: Case, history: list[Any]) -> World:
+    world = World(address, case)
     try:
         for what, *how in history:
-            if what == AGAIN and not way.twice:
+            if what == AGAIN and not case.twice:
                 continue
             {SEND: world.send, AGAIN: world.again, RUN: world.run}[what](*how)
         world.finish()
@@ -364,12 +365,12 @@ def play(address: str, way: Way, history: list[Any]) -> World:
     return world
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 @settings(max_examples=25)
 @given(history=histories)
 def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, name, history):
-    """Whatever was sent or read again, and whoever died when."""
-    world = play(database_url, WAYS[name], history)
+    """Each command has its effect once, whatever was repeated and whichever process died."""
+    world = play(database_url, CASES[name], history)
     try:
         assert world.left() == world.expected()
     finally:
@@ -377,8 +378,8 @@ def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, na
 
 
 def left(address: str, name: str, *history: Any) -> dict[str, list[Any]]:
-    """Return what a history leaves behind, having made sure that it is what the way says."""
-    world = play(address, WAYS[name], list(history))
+    """Return what a history leaves behind, having checked that the strategy holds."""
+    world = play(address, CASES[name], list(history))
     try:
         assert world.left() == world.expected()
         return world.left()
@@ -397,29 +398,29 @@ BY_ID = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_reissue_under_another_id_is_where_they_differ(database_url, name):
-    """By its key or its revision it is known again, by its id or its position it is not."""
+    """A key or a revision recognizes a reissue under another id; an id or a position does not."""
     found = left(database_url, name, (SEND, 0, False), (SEND, 0, True), (SEND, 0, False))
     assert found == {"0": [1, 1] if name in BY_ID else [1]}
 
 
-def test_what_opens_an_entity_is_known_by_the_entity(database_url):
-    """Under whatever id, unlike what is done with the entity then."""
+def test_a_command_that_opens_an_entity_is_recognized_by_the_entity(database_url):
+    """A command that opens an entity is recognized under any id, unlike later commands."""
     send = [(SEND, 6, False), (SEND, 6, True), (SEND, 0, False), (SEND, 6, True), (SEND, 0, True)]
     assert left(database_url, "initiate", *send) == {"0": [OPENED, 1, 1]}
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_what_comes_late_is_dropped_by_its_revision_alone(database_url, name):
-    """Whoever else handles a message does not mind that another was to come before it."""
+@pytest.mark.parametrize("name", CASES)
+def test_only_revisions_discard_a_late_message(database_url, name):
+    """Only revisions discard a message that arrives after a later one."""
     found = left(database_url, name, (SEND, 3, False), (SEND, 1, False))
     assert found == {"1": [4] if name == "revisions, late" else [4, 2]}
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if WAYS[name].twice])
-def test_what_had_no_effect_has_none_when_it_is_read_again(database_url, name):
-    """Although there is by then what it wanted to take; a consumer that begins anew reads it."""
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].twice])
+def test_a_message_without_effect_has_none_when_redelivered(database_url, name):
+    """A message without effect has none when read again, though the state would allow one."""
     takes, adds, everything = (SEND, 2, False), (SEND, 4, False), (RUN, 0, 4, 0, "die")
     found = left(database_url, name, takes, everything, adds, everything, (AGAIN, 6))
     assert found == {"0": [5]}

@@ -57,7 +57,7 @@ class Eventide:
         return self.write(f"{RESERVED}-{key}", type_, data, command)
 
     def processed(self, category, position):
-        """Store how far the consumer of a category is."""
+        """Store the position of the consumer of a category."""
         name = f"{category}+position" if ":" in category else f"{category}:position"
         self.write(name, "Recorded", {"position": position})
 
@@ -68,7 +68,7 @@ def eventide(connection):
 
 
 def test_the_bank_reads_every_event_of_the_published_component(eventide, connection):
-    """Each with the fields that it has there: a rejection has no time of processing."""
+    """The bank reads every event of Eventide's published component with its fields."""
     opened = eventide.write(COMMANDS, "Open", OPEN)
     eventide.write("account-123", "Opened", OPEN | {"processedTime": TIME}, opened)
     for key, type_, data, event in (
@@ -122,7 +122,7 @@ def cli(database_url, *arguments):
     "arguments", [("positions", "import", "bank:account"), ("start", "bank:account")]
 )
 def test_reservations_under_other_names_are_refused(database_url, connection, arguments):
-    """In one line that says what to declare; nothing is stored."""
+    """Reservations under other names are refused in one line that says what to declare."""
     done = cli(database_url, *arguments)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -134,7 +134,7 @@ def test_reservations_under_other_names_are_refused(database_url, connection, ar
 
 @pytest.mark.usefixtures("handled")
 def test_with_the_former_name_late_reissues_are_duplicates(connection, store):
-    """And conflicts where they say something else; what is new has the new name."""
+    """With the former name declared, late reissues are duplicates or conflicts."""
     component = moved()
     check_names(connection, component)
     store.write([deposit("d1", "11"), deposit("d1", "12"), deposit("d2", "1")], COMMANDS)
@@ -154,10 +154,8 @@ def test_with_the_former_name_late_reissues_are_duplicates(connection, store):
     check_names(connection, component)
 
 
-def test_a_conflict_names_the_stream_of_the_command_that_was_there_first(
-    eventide, connection, store
-):
-    """Under the former name, where that one was reserved under it."""
+def test_a_conflict_names_the_stream_of_the_first_command(eventide, connection, store):
+    """A conflict names the stream of the first command, under its former name if it has one."""
     eventide.reserve("old", "Deposit", DEPOSIT | {"depositId": "old"})
     store.write([deposit("old", "12"), deposit("new"), deposit("new", "12")], COMMANDS)
     results = batches(connection, moved())
@@ -173,11 +171,11 @@ def test_a_conflict_names_the_stream_of_the_command_that_was_there_first(
 
 
 def test_reissues_in_the_batch_of_a_new_command_are_duplicates_too(eventide, connection, store):
-    """Of those that have a former reservation and of those that have none, in one statement."""
+    """In one batch, reissues with and without a former reservation are duplicates."""
     eventide.reserve("old", "Deposit", DEPOSIT | {"depositId": "old"})
-    one = moved()
+    component = moved()
     store.write([deposit("old", "11"), deposit("new"), deposit("new"), deposit("old")], COMMANDS)
-    assert drained(connection, one) == {
+    assert drained(connection, component) == {
         "reserved": 1,
         "duplicate": 3,
         "conflict": 1,
@@ -186,17 +184,18 @@ def test_reissues_in_the_batch_of_a_new_command_are_duplicates_too(eventide, con
 
 
 def test_a_copy_that_eventide_left_unhandled_is_handled(eventide, connection, store):
-    """Under the name that it has."""
+    """A copy that Eventide reserved and did not handle is handled under its former name."""
     eventide.reserve("d1", "Deposit", DEPOSIT)
     assert drained(connection, moved()) == {"duplicate": 1, "handled": 1}
     assert event_types(store) == ["Deposited"]
 
 
 @pytest.mark.parametrize(
-    "formerly", [lambda one: one.deposit_id, lambda one: [one.deposit_id], ("deposit_id",)]
+    "formerly",
+    [lambda command: command.deposit_id, lambda command: [command.deposit_id], ("deposit_id",)],
 )
 def test_a_former_name_is_a_field_several_or_a_function(eventide, connection, formerly):
-    """As a key is."""
+    """A former name is a field, several fields or a function, as a key is."""
     eventide.reserve("d1", "Deposit", DEPOSIT)
     component = moved(formerly)
     check_names(connection, component)
@@ -204,7 +203,7 @@ def test_a_former_name_is_a_field_several_or_a_function(eventide, connection, fo
 
 
 def test_wrong_former_names_are_refused_when_declared():
-    """Each with one line."""
+    """Each wrong former name is refused in one line when it is declared."""
     component = purse(name="account")
     with pytest.raises(DeclarationError, match="no field 'deposit'"):
         component.reserve(Deposit, into=RESERVED, key="deposit_id", formerly="deposit")
@@ -214,7 +213,7 @@ def test_wrong_former_names_are_refused_when_declared():
 
 @pytest.mark.parametrize("at", [1, 4000, 7999])
 def test_a_few_reservations_of_another_form_are_found_among_many(connection, at):
-    """Wherever they are: at the start, where Eventide wrote, at the end, or between."""
+    """A few reservations of another form are found wherever they are among many."""
     component = Component("account", id="account_id")
     component.reserve(Deposit, into=RESERVED, entity="account_id", key="deposit_id")
     component.handle(Deposit)(lambda *_: None)
@@ -238,7 +237,7 @@ def test_a_few_reservations_of_another_form_are_found_among_many(connection, at)
 
 
 def fill(connection, copies, misnamed):
-    """Store copies under the declared name, but one of which the name is the key alone."""
+    """Store copies under the declared name, except for one under the key alone."""
     connection.execute(
         "INSERT INTO message_store.messages (stream_name, position, type, data)"
         " SELECT %(category)s || CASE WHEN n = %(misnamed)s THEN '-d' ELSE '-123+d' END || n,"
@@ -254,7 +253,7 @@ def fill(connection, copies, misnamed):
 
 
 def test_an_import_finds_a_single_copy_of_another_name(connection, monkeypatch):
-    """The sample of a start misses it; with the former form declared there is nothing to find."""
+    """An import finds the one copy under another name that the check at the start misses."""
     monkeypatch.setattr(reservation_names, "PORTION", 700)
     fill(connection, 5000, misnamed=2519)
     check_names(connection, account)
@@ -264,14 +263,14 @@ def test_an_import_finds_a_single_copy_of_another_name(connection, monkeypatch):
 
 
 def test_an_import_refuses_a_single_copy_of_another_name(connection, database_url):
-    """In one line; nothing is stored."""
+    """An import refuses a single copy under another name and stores nothing."""
     fill(connection, 5000, misnamed=2519)
     done = cli(database_url, "positions", "import", "bank:account")
     assert (done.returncode, "accountTransaction-d2519" in done.stderr) == (2, True), done.stderr
 
 
-def test_what_cannot_be_compared_is_left_to_the_consumers(eventide, connection):
-    """Other types, other positions, data that is none of the class."""
+def test_copies_that_cannot_be_compared_are_left_to_the_consumers(eventide, connection):
+    """Copies that the check cannot compare are left to the consumers."""
     eventide.write(f"{RESERVED}-x", "Other", {})
     eventide.write(f"{RESERVED}-y", "Deposit", {"depositId": 5})
     eventide.write(f"{RESERVED}-123+d1", "Deposit", DEPOSIT)
@@ -281,7 +280,7 @@ def test_what_cannot_be_compared_is_left_to_the_consumers(eventide, connection):
 
 
 def test_a_store_without_reservations_has_none_of_another_form(connection):
-    """There is nothing to compare."""
+    """A store without reservations passes the check of their names."""
     check_names(connection, account)
 
 
@@ -296,7 +295,7 @@ account = moved()
 def test_reservations_that_wait_under_a_former_name_keep_the_category_from_being_shared(
     eventide, connection, store, database_url, tmp_path
 ):
-    """Newer ones of the same entity would be in another partition."""
+    """Unhandled copies under former names prevent sharing, which would change their partition."""
     eventide.reserve("d1", "Deposit", DEPOSIT)
     (tmp_path / "app.py").write_text(FORMERLY)
 

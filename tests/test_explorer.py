@@ -1,4 +1,4 @@
-"""Two consumers, three messages, kills: every order of their statements takes the same effects."""
+"""Two consumers, three messages and kills: every order of the statements has the same effects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ A, B, C = withdraw("a", "5"), deposit("b", "10"), withdraw("c", "5")
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to be idempotent, and what it is held to.
+class Case:
+    """A strategy, and what it promises.
 
     Attributes:
         make: makes the component.
@@ -61,27 +61,27 @@ class Way:
 REISSUED: dict[str, Any] = {"sent": (A, B, A), "effects": ("Deposited",)}
 # The revisions are those that their sender drew, and C was drawn before B and comes late.
 LATE = (numbered(A, 1), numbered(B, 3), numbered(C, 2))
-WAYS = {
-    "processed": Way(lambda: purse(Processed())),
-    "processed, key": Way(lambda: purse(Processed(key=key_of)), **REISSUED),
-    "message id": Way(lambda: purse(MessageIdInEvents())),
-    "revisions": Way(revised, LATE, ("Deposited",)),
-    "states": Way(lambda: purse(StateBased("whole"))),
-    "states, deltas": Way(lambda: purse(StateBased("delta"))),
-    "states, shared": Way(lambda: purse(StateBased("whole")), shared=True),
-    "sequence": Way(lambda: purse(PositionInEvents())),
-    "sequence, pseudo events": Way(lambda: purse(PositionInEvents(pseudo_events=True))),
-    "initiate": Way(opened, (open_(), B, open_()), ("Opened", "Deposited")),
-    "reservation": Way(copied, **REISSUED, shared=True),
-    "reservation, sequence": Way(lambda: copied(PositionInEvents()), **REISSUED),
-    "reservation, message id": Way(lambda: copied(MessageIdInEvents()), **REISSUED),
-    "one category": Way(within, **REISSUED, shared=True),
-    "one category, message id": Way(lambda: within(MessageIdInEvents()), **REISSUED),
+CASES = {
+    "processed": Case(lambda: purse(Processed())),
+    "processed, key": Case(lambda: purse(Processed(key=key_of)), **REISSUED),
+    "message id": Case(lambda: purse(MessageIdInEvents())),
+    "revisions": Case(revised, LATE, ("Deposited",)),
+    "states": Case(lambda: purse(StateBased("whole"))),
+    "states, deltas": Case(lambda: purse(StateBased("delta"))),
+    "states, shared": Case(lambda: purse(StateBased("whole")), shared=True),
+    "sequence": Case(lambda: purse(PositionInEvents())),
+    "sequence, pseudo events": Case(lambda: purse(PositionInEvents(pseudo_events=True))),
+    "initiate": Case(opened, (open_(), B, open_()), ("Opened", "Deposited")),
+    "reservation": Case(copied, **REISSUED, shared=True),
+    "reservation, sequence": Case(lambda: copied(PositionInEvents()), **REISSUED),
+    "reservation, message id": Case(lambda: copied(MessageIdInEvents()), **REISSUED),
+    "one category": Case(within, **REISSUED, shared=True),
+    "one category, message id": Case(lambda: within(MessageIdInEvents()), **REISSUED),
 }
 
 
 def consumer(component: Component, name: str, size: int) -> Callable[[Any], None]:
-    """Return what takes every category of a component to its end, whatever happens."""
+    """Return a function that takes every category of a component to its end."""
 
     def take(connection: Any, category: str) -> bool:
         connection.begin_afresh(category)
@@ -114,9 +114,9 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
     return consume
 
 
-def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
-    names = ("one", "one" if way.shared else "two")
-    component = way.make()
+def explorer(address: str, case: Case, *, kills: int, size: int) -> Explorer:
+    names = ("one", "one" if case.shared else "two")
+    component = case.make()
 
     def prepare(connection: Any) -> None:
         for category in (component.command_category, *component.reservation_categories):
@@ -126,17 +126,17 @@ def explorer(address: str, way: Way, *, kills: int, size: int) -> Explorer:
                     " VALUES (%s, %s, 0, 1)",
                     [name, category],
                 )
-        MessageStore(connection).write(list(way.sent), PURSE)
+        MessageStore(connection).write(list(case.sent), PURSE)
 
     def check(connection: Any) -> None:
         found = effects(MessageStore(connection))
-        assert found == list(way.effects), f"the effects are {found}"
+        assert found == list(case.effects), f"the effects are {found}"
 
-    one, two = (consumer(way.make(), name, size) for name in names)
-    return Explorer(address, names, (one, two), prepare, check, kills=kills)
+    first, second = (consumer(case.make(), name, size) for name in names)
+    return Explorer(address, names, (first, second), prepare, check, kills=kills)
 
 
-# How many kills there are in the run of every day; the ways that are left out differ from these in
+# How many kills there are in the run of every day; the cases that are left out differ from these in
 # what the exhaustive run is for.
 DAILY = {
     "processed": 2,
@@ -153,8 +153,8 @@ DAILY = {
 
 @pytest.mark.parametrize("name", DAILY)
 def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_property, name):
-    """With every batch as a whole, and kills wherever there can be one."""
-    explored = explorer(database_url, WAYS[name], kills=DAILY[name], size=100).explore()
+    """In every order of statements and with kills, each intent takes effect once."""
+    explored = explorer(database_url, CASES[name], kills=DAILY[name], size=100).explore()
     record_property("explored", str(explored))
     assert explored.schedules > 1
 
@@ -162,25 +162,25 @@ def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_p
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("kills", "size"), [(2, 100), (1, 1)])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", CASES)
 def test_with_two_kills_or_batches_of_one_message(database_url, record_property, name, kills, size):
-    """The same, to the depth that takes too long for every day."""
-    explored = explorer(database_url, WAYS[name], kills=kills, size=size).explore()
+    """The same holds with two kills or small batches, which takes too long for every run."""
+    explored = explorer(database_url, CASES[name], kills=kills, size=size).explore()
     record_property("explored", str(explored))
     assert explored.schedules > 1
 
 
 @pytest.mark.parametrize("name", ["none", "reservation", "one category"])
-def test_what_had_no_effect_and_has_one_later_is_found(database_url, name):
-    """Without a strategy, where everything comes to both: else nothing would be found anywhere."""
+def test_a_message_that_takes_effect_late_is_found(database_url, name):
+    """Without a strategy the explorer finds a message that takes effect late."""
     make = {"none": purse, "reservation": copied, "one category": within}[name]
     with pytest.raises(Violation, match=r"the effects are .*'Withdrawn'"):
-        explorer(database_url, Way(make, **REISSUED), kills=0, size=1).explore()
+        explorer(database_url, Case(make, **REISSUED), kills=0, size=1).explore()
 
 
 @dataclass(frozen=True)
 class Blind(Strategy):
-    """A strategy that keeps what it always keeps, and lets everything through."""
+    """A strategy that keeps its records, and lets everything through."""
 
     strategy: Any
 
@@ -194,16 +194,16 @@ class Blind(Strategy):
 
 
 BLIND = {
-    "processed": Way(lambda: purse(Blind(Processed()))),
-    "message id": Way(lambda: purse(Blind(MessageIdInEvents()))),
-    "revisions": Way(lambda: revised(Blind(Revisions())), LATE, ("Deposited",)),
-    "sequence": Way(lambda: purse(Blind(PositionInEvents()))),
-    "sequence, pseudo events": Way(lambda: purse(Blind(PositionInEvents(pseudo_events=True)))),
+    "processed": Case(lambda: purse(Blind(Processed()))),
+    "message id": Case(lambda: purse(Blind(MessageIdInEvents()))),
+    "revisions": Case(lambda: revised(Blind(Revisions())), LATE, ("Deposited",)),
+    "sequence": Case(lambda: purse(Blind(PositionInEvents()))),
+    "sequence, pseudo events": Case(lambda: purse(Blind(PositionInEvents(pseudo_events=True)))),
 }
 
 
 @pytest.mark.parametrize("name", BLIND)
-def test_a_way_that_tells_nothing_is_found(database_url, name):
-    """Also where the ids of the events would keep them from being written twice."""
+def test_a_strategy_that_recognizes_nothing_is_found(database_url, name):
+    """The explorer finds a strategy that recognizes nothing, despite deterministic event ids."""
     with pytest.raises(Violation, match=r"the effects are|nobody in its way"):
         explorer(database_url, BLIND[name], kills=0, size=100).explore()

@@ -17,7 +17,7 @@ from tests.sending import Sender
 
 pytestmark = pytest.mark.faults
 
-VICTIMS = ["host", "commands", "reserved"]
+VICTIMS = ["supervisor", "commands", "reserved"]
 
 
 def consumers(started, workers=1):
@@ -34,7 +34,7 @@ def consumers(started, workers=1):
 def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
     connection, database_url, workers, victim, seed
 ):
-    """Whichever process, whichever moment: I1 to I8 hold, whoever went on with its work."""
+    """Whichever process is killed at whichever moment, I1 to I8 hold."""
     chance = random.Random(f"{workers} {victim} {seed}")
     arguments = (database_url, "--batch-size", "20", "--workers", str(workers))
     traffic = make_traffic(accounts=10, sends=600, seed=seed)
@@ -44,12 +44,12 @@ def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
         for _ in range(chance.randrange(1, 12)):
             started.wait_for("batch_committed")
         threading.Event().wait(chance.uniform(0, 0.02))  # somewhere within the next batches
-        if victim == "host":
+        if victim == "supervisor":
             started.process.kill()
         else:
             chance.choice(consumers(started, workers)[victim]).kill()
             started.wait_for("consumer_died", how="by signal 9")
-        with Started(*arguments) if victim == "host" else started as running:
+        with Started(*arguments) if victim == "supervisor" else started as running:
             sender.finish()
             wait_until_drained(connection, running)
             sender.send_late()
@@ -60,7 +60,7 @@ def test_a_killed_process_leaves_nothing_lost_and_nothing_twice(
 
 @pytest.mark.parametrize("category", READS)
 def test_a_consumer_may_be_killed_at_each_of_its_requests(connection, database_url, category):
-    """From its first word to the server to the end of some batches: what is done is done once."""
+    """A consumer killed at any request to the server leaves every effect done once."""
     traffic = make_traffic(accounts=5, sends=300, seed=1)
     with Sender(database_url, traffic, 50) as sender, Proxy(database_url) as proxy:
         sender.finish()
@@ -75,7 +75,7 @@ def test_a_consumer_may_be_killed_at_each_of_its_requests(connection, database_u
             assert proxy.happened.wait(PATIENCE)
             assert consumer.kill()
             proxy.drop()
-            # What was killed at its work is taken up one by one at first.
+            # After a kill the batch is first handled one by one.
             if before - progress(connection)[category][0] > 2:
                 break
         assert requests > 10

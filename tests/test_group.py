@@ -51,10 +51,10 @@ STREAMS = [
     *(f"{NOTES}-{n}+part" for n in range(12)),
 ]
 
-# Whether all that there is was dealt with.
+# Whether all messages have been handled.
 REACHED = "SELECT min(position) >= %(last)s FROM reservation.positions"
 
-# Whether a member, which had a lease until then, would have been taken for dead by another since.
+# Whether another member would have counted one with a lease until then as dead.
 OUTLIVED = """
 SELECT bool_and(m.expires_at > %(until)s + make_interval(secs => %(lease)s))
 FROM reservation.members m WHERE m.member <> %(member)s
@@ -79,11 +79,11 @@ def write_notes(connection, positions):
 
 
 def wait_until(connection, query, values, *running):
-    """Wait until a query says true, and see to it that the processes run."""
+    """Wait until a query returns true, and check that the processes run."""
     deadline = time.monotonic() + PATIENCE
     while not connection.execute(query, values).fetchone()[0]:
-        for one in running:
-            assert one.process.poll() is None, one.log
+        for process in running:
+            assert process.process.poll() is None, process.log
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -105,21 +105,21 @@ def app_dir(tmp_path, connection):
 def test_two_members_handle_every_message_once_between_them(
     connection, database_url, app_dir, monkeypatch
 ):
-    """Each stream is its member's alone, and read in order; what has no id is the first one's."""
+    """Each stream belongs to one member, in order; streams without an id to the first."""
     written = write_notes(connection, range(5))
     options = ("--app-dir", app_dir, "--batch-size", "7", "--size", "2")
     with ExitStack() as running:
         members = []
         for member in ("0", "1"):
             monkeypatch.setenv("NOTES_BY", member)
-            one = Started(database_url, *options, "--member", member, app="notes:notes")
-            members.append(running.enter_context(one))
-            assert one.wait_for("consumer_started")["partitions"] == [int(member)]
+            started = Started(database_url, *options, "--member", member, app="notes:notes")
+            members.append(running.enter_context(started))
+            assert started.wait_for("consumer_started")["partitions"] == [int(member)]
         for name, positions in write_notes(connection, range(5, 10)).items():
             written[name] += positions
         last = max(positions[-1] for positions in written.values())
         wait_until(connection, REACHED, {"last": last}, *members)
-        assert [one.stop() for one in members] == [0, 0]
+        assert [member.stop() for member in members] == [0, 0]
     handled, by = {}, {}
     for name, position, process in connection.execute(
         "SELECT stream_name, position, process FROM noted ORDER BY n"
@@ -134,7 +134,7 @@ def test_two_members_handle_every_message_once_between_them(
 
 @pytest.mark.parametrize("only", [["--only", "commands"], []])
 def test_a_member_of_a_group_of_another_size_is_refused(connection, database_url, only):
-    """In one line that says how to change it, with status 2, and nothing of the group changes."""
+    """A member of another group size ends with status 2 and one line, and changes nothing."""
     with Started(database_url, "--only", "commands", "--partitions", "3") as started:
         started.wait_for("consumer_started")
         assert started.stop() == 0
@@ -163,7 +163,7 @@ def test_a_member_of_a_group_of_another_size_is_refused(connection, database_url
 def test_a_stream_is_in_the_partition_that_message_db_would_read_it_in(
     connection, category, leading, size
 ):
-    """By the hash of its cardinal id, compound ids and odd characters or not."""
+    """The partition of a stream is the hash of its cardinal id, as in Message DB."""
     name = f"{category.replace('-', '_')}-{leading}"
     cardinal_id = stream_name.cardinal_id(name) or ""
     digest = hashlib.md5(cardinal_id.encode(), usedforsecurity=False).digest()[:8]
@@ -177,7 +177,7 @@ def test_a_stream_is_in_the_partition_that_message_db_would_read_it_in(
 @given(category=ids, size=sizes)
 @example(category="", size=1)
 def test_a_stream_without_an_id_is_in_the_first_partition(connection, category, size):
-    """Message DB gives it to no member; here none is left out."""
+    """A stream without an id is in the first partition, where Message DB gives it to none."""
     assert partition_of(connection, category.replace("-", "_"), size) == 0
 
 
@@ -185,15 +185,15 @@ def test_a_stream_without_an_id_is_in_the_first_partition(connection, category, 
 def test_streams_with_the_same_leading_id_are_in_the_same_partition(
     connection, leading, rest, size
 ):
-    """Whatever their category and the ids behind it."""
+    """Streams with the same leading id share a partition, whatever their other ids."""
     alone = partition_of(connection, f"a-{leading}", size)
     assert partition_of(connection, f"b:command-{leading}+{rest}", size) == alone
 
 
-def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
+def test_a_batch_that_takes_longer_than_the_lease_keeps_its_partitions(
     connection, store, database_url, tmp_path, monkeypatch
 ):
-    """Another member, which is there to take over, sees it alive by its heartbeat."""
+    """Heartbeats keep the lease of a member during a batch that takes longer."""
     app = holding(tmp_path, monkeypatch)
     store.write([open_(), deposit(), deposit(HELD)], COMMANDS)
     with Started(database_url, "--only", "commands") as commands:
@@ -217,7 +217,7 @@ def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
             assert connection.execute(
                 "SELECT holder, epoch FROM reservation.positions WHERE category = %s", [RESERVED]
             ).fetchall() == [(member, 1)]
-            assert [one.stop() for one in (other, slow)] == [0, 0]
+            assert [started.stop() for started in (other, slow)] == [0, 0]
             for line in ("taken_for_dead", "partitions_lost", "database_unavailable"):
                 assert line not in slow.log
             assert "batch_committed" not in other.log
@@ -225,8 +225,8 @@ def test_a_batch_that_takes_longer_than_the_lease_keeps_what_its_process_holds(
     assert broken(connection) == {}
 
 
-def test_each_event_of_a_member_tells_what_it_holds_by_then(connection, store, database_url):
-    """Beside the consumer and the category; the events of taking and leaving tell what changed."""
+def test_each_log_event_of_a_member_has_its_partitions(connection, store, database_url):
+    """Each log event has the partitions held; those of taking and leaving have the change."""
     for n in range(20):
         store.write(open_(str(n)), f"account:command-{n}")
     only = ("--only", "commands")
@@ -251,18 +251,18 @@ def test_each_event_of_a_member_tells_what_it_holds_by_then(connection, store, d
         again.wait_for("database_unavailable", partitions=[0, 1, 2, 3])
         again.wait_for("database_available")
         assert again.stop() == 0
-    for one in (first, second, again):
-        for line in map(json.loads, one.log.splitlines()):
+    for started in (first, second, again):
+        for line in map(json.loads, started.log.splitlines()):
             assert (line["consumer"], line["category"]) == ("account", "account:command")
             assert "partitions" in line
             assert set(line.get("taken", [])) <= set(line["partitions"])
     assert first.log.count('"part"') == 0
 
 
-def test_a_process_that_is_ended_while_it_stops_tells_what_it_held(
+def test_a_process_that_is_ended_while_it_stops_logs_its_partitions(
     store, database_url, tmp_path, monkeypatch
 ):
-    """Though it is a thread of its own that ends it."""
+    """A process that is ended while it stops logs the partitions that it held."""
     app = holding(tmp_path, monkeypatch, "deaf")
     store.write(deposit(HELD), COMMANDS)
     with Started(database_url, "--only", "commands") as commands:
@@ -276,7 +276,7 @@ def test_a_process_that_is_ended_while_it_stops_tells_what_it_held(
 
 
 def test_the_events_of_a_category_that_is_not_shared_name_no_partitions(store, database_url):
-    """There is but one."""
+    """Log events of a category that is not shared have no partitions."""
     store.write(open_(), COMMANDS)
     with Started(database_url, "--only", "commands") as started:
         started.wait_for("batch_committed")
@@ -285,7 +285,7 @@ def test_the_events_of_a_category_that_is_not_shared_name_no_partitions(store, d
 
 
 def test_a_group_knows_from_where_on_its_members_have_read(connection, store):
-    """From the lowest position at which one joined, whoever read before or moved it since."""
+    """A group records the lowest position at which a member joined, whatever moved it since."""
     store.write([deposit(f"d{n}") for n in range(60)], COMMANDS)
 
     def first_position():

@@ -32,12 +32,12 @@ def raising(error):
 
 
 def test_what_it_returns_is_returned(connection):
-    """Where it left the transaction as it found it."""
+    """The result of a handler is returned if the transaction is as it was."""
     assert called(connection, lambda: ["event"]) == ["event"]
 
 
 def test_what_it_raises_is_its_own_fault(connection):
-    """With the message and the kind of error, never the text, which may repeat the message."""
+    """The failure names the message and the kind of error, never the error's text."""
     with pytest.raises(
         HandlerError, match=r"The handler of Deposit .* raised ValueError"
     ) as caught:
@@ -48,7 +48,7 @@ def test_what_it_raises_is_its_own_fault(connection):
 
 @pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), KeyboardInterrupt()])
 def test_what_is_no_exception_is_its_fault_too(connection, error):
-    """Under the consumers' own handler of SIGINT, an interrupt is one that the handler raised."""
+    """Under our SIGINT handler, a KeyboardInterrupt comes from the handler and is its failure."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with pytest.raises(HandlerError):
@@ -58,7 +58,7 @@ def test_what_is_no_exception_is_its_fault_too(connection, error):
 
 
 def test_an_interrupt_of_python_is_passed_on(connection):
-    """Whoever pressed the keys wants to end the process."""
+    """Without our SIGINT handler, a KeyboardInterrupt ends the process."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert is_interrupt(KeyboardInterrupt())
@@ -70,7 +70,7 @@ def test_an_interrupt_of_python_is_passed_on(connection):
 
 
 def test_an_error_of_a_message_stays_as_it_is(connection):
-    """It says already whose fault it is."""
+    """An error that already names its message is raised unchanged."""
     error = DecodeError("no")
     with pytest.raises(DecodeError) as caught:
         called(connection, raising(error))
@@ -86,8 +86,8 @@ def execute(connection, *statements, then=list):
     return handler
 
 
-def test_a_statement_that_failed_must_not_be_passed_over(connection):
-    """The transaction cannot be committed after it."""
+def test_a_handler_must_not_swallow_a_failed_statement(connection):
+    """A handler that swallows a failed statement fails: the transaction cannot be committed."""
 
     def handler():
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -98,8 +98,8 @@ def test_a_statement_that_failed_must_not_be_passed_over(connection):
         called(connection, handler)
 
 
-def test_a_statement_that_failed_in_a_savepoint_is_passed_over(connection):
-    """The transaction is sound."""
+def test_a_handler_may_swallow_a_statement_that_failed_in_a_savepoint(connection):
+    """A statement that failed in a savepoint is no failure of the handler."""
 
     def handler():
         with pytest.raises(psycopg.errors.DivisionByZero), connection.transaction():
@@ -110,7 +110,7 @@ def test_a_statement_that_failed_in_a_savepoint_is_passed_over(connection):
 
 
 def test_the_transaction_must_not_be_ended(connection):
-    """It holds the rest of the batch."""
+    """A handler must not end the transaction, which holds the rest of the batch."""
     with pytest.raises(HandlerError, match="ended the transaction of its batch"):
         call(connection, MESSAGE, list)
     connection.execute("BEGIN")
@@ -119,7 +119,7 @@ def test_the_transaction_must_not_be_ended(connection):
 
 
 def test_the_connection_must_not_be_closed(connection, database_url):
-    """It is the consumer's."""
+    """A handler must not close the connection, which is the consumer's."""
     with connect(database_url) as own:
         own.execute("SELECT 1")
         with pytest.raises(HandlerError, match="closed the connection of its batch"):
@@ -128,7 +128,7 @@ def test_the_connection_must_not_be_closed(connection, database_url):
 
 @pytest.mark.parametrize("notices", [True, False])
 def test_a_connection_that_was_lost_is_no_fault_of_the_message(connection, database_url, notices):
-    """Nothing could be committed, whether the handler raised because of it or not."""
+    """A lost connection is no failure of the message, whatever the handler raises."""
     with connect(database_url) as own:
 
         def handler():
@@ -146,7 +146,7 @@ def test_a_connection_that_was_lost_is_no_fault_of_the_message(connection, datab
 
 
 def test_a_lost_race_is_run_again(connection):
-    """Where it left the transaction failed; with the race as the cause, however deep."""
+    """A lost race makes the batch run again, even as the cause of another exception."""
 
     def handler():
         try:
@@ -159,7 +159,7 @@ def test_a_lost_race_is_run_again(connection):
 
 
 def test_a_race_that_was_rolled_back_is_a_fault_of_the_message(connection):
-    """The exception may be of any connection."""
+    """A race that was rolled back is a failure, as it may be of another connection."""
 
     def handler():
         with connection.transaction():
@@ -170,7 +170,7 @@ def test_a_race_that_was_rolled_back_is_a_fault_of_the_message(connection):
 
 
 def test_a_connection_may_have_the_descriptor_of_one_that_was_closed(database_url, store):
-    """What a handler raises is its message's fault, and does not end the process."""
+    """A failing handler does not end the process where a closed descriptor is in use again."""
     store.write(deposit(), COMMANDS)
     (message,) = store.read_stream(COMMANDS)
     with connect(database_url) as first, guarded(first, [message]):

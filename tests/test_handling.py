@@ -38,7 +38,7 @@ def sent(store, *commands):
 
 
 def test_nothing_is_written(connection, store):
-    """Neither the events nor the position; the plan holds the events."""
+    """Planning writes neither events nor the position; the plan holds the events."""
     messages = sent(store, deposit("d1", "10"), deposit("d2", "5"))
     decisions = plan(connection, store, purse(), messages)
     assert [row.type for row in decisions.writes] == ["Deposited", "Deposited"]
@@ -48,15 +48,15 @@ def test_nothing_is_written(connection, store):
 
 
 def test_later_messages_are_decided_on_earlier_events(connection, store):
-    """An entity is loaded once for a batch, and each event applied to it."""
+    """An entity is loaded once for a batch, and later decisions see earlier events."""
     messages = sent(store, deposit("d1", "10"), withdraw("w1", "4"), withdraw("w2", "7"))
     decisions = plan(connection, store, purse(), messages)
     assert [row.type for row in decisions.writes] == ["Deposited", "Withdrawn"]
     assert decisions.entities["purse-123"].entity.balance == 6
 
 
-def test_what_was_decided_and_not_written_is_forgotten(connection, store):
-    """The entities are read again."""
+def test_decisions_that_were_not_written_are_forgotten(connection, store):
+    """After a batch that was not written, entities are read again."""
     messages = sent(store, deposit("d1", "10"))
     component = purse()
     handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
@@ -67,7 +67,7 @@ def test_what_was_decided_and_not_written_is_forgotten(connection, store):
 
 
 def test_the_messages_at_hand_are_named_until_they_are_committed(connection, store):
-    """Also where planning fails, which is when they matter."""
+    """The messages being handled can be named until they are committed or fail."""
     component = Component("purse", id="account_id")
 
     @component.handle(Deposit)
@@ -83,7 +83,7 @@ def test_the_messages_at_hand_are_named_until_they_are_committed(connection, sto
 
 
 def test_each_handler_call_is_a_heartbeat(connection, store):
-    """So a batch may take longer than a consumer may be silent."""
+    """Each call of a handler is a heartbeat, so a batch may take long."""
     beats, component = [], purse()
     context = ConsumerContext.of(connection, component, COMMANDS)
     context = ConsumerContext(connection, component, COMMANDS, context.log, lambda: beats.append(1))
@@ -93,7 +93,7 @@ def test_each_handler_call_is_a_heartbeat(connection, store):
 
 
 def test_a_command_that_initiates_finds_a_stream_that_was_started(connection, store):
-    """Within the batch too; whether it says the same is compared in the server."""
+    """A command that initiates finds a stream that was started, also in the same batch."""
     component = Component("purse", entity=Purse, id="account_id")
     component.message(Opened)
 
@@ -107,7 +107,7 @@ def test_a_command_that_initiates_finds_a_stream_that_was_started(connection, st
 
 
 def test_a_reserved_command_is_not_handled(connection, store):
-    """It is planned to be copied to the stream that its key names."""
+    """A reserved command is planned to be copied to the stream of its key."""
     component = purse()
     component.reserve(Deposit, into="sales", key="deposit_id")
     decisions = plan(connection, store, component, sent(store, deposit("d1"), deposit("d2")))
@@ -116,7 +116,7 @@ def test_a_reserved_command_is_not_handled(connection, store):
 
 
 def test_what_a_strategy_recognizes_is_a_duplicate(connection, store):
-    """Within one batch too."""
+    """A message that the strategy recognizes is a duplicate, also within a batch."""
     component = purse(Processed(key=key_of))
     messages = sent(store, deposit("d1"), deposit("d1"), deposit("d2"))
     decisions = plan(connection, store, component, messages)
@@ -124,14 +124,14 @@ def test_what_a_strategy_recognizes_is_a_duplicate(connection, store):
 
 
 def test_a_pseudo_event_of_another_component_is_ignored(connection, store):
-    """As is a type that is declared to be ignored."""
+    """Pseudo events of another component are ignored, as are types declared with `ignore`."""
     component = purse()
     component.ignore("Open")
     assert plan(connection, store, component, sent(store, open_())).counts == {"ignored": 1}
 
 
 def test_with_care_a_message_that_was_handled_is_passed(connection, store):
-    """Its first event is in the stream of its entity."""
+    """With care, a message whose first event is in the entity's stream is redelivered."""
     component, messages = purse(), sent(store, deposit("d1", "10"), deposit("d2", "5"))
     first = plan(connection, store, component, messages[:1])
     store.write_encoded(first.writes)
@@ -141,7 +141,7 @@ def test_with_care_a_message_that_was_handled_is_passed(connection, store):
 
 
 def test_with_care_a_message_without_events_is_recognized_by_what_it_wrote(connection, store):
-    """If it is the only one; what its handler did is rolled back."""
+    """With care, a message is recognized by its written messages and its handler rolled back."""
     component = Component("purse", id="account_id")
 
     @component.handle(Deposit)
@@ -159,7 +159,7 @@ def test_with_care_a_message_without_events_is_recognized_by_what_it_wrote(conne
 
 
 def test_a_message_that_cannot_be_decoded_is_a_letter_or_an_error(connection, store):
-    """As the policy says."""
+    """An undecodable message is a dead letter or an error, as the policy says."""
     odd = stored(deposit(), SENT)
     odd = type(odd)(odd.id, SENT, "Deposit", 0, 1, "[]", None, odd.time)
     good = stored(deposit("d2"), SENT, 2, 1)
@@ -174,7 +174,7 @@ def test_a_message_that_cannot_be_decoded_is_a_letter_or_an_error(connection, st
 
 
 def test_a_message_that_was_given_up_is_not_decoded(connection, store):
-    """Its class may be what ended the process."""
+    """A message that was given up is not decoded: its class may have ended the process."""
     died = Failure(Reason.PROCESS_DIED, "The process ended")
     odd = stored(deposit(), SENT)
     odd = type(odd)(odd.id, SENT, "Deposit", 0, 1, "[]", None, odd.time)
@@ -184,7 +184,7 @@ def test_a_message_that_was_given_up_is_not_decoded(connection, store):
 
 
 def test_states_are_stored_while_planning(connection, store):
-    """The outputs are pending, until the states are committed."""
+    """States are stored while planning, and outputs wait until these are committed."""
     messages = sent(store, deposit("d1", "10"))
     decisions = plan(connection, store, purse(StateBased()), messages)
     assert decisions.pending is not None
@@ -194,7 +194,7 @@ def test_states_are_stored_while_planning(connection, store):
 
 
 def test_the_categories_to_hold_others_off_are_those_that_may_be_written(connection, store):
-    """Those declared, those of states, and those that the last plan wrote."""
+    """With care, the declared categories, states and those last written are locked."""
     component = purse(StateBased())
     component.reserve(Deposit, into="sales", key="deposit_id")
     handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)

@@ -24,7 +24,7 @@ def member(connection):
 
 @pytest.fixture
 def heartbeat(database_url, member, monkeypatch):
-    """Return what renews the lease of that member, a hundred times as often as usual."""
+    """Return a heartbeat of that member, a hundred times as frequent as usual."""
     monkeypatch.setattr(module, "INTERVAL", module.INTERVAL / 100)
     heartbeat = Heartbeat(database_url, "reservation test", LEASE)
     heartbeat.member = member
@@ -54,7 +54,7 @@ def wait_for(condition):
 
 
 def test_the_lease_is_renewed_while_a_block_takes_long(connection, heartbeat, member):
-    """Again and again, for the seconds that were asked for."""
+    """The lease is renewed again and again while a block takes long."""
     with heartbeat:
         wait_for(lambda: is_renewed(connection, member))
         expire(connection)
@@ -64,7 +64,7 @@ def test_the_lease_is_renewed_while_a_block_takes_long(connection, heartbeat, me
 
 
 def test_a_short_block_opens_no_connection(heartbeat, member, connection, monkeypatch):
-    """The thread waits first."""
+    """A short block opens no connection."""
     monkeypatch.setattr(module, "INTERVAL", PATIENCE)
     for _ in range(100):
         with heartbeat:
@@ -74,7 +74,7 @@ def test_a_short_block_opens_no_connection(heartbeat, member, connection, monkey
 
 
 def test_one_thread_serves_all_blocks(heartbeat):
-    """It is started by the first."""
+    """One thread, started by the first block, serves all blocks."""
     assert threads() == []
     for _ in range(3):
         with heartbeat:
@@ -82,7 +82,7 @@ def test_one_thread_serves_all_blocks(heartbeat):
 
 
 def test_a_connection_that_is_lost_is_opened_again(connection, heartbeat, member):
-    """At the next beat."""
+    """A lost connection is opened again at the next heartbeat."""
     with heartbeat:
         wait_for(lambda: is_renewed(connection, member))
         connection.execute(
@@ -94,7 +94,7 @@ def test_a_connection_that_is_lost_is_opened_again(connection, heartbeat, member
 
 
 def test_an_unavailable_database_does_not_end_the_thread(database_url, member, monkeypatch):
-    """Without beats the lease expires, which is what it is for."""
+    """The thread survives an unavailable database, while the lease expires."""
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     tried = threading.Event()
 
@@ -114,7 +114,7 @@ def test_an_unavailable_database_does_not_end_the_thread(database_url, member, m
 
 
 def test_closing_ends_the_thread_and_its_connection(connection, heartbeat, member):
-    """Also within a block."""
+    """Closing ends the thread and its connection, also within a block."""
     with heartbeat:
         wait_for(lambda: is_renewed(connection, member))
         heartbeat.close()

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hostile_url(database_url, connection):
-    """Give the address of the test's database, in which everything is set otherwise."""
+    """Give the address of the test's database with hostile settings."""
     set_otherwise(connection)
     return database_url
 
 
 def test_a_role_has_its_settings(hostile_url):
-    """Or the tests below would show nothing."""
+    """The role's settings are in force; otherwise the tests below would show nothing."""
     with psycopg.connect(hostile_url) as plain:
         for setting, value in HOSTILE.items():
             (found,) = plain.execute(
@@ -40,7 +40,7 @@ def test_a_role_has_its_settings(hostile_url):
 
 
 def test_the_consumers_and_the_command_line_work_whatever_is_set(store, hostile_url, connection):
-    """As processes of their own, with their leases."""
+    """Consumers with leases and the command line work under every setting of the role."""
     store.write([open_(), deposit("d1"), deposit("d1")], COMMANDS)
     with Started(hostile_url) as started:
         started.wait_for("batch_committed", category=RESERVED, handled=1)
@@ -68,7 +68,7 @@ def test_the_consumers_and_the_command_line_work_whatever_is_set(store, hostile_
 @pytest.mark.parametrize("client", CLIENTS)
 @in_loop
 async def test_a_sender_leaves_nothing_behind_in_a_connection_of_the_caller(client, hostile_url):
-    """It works under the caller's settings, and they are the same afterwards."""
+    """A sender works under the caller's settings and leaves them unchanged."""
 
     async def settings(connection):
         found = await connection.execute("SELECT name, setting FROM pg_catalog.pg_settings")
@@ -84,15 +84,15 @@ async def test_a_sender_leaves_nothing_behind_in_a_connection_of_the_caller(clie
         used = client.on(connection)
         for n in range(8):
             await used.write(deposit(f"d{n}"), COMMANDS)
-        stream = [one async for one in used.read_stream(COMMANDS)]
-        assert [one.decode(type(deposit())) for one in stream] == [
+        stream = [message async for message in used.read_stream(COMMANDS)]
+        assert [message.decode(type(deposit())) for message in stream] == [
             deposit(f"d{n}") for n in range(8)
         ]
         assert before.items() <= (await settings(connection)).items()
 
 
 def test_our_own_connections_set_what_they_rely_on(hostile_url):
-    """The order of dates, and a limit that the address itself names, are kept."""
+    """Our connections set what they rely on, and keep DateStyle and the limits of an address."""
     with connect(hostile_url) as ours:
         assert ours.execute("SHOW DateStyle").fetchone() == ("ISO, DMY",)
         assert ours.execute("SHOW search_path").fetchone() == ("hostile, public",)
@@ -105,8 +105,8 @@ def test_our_own_connections_set_what_they_rely_on(hostile_url):
 
 
 @pytest.mark.parametrize("path", ["pg_catalog", '"$user", "pg_catalog"', "public"])
-def test_a_search_path_finds_what_is_the_servers_own_first(database_url, path):
-    """Wherever it names that."""
+def test_the_servers_own_functions_are_found_first(database_url, path):
+    """The server's own functions are found first, wherever the search path names them."""
     named = conninfo.make_conninfo(database_url, options=f"-csearch_path={path.replace(' ', '')}")
     with connect(named) as ours:
         (found,) = ours.execute("SELECT current_schemas(true)").fetchone()
@@ -114,7 +114,7 @@ def test_a_search_path_finds_what_is_the_servers_own_first(database_url, path):
 
 
 def test_a_policy_that_hides_messages_stops_a_consumer(store, connection, database_url):
-    """Rather than have it pass over what it cannot see."""
+    """A row security policy that hides messages stops a consumer."""
     role = f"reader_{connection.info.dbname}"
     store.write([deposit("d1"), deposit("d2")], COMMANDS)
     connection.execute(
@@ -143,21 +143,21 @@ async def use(store):
     """Write and read, with prepared statements if there were any."""
     for n in range(8):
         await store.write(deposit(f"d{n}"), COMMANDS)
-    assert len([one async for one in store.read_stream(COMMANDS)]) == 8
+    assert len([message async for message in store.read_stream(COMMANDS)]) == 8
     assert (await store.last_message(COMMANDS)).position == 7
 
 
 @needs_pgbouncer
 @in_loop
 async def test_senders_work_behind_a_pooler_of_transactions(database_url, connection, tmp_path):
-    """Threads and event loops, side by side; and nothing of theirs stays in the sessions."""
+    """Threads and event loops send through transaction pooling and leave no session state."""
     with pgbouncer(database_url, tmp_path, "transaction", default_pool_size=2) as behind:
         async with await AsyncMessageStore.open(behind) as asynchronous:
             await use(asynchronous)
-        with MessageStore.open(behind) as one, MessageStore.open(behind) as other:
+        with MessageStore.open(behind) as pooled, MessageStore.open(behind) as other:
             for n in range(8):
-                (one, other)[n % 2].write(deposit(f"e{n}"), COMMANDS)
-            assert len(list(one.read_category("account:command"))) == 16
+                (pooled, other)[n % 2].write(deposit(f"e{n}"), COMMANDS)
+            assert len(list(pooled.read_category("account:command"))) == 16
             with psycopg.connect(behind, autocommit=True) as plain:
                 for setting, value in (("search_path", '"$user", public'), ("row_security", "on")):
                     found = plain.execute(
@@ -169,14 +169,14 @@ async def test_senders_work_behind_a_pooler_of_transactions(database_url, connec
 @needs_pgbouncer
 @pytest.mark.parametrize("settings", [{}, {"server_round_robin": 1}, {"default_pool_size": 1}])
 def test_a_consumer_refuses_a_pooler_of_transactions(database_url, connection, tmp_path, settings):
-    """In one line, before it joins its group."""
+    """A consumer refuses transaction pooling in one line, before it joins its group."""
     with pgbouncer(database_url, tmp_path, "transaction", **settings) as behind:
         with pytest.raises(StoreError, match="needs a session of its own"), session(behind):
             pass
         if not settings:
             with Started(behind) as started:
                 assert started.process.wait(PATIENCE) == 2
-                (line,) = [one for one in started.log.splitlines() if one.startswith("Error: ")]
+                (line,) = [text for text in started.log.splitlines() if text.startswith("Error: ")]
             assert "pool_mode=session" in line
             assert "Traceback" not in started.log
     assert connection.execute("SELECT count(*) FROM reservation.groups").fetchone() == (0,)
@@ -184,7 +184,7 @@ def test_a_consumer_refuses_a_pooler_of_transactions(database_url, connection, t
 
 @needs_pgbouncer
 def test_a_consumer_works_behind_a_pooler_of_sessions(database_url, store, connection, tmp_path):
-    """It has its own there, with what it sets."""
+    """A consumer works behind session pooling, with its own settings."""
     store.write([open_(), deposit()], COMMANDS)
     with (
         pgbouncer(database_url, tmp_path, "session") as behind,

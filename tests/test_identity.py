@@ -9,7 +9,7 @@ from reservation.store.schema.install import attach, detach, install
 
 
 def test_each_installation_has_an_id_of_its_own(empty_database_url, make_database):
-    """Installing again, as deployments do, keeps it."""
+    """Each store has its own id, which installing again keeps."""
     found = []
     for address in (empty_database_url, make_database()):
         with connect(address, autocommit=True) as connection:
@@ -21,7 +21,7 @@ def test_each_installation_has_an_id_of_its_own(empty_database_url, make_databas
 
 
 def test_a_store_of_the_former_version_gets_an_id(connection):
-    """The upgrade gives it one."""
+    """An upgrade gives a store an id."""
     before = store_id(connection)
     connection.execute("DELETE FROM reservation.versions WHERE version > 7")
     connection.execute("DROP TABLE reservation.store_identity CASCADE")
@@ -35,7 +35,7 @@ def test_a_store_of_the_former_version_gets_an_id(connection):
 
 
 def test_a_store_that_message_db_installed_has_none_until_it_is_attached(connection):
-    """The id goes with the schema reservation."""
+    """A store of Message DB has an id from attaching to detaching."""
     before = store_id(connection)
     detach(connection)
     assert store_id(connection) is None
@@ -44,7 +44,7 @@ def test_a_store_that_message_db_installed_has_none_until_it_is_attached(connect
 
 
 def test_a_missing_identity_is_named(connection):
-    """A restore without data leaves the table empty."""
+    """A store whose id is missing, as after a restore without data, is refused."""
     connection.execute("DELETE FROM reservation.store_identity")
     with pytest.raises(SchemaError, match="store_identity is empty"):
         store_id(connection)

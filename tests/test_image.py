@@ -74,7 +74,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def base(engine, tmp_path_factory):
-    """Give the name of an image that has Python and what reaches the package index."""
+    """Give the name of an image that has Python and access to the package index."""
     import docker
 
     try:
@@ -132,7 +132,7 @@ def server():
 
 @pytest.mark.timeout(600)
 def test_an_image_runs_the_command_line_as_a_user_who_is_not_root(engine, image):
-    """Its entry point is `reservation`, and nothing of the checkout but the wheel is in it."""
+    """The image runs `reservation` as a user other than root, with the wheel alone."""
     assert engine.containers.run(image, ["--version"], remove=True).startswith(b"reservation, ")
     script = (
         "import importlib.util as u, json, os; print(json.dumps([os.geteuid() != 0, "
@@ -144,7 +144,7 @@ def test_an_image_runs_the_command_line_as_a_user_who_is_not_root(engine, image)
 
 @pytest.mark.timeout(600)
 def test_a_container_handles_commands_and_ends_when_it_is_stopped(engine, image, server, tmp_path):
-    """The component lies in its folder, and SIGTERM reaches the consumers."""
+    """A container runs the component of its folder and stops on SIGTERM."""
     (tmp_path / "deposits.py").write_text(COMPONENT)
     tmp_path.chmod(0o755)  # the user of the image is not the one of the tests
     with psycopg.connect(server, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""Messages known again by what the events say that they brought about."""
+"""Strategies that recognize messages by their events."""
 
 import json
 import uuid
@@ -29,13 +29,13 @@ RECORDING = [MessageIdInEvents(), PositionInEvents(pseudo_events=True)]
 BOTH = [MessageIdInEvents(), PositionInEvents()]
 
 
-def named(one):
-    return repr(one)
+def named(strategy):
+    return repr(strategy)
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_a_redelivery_is_a_duplicate(connection, store, once):
-    """Its handler is not called, and nothing is written."""
+    """The handler of a redelivered message is not called, and nothing is written."""
     store.write([deposit("d1"), deposit("d2")], PURSE)
     component = purse(once)
     assert drained(connection, component) == {"handled": 2}
@@ -47,8 +47,8 @@ def test_a_redelivery_is_a_duplicate(connection, store, once):
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
-def test_each_of_many_messages_of_an_entity_is_known_again(connection, store, once):
-    """Not only those of its first event and its last."""
+def test_each_of_many_messages_of_an_entity_is_recognized(connection, store, once):
+    """Every message of an entity is recognized, not only those of its first and last event."""
     store.write([deposit(f"d{n}") for n in range(6)], PURSE)
     component = purse(once)
     assert drained(connection, component) == {"handled": 6}
@@ -58,7 +58,7 @@ def test_each_of_many_messages_of_an_entity_is_known_again(connection, store, on
 
 @pytest.mark.parametrize("once", RECORDING, ids=named)
 def test_a_message_without_an_event_leaves_a_pseudo_event(connection, store, once):
-    """It holds nothing, follows the message, and is the one trace that it was handled."""
+    """A message without an event leaves an empty pseudo event that follows it."""
     store.write(withdraw(), PURSE, metadata=Metadata(properties={"user": 7}))
     drained(connection, purse(once))
     (event,) = store.read_stream("purse-123")
@@ -69,7 +69,7 @@ def test_a_message_without_an_event_leaves_a_pseudo_event(connection, store, onc
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_a_batch_may_hold_messages_from_before_and_after_an_event(connection, store, once):
-    """The events are looked at from the first message of the entity on."""
+    """Events are read from the first message of the entity in the batch on."""
     component = purse(once)
     store.write(deposit("d1"), PURSE)
     drained(connection, component)
@@ -87,9 +87,13 @@ FOUR_STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("once", "then"), FOUR_STEPS, ids=[repr(one) for one, _ in FOUR_STEPS])
-def test_what_had_no_effect_has_none_after_the_state_has_changed(connection, store, once, then):
-    """A is handled without an event, B changes the state, A comes again and would take effect."""
+@pytest.mark.parametrize(
+    ("once", "then"), FOUR_STEPS, ids=[repr(strategy) for strategy, _ in FOUR_STEPS]
+)
+def test_a_message_without_effect_has_none_after_the_state_has_changed(
+    connection, store, once, then
+):
+    """A message without effect has none when it is repeated after the state changed."""
     component = purse(once)
     store.write(withdraw(amount="5"), PURSE)  # A
     drained(connection, component)
@@ -101,8 +105,8 @@ def test_what_had_no_effect_has_none_after_the_state_has_changed(connection, sto
     assert effects(store) == ["Deposited", *then]
 
 
-def test_a_sequence_knows_what_lies_before_a_later_message_of_the_entity(connection, store):
-    """A left no number, but B, which was handled after it, did."""
+def test_a_later_sequence_recognizes_earlier_messages_of_the_entity(connection, store):
+    """The sequence of a later message recognizes an earlier one that left no event."""
     component = purse(PositionInEvents())
     store.write([withdraw(amount="5"), deposit()], PURSE)
     drained(connection, component)
@@ -112,7 +116,7 @@ def test_a_sequence_knows_what_lies_before_a_later_message_of_the_entity(connect
 
 
 def test_what_the_events_carry(connection, store):
-    """The id, or the global position, of the message; not handed on to what follows them."""
+    """Events carry the message's id or global position, which is not handed on."""
     store.write(deposit(), PURSE)
     (command,) = store.read_stream(PURSE)
     drained(connection, purse(MessageIdInEvents()))
@@ -120,28 +124,28 @@ def test_what_the_events_carry(connection, store):
     store.write(deposit(), "other:command-123")
     (again,) = store.read_stream("other:command-123")
     drained(connection, purse(PositionInEvents(), name="other"))
-    (one,), (other,) = store.read_stream("purse-123"), store.read_stream("other-123")
-    assert one.metadata.local_properties == {"messageId": command.id}
+    (event,), (other,) = store.read_stream("purse-123"), store.read_stream("other-123")
+    assert event.metadata.local_properties == {"messageId": command.id}
     assert other.metadata.local_properties == {"sequence": again.global_position}
-    assert one.follow_metadata().local_properties == {}
+    assert event.follow_metadata().local_properties == {}
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_a_reissue_under_another_id_is_another_message(connection, store, once):
-    """Which `reserve` would see, by the key."""
+    """A reissue under another id is another message; only `reserve` recognizes it, by the key."""
     store.write([deposit("d1"), deposit("d1")], PURSE)
     assert drained(connection, purse(once)) == {"handled": 2}
     assert effects(store) == ["Deposited", "Deposited"]
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
-def test_entities_are_told_from_each_other(connection, store, once):
-    """What one has seen says nothing of what another has."""
+def test_entities_are_distinguished(connection, store, once):
+    """What one entity has handled is no duplicate for another."""
     component = purse(once)
     store.write([deposit("d1", account="1"), deposit("d2", account="2")], "purse:command-1")
     store.write(deposit("d3", account="1"), "purse:command-1")
-    one = batch(connection, "purse:command", component)
-    one.run(1)
+    claimed = batch(connection, "purse:command", component)
+    claimed.run(1)
     redeliver(connection)
     assert drained(connection, component) == {"duplicate": 1, "handled": 2}
     assert (effects(store, "purse-1"), effects(store, "purse-2")) == (
@@ -151,8 +155,8 @@ def test_entities_are_told_from_each_other(connection, store, once):
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
-def test_components_that_handle_the_same_message_are_told_from_each_other(connection, store, once):
-    """Each writes to its own entity, and knows its own handling again."""
+def test_components_that_handle_the_same_message_are_distinguished(connection, store, once):
+    """Two components each recognize their own handling of a message."""
     components = [purse(once, name=name) for name in ("purse", "points")]
     for component in components:
         component.reserve(Deposit, into="payments", key="deposit_id")
@@ -167,7 +171,7 @@ def test_components_that_handle_the_same_message_are_told_from_each_other(connec
 
 
 def test_a_sequence_is_kept_for_each_category_that_messages_come_from(connection, store):
-    """A message of one category says nothing of those of another before it."""
+    """Sequences of different categories are independent."""
     component = purse(PositionInEvents())
     component.reserve(Deposit, into="payments", key="deposit_id")
     store.write(deposit(amount="100"), PURSE)
@@ -188,28 +192,28 @@ def incoming(n=1, id_="0190163d-8694-739b-aea5-966c26f8ad91", stream="purse-123"
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
-def test_a_message_that_is_in_a_batch_twice_is_known_at_once(connection, once):
-    """What the first brings about is not written yet when the second is looked at."""
-    one = incoming()
-    check = once.begin(connection, "purse", "purse:command", [one, one])
-    assert not check.is_duplicate(one)
-    check.effects(one, [PseudoEvent()], Metadata())
-    assert check.is_duplicate(one)
+def test_a_message_repeated_within_a_batch_is_recognized(connection, once):
+    """A repeated message is recognized within a batch, before any event is written."""
+    message = incoming()
+    check = once.begin(connection, "purse", "purse:command", [message, message])
+    assert not check.is_duplicate(message)
+    check.effects(message, [PseudoEvent()], Metadata())
+    assert check.is_duplicate(message)
     assert not check.is_duplicate(incoming(stream="purse-456"))
     check.record()
 
 
-def test_a_sequence_without_an_event_is_not_known_at_once_either(connection):
-    """Within a batch it is as it is between batches."""
-    one = incoming()
-    check = PositionInEvents().begin(connection, "purse", "purse:command", [one, one])
-    assert check.effects(one, [], Metadata())[0] == []
-    assert not check.is_duplicate(one)
+def test_a_message_without_an_event_is_not_recognized_within_a_batch(connection):
+    """A repeated message without an event is not recognized within a batch either."""
+    message = incoming()
+    check = PositionInEvents().begin(connection, "purse", "purse:command", [message, message])
+    assert check.effects(message, [], Metadata())[0] == []
+    assert not check.is_duplicate(message)
 
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_it_takes_one_statement_for_a_batch(database_url, once):
-    """However many messages and entities it has; and none where there is none."""
+    """A batch takes one statement, and an empty one takes none."""
 
     messages = [incoming(n, stream=f"purse-{n % 7}") for n in range(1, 50)]
     with Counting.connect(database_url, autocommit=True) as connection:
@@ -243,7 +247,7 @@ def noting(once):
 
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_a_stream_is_read_no_further_back_than_the_message(connection, store, once):
-    """What brought about an event was stored before it, so older events need not be read."""
+    """Events older than the first message of the batch are not read."""
     store.write_batch([Write(Noted(), "purse-123") for n in range(500)])
     store.write(deposit("d1"), PURSE)
     drained(connection, noting(once))
@@ -264,14 +268,14 @@ def test_a_stream_is_read_no_further_back_than_the_message(connection, store, on
 
 def nodes(plan):
     yield plan
-    for one in plan.get("Plans", ()):
-        yield from nodes(one)
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, {"a": 1}, "9" * 30, 7.5])
 @pytest.mark.parametrize("once", BOTH, ids=named)
 def test_local_properties_of_others_do_no_harm(connection, store, once, value):
-    """Other clients write what they like into the entity's stream."""
+    """Local properties that other clients write into the entity's stream are ignored."""
     store.write(deposit(), PURSE)
     metadata = Metadata(
         causation_message_stream_name=PURSE,
@@ -303,7 +307,7 @@ def beginning(once, **options):
 
 
 def test_a_stream_of_pseudo_events_is_not_started(connection, store):
-    """A command that initiates starts it, and its reissues are told by what started it."""
+    """A stream with nothing but pseudo events can still be initiated."""
     component = beginning(MessageIdInEvents(), snapshot_every=1)
     store.write([withdraw(), Begin("123")], PURSE)
     assert drained(connection, component) == {"handled": 2}
@@ -316,24 +320,24 @@ def test_a_stream_of_pseudo_events_is_not_started(connection, store):
 
 
 def test_a_stream_of_pseudo_events_is_not_started_for_a_later_batch_either(connection, store):
-    """Neither by what was read, nor by what is kept of the entity."""
+    """A later batch can initiate such a stream too, whatever it has read and cached."""
     for fresh in (False, True):
         stream = f"purse:command-{fresh}"
         component = beginning(MessageIdInEvents(), snapshot_every=1)
-        one = batch(connection, "purse:command", component)
+        claimed = batch(connection, "purse:command", component)
         store.write(withdraw(account=str(fresh)), stream)
-        assert one.run(10).counts == Counter(handled=1)
+        assert claimed.run(10).counts == Counter(handled=1)
         if fresh:
-            one = batch(
+            claimed = batch(
                 connection, "purse:command", beginning(MessageIdInEvents(), snapshot_every=1)
             )
         store.write(Begin(str(fresh)), stream)
-        assert one.run(10).counts == Counter(handled=1)
+        assert claimed.run(10).counts == Counter(handled=1)
         assert effects(store, f"purse-{fresh}") == ["Begun"]
 
 
 def test_a_snapshot_counts_pseudo_events_as_any_others(connection, store):
-    """What is read again behind one is right, whatever stands between."""
+    """Pseudo events count as events in the version of a snapshot."""
     component = purse(MessageIdInEvents(), snapshot_every=2)
     store.write([deposit("d1", "10"), withdraw("w1", "99"), deposit("d2", "10")], PURSE)
     drained(connection, component)
@@ -344,7 +348,7 @@ def test_a_snapshot_counts_pseudo_events_as_any_others(connection, store):
 
 
 def test_a_consumer_passes_pseudo_events_over(connection, store):
-    """Without being told to, and counts them as ignored."""
+    """A consumer counts pseudo events as ignored without a declaration."""
     component = Component("audit", id="account_id")
     component.handle(Deposit)(lambda *_: None)
     store.write_batch([Write(PseudoEvent(), "audit:command-1", id=uuid.uuid4())])

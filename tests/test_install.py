@@ -85,7 +85,7 @@ def stored(connection):
 
 
 def test_an_empty_database_gets_both_schemas(empty_database_url):
-    """The first installation makes everything and says so."""
+    """The first installation creates both schemas and says so."""
     with connect(empty_database_url, autocommit=True) as connection:
         installed = install(connection)
         check_installed(connection)
@@ -96,7 +96,7 @@ def test_an_empty_database_gets_both_schemas(empty_database_url):
 
 
 def test_installing_again_changes_nothing(connection, store):
-    """Deployments run it each time."""
+    """Installing again, as deployments do, changes nothing."""
     store.write(deposit(), COMMANDS)
     installed = install(connection)
     assert not installed.message_store
@@ -105,7 +105,7 @@ def test_installing_again_changes_nothing(connection, store):
 
 
 def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(connection, store):
-    """Those of the schema message_store too; the messages stay."""
+    """An upgrade replaces the functions of both schemas and keeps the messages."""
     store.write(deposit(), COMMANDS)
     connection.execute("DELETE FROM reservation.versions WHERE version > 1")
     connection.execute("DROP TABLE reservation.sender_categories, reservation.groups")
@@ -143,7 +143,7 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
 
 
 def test_a_new_log_is_not_put_beside_positions_in_an_old_one(connection):
-    """Consumers would pass over its messages; what to do is said, and helps."""
+    """A new log beside old positions is refused, since consumers would pass over messages."""
     connection.execute("DROP SCHEMA message_store CASCADE")
     with pytest.raises(SchemaError, match=r"store detach.* then install again"):
         install(connection)
@@ -153,7 +153,7 @@ def test_a_new_log_is_not_put_beside_positions_in_an_old_one(connection):
 
 
 def test_two_installations_at_once_wait_for_each_other(empty_database_url):
-    """Several instances of a service may start at one time."""
+    """Two installations at the same time wait for each other."""
     results = []
 
     def run():
@@ -169,7 +169,7 @@ def test_two_installations_at_once_wait_for_each_other(empty_database_url):
 
 
 def test_an_installation_that_fails_leaves_nothing(empty_database_url):
-    """All of it happens in one transaction."""
+    """An installation that fails leaves nothing behind."""
     with connect(empty_database_url, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA reservation")  # somebody else's
         with pytest.raises(Exception, match="already exists"):
@@ -179,8 +179,8 @@ def test_an_installation_that_fails_leaves_nothing(empty_database_url):
         )
 
 
-def test_a_role_that_may_not_create_is_told_so(empty_database_url, connection):
-    """The way out is a role that may."""
+def test_a_role_without_the_right_to_create_is_refused(empty_database_url, connection):
+    """The error asks for a role that may create schemas."""
     with connect(empty_database_url, autocommit=True) as poor:
         poor.execute("SET ROLE message_store")
         with pytest.raises(StoreError, match="connect as a role that may"):
@@ -188,7 +188,7 @@ def test_a_role_that_may_not_create_is_told_so(empty_database_url, connection):
 
 
 def test_a_missing_schema_is_named_with_the_command_that_mends_it(empty_database_url, connection):
-    """Both schemas are looked for, and a version is compared."""
+    """A missing or outdated schema is named with the command that repairs it."""
     with connect(empty_database_url, autocommit=True) as empty:
         with pytest.raises(SchemaError, match=r"message_store is missing.*store install"):
             check_installed(empty)
@@ -217,7 +217,7 @@ def test_a_missing_schema_is_named_with_the_command_that_mends_it(empty_database
     ],
 )
 def test_an_address_that_leads_nowhere_is_named_without_its_password(address):
-    """The error is one line and keeps the secret."""
+    """The error for an unreachable address is one line without its password."""
     with pytest.raises(DatabaseUnavailableError) as caught:
         connect(address)
     assert "hunter2" not in str(caught.value)
@@ -227,7 +227,7 @@ def test_an_address_that_leads_nowhere_is_named_without_its_password(address):
 
 
 def test_attaching_and_detaching_leaves_message_db_as_it_was(message_db):
-    """Functions, tables, indexes, views, types, triggers, grants and roles; and every message."""
+    """After attaching and detaching, all objects, rights and messages are as before."""
     before, old = message_db.execute(FINGERPRINT).fetchall(), stored(message_db)
     installed = attach(message_db)
     assert not installed.message_store
@@ -253,7 +253,7 @@ def test_attaching_and_detaching_leaves_message_db_as_it_was(message_db):
 
 
 def test_consumers_that_are_attached_again_repeat_no_effect(message_db):
-    """They begin at the start of their categories, and the reservations are in the messages."""
+    """After detaching and attaching, consumers read from the start and repeat no effect."""
     attach(message_db)
     store = MessageStore(message_db)
     store.write([open_(), deposit()], COMMANDS)
@@ -267,7 +267,7 @@ def test_consumers_that_are_attached_again_repeat_no_effect(message_db):
 
 
 def test_attaching_and_detaching_may_be_repeated(message_db):
-    """The second time finds it done."""
+    """Attaching and detaching may be repeated."""
     attach(message_db)
     again = attach(message_db)
     assert again.from_version == again.to_version == SCHEMA_VERSION
@@ -277,7 +277,7 @@ def test_attaching_and_detaching_may_be_repeated(message_db):
 
 
 def test_attaching_needs_message_db_in_its_version(empty_database_url, message_db):
-    """Where there is none, the way out is to install it; where it is another, to migrate it."""
+    """Attaching needs Message DB in the supported version, and the error says how to get it."""
     with connect(empty_database_url, autocommit=True) as empty:
         with pytest.raises(SchemaError, match=r"no message store.*run `reservation store install`"):
             attach(empty)
@@ -302,7 +302,7 @@ def test_attaching_needs_message_db_in_its_version(empty_database_url, message_d
     ],
 )
 def test_attaching_needs_the_rights_that_the_functions_use(message_db, right):
-    """They run with those of the role that attaches."""
+    """The role that attaches needs the rights with which the functions run."""
     with message_db.transaction(force_rollback=True):
         message_db.execute(f"REVOKE {right} FROM message_store")
         message_db.execute("SET LOCAL ROLE message_store")
@@ -310,8 +310,8 @@ def test_attaching_needs_the_rights_that_the_functions_use(message_db, right):
             attach(message_db)
 
 
-def test_what_depends_on_the_schema_is_named_and_goes_with_it(message_db):
-    """A trigger of ours on the messages, and views of others; the messages' own triggers stay."""
+def test_objects_that_depend_on_the_schema_are_named_and_removed(message_db):
+    """Detaching lists and removes dependent triggers and views, and keeps other triggers."""
     attach(message_db)
     message_db.execute(
         """
@@ -347,10 +347,8 @@ def test_what_depends_on_the_schema_is_named_and_goes_with_it(message_db):
         ("another account", False),
     ],
 )
-def test_detaching_waits_for_no_consumer_and_takes_no_schema_from_it(
-    connection, database_url, name, runs
-):
-    """Its connection tells that it runs; readers and other programs are no consumers."""
+def test_detaching_refuses_while_a_consumer_runs(connection, database_url, name, runs):
+    """Detaching refuses while a consumer runs; readers and other programs do not count."""
     with connect(database_url, application_name=name, autocommit=True):
         if runs:
             with pytest.raises(StoreError, match=r"A consumer is running .*: reservation .*stop"):
@@ -360,15 +358,15 @@ def test_detaching_waits_for_no_consumer_and_takes_no_schema_from_it(
             assert detach(connection).version == SCHEMA_VERSION
 
 
-def test_a_consumer_of_another_database_is_none_of_ours(connection, empty_database_url):
-    """The server has many."""
+def test_consumers_of_another_database_do_not_count(connection, empty_database_url):
+    """Consumers of another database on the server do not prevent detaching."""
     name = "reservation account account:command"
     with connect(empty_database_url, application_name=name, autocommit=True):
         assert detach(connection).version == SCHEMA_VERSION
 
 
-def test_a_schema_in_use_is_not_waited_for_without_end(connection, database_url, monkeypatch):
-    """A program that holds on to it is to be ended first."""
+def test_detaching_gives_up_on_a_schema_in_use(connection, database_url, monkeypatch):
+    """Detaching gives up on a program that holds a lock on the schema."""
     monkeypatch.setitem(_QUERIES, "lock", _QUERIES["lock"].replace(b"10s", b"10ms"))
     with connect(database_url) as reader:
         reader.execute("SELECT FROM reservation.positions")
@@ -378,7 +376,7 @@ def test_a_schema_in_use_is_not_waited_for_without_end(connection, database_url,
 
 
 def test_a_schema_that_is_not_ours_is_left_alone(message_db):
-    """Somebody else may have one of that name, or a newer version of this package."""
+    """A schema of the same name that is not ours, or is newer, is left alone."""
     message_db.execute("CREATE SCHEMA reservation CREATE TABLE guests (n int)")
     with pytest.raises(SchemaError, match="was not made by this package"):
         detach(message_db)
@@ -390,7 +388,7 @@ def test_a_schema_that_is_not_ours_is_left_alone(message_db):
 
 
 def test_no_function_means_something_else_under_another_search_path(connection):
-    """A body that is parsed when it is called pins its path; the others are parsed already."""
+    """Every function whose body is parsed at the call sets its own search path."""
     loose = connection.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang "
         "WHERE p.pronamespace::regnamespace::text IN ('message_store', 'reservation') "
@@ -401,7 +399,7 @@ def test_no_function_means_something_else_under_another_search_path(connection):
 
 
 def test_no_function_is_bound_to_another_than_the_servers_own(empty_database_url):
-    """Whoever may create functions in public must not be called in place of the server's."""
+    """Functions in the schema public are never called in place of the server's."""
     with connect(empty_database_url, autocommit=True) as connection:
         connection.execute(
             "CREATE FUNCTION public.split_part(varchar, text, int) RETURNS text LANGUAGE sql "

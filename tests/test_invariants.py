@@ -94,7 +94,7 @@ DAMAGE = {
 
 
 def test_a_dead_letter_accounts_for_what_was_not_handled(connection, store):
-    """In every state but handled, for which there is an effect."""
+    """A dead letter accounts for its message in every state but handled."""
     store.write([open_(), withdraw("w2", "999")], COMMANDS)
     drain(connection)
     connection.execute(LETTER.format(state="parked") + DAMAGED)
@@ -103,7 +103,7 @@ def test_a_dead_letter_accounts_for_what_was_not_handled(connection, store):
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_broken_invariant_is_noticed(connection, store, name):
-    """A check that can not fail would prove nothing."""
+    """Each invariant is reported when it is broken."""
     acknowledged = [uuid.uuid4() for _ in range(6)]
     commands = [open_(), deposit(), deposit(), withdraw(), withdraw("w2", "999"), close()]
     for message_id, command in zip(acknowledged, commands, strict=True):

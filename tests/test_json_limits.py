@@ -51,7 +51,7 @@ GOOD = [
 
 @pytest.mark.parametrize("message", GOOD)
 def test_what_jsonb_takes_is_no_problem(message):
-    """Up to the limits."""
+    """Data that jsonb accepts is no problem, up to the limits."""
     assert found(message) is None
 
 
@@ -91,20 +91,20 @@ BAD = {
 
 @pytest.mark.parametrize(("message", "expected", "path"), BAD.values(), ids=BAD)
 def test_what_it_does_not_take_is_named(message, expected, path):
-    """By what was expected, and the path; never by the value."""
+    """A problem is named by what was expected and its path, never by the value."""
     problem = found(message)
     assert expected in problem
     assert problem.endswith(f"at `{path}`")
 
 
 def test_only_the_first_problem_is_named():
-    """In the order of the fields."""
+    """Only the first problem is named, in the order of the fields."""
     assert found(Order(memo="\0", total=float("nan"))).endswith("`$.memo`")
 
 
 @pytest.mark.parametrize(("look", "sees"), [(ALL, True), (HIDDEN, False), (DECODED, True)])
-def test_each_look_has_its_own_fields(look, sees):
-    """A Decimal that is no number shows in the text, so what is hidden there leaves it out."""
+def test_each_check_covers_its_own_fields(look, sees):
+    """Each check looks only at the fields that it covers."""
     assert (found(Order(price=Decimal("NaN")), look) is not None) is sees
 
 
@@ -118,8 +118,8 @@ def test_each_look_has_its_own_fields(look, sees):
     ],
     ids=["NUL", "exponent", "long", "deep"],
 )
-def test_the_text_gives_reason_to_look(text, message):
-    """A good message is not looked through."""
+def test_fields_are_searched_only_if_the_text_gives_reason(text, message):
+    """Fields are searched only if the encoded text gives reason to."""
     with pytest.raises(msgspec.ValidationError):
         check_text(message, text, len(text), 1 << 20)
 
@@ -134,13 +134,13 @@ def test_the_text_gives_reason_to_look(text, message):
     ],
     ids=["words", "escaped backslash", "brackets in a text", "wide"],
 )
-def test_a_text_that_only_looks_so_is_taken(text):
-    """What stands in a text is no number, no NUL and no bracket."""
+def test_a_text_that_only_looks_wrong_is_accepted(text):
+    """Text that looks like a number, a NUL or a bracket is accepted."""
     check_text(Order(memo="harmless"), text, len(text), 1 << 20)
 
 
 def test_a_text_that_is_too_long_names_its_largest_field():
-    """With both lengths."""
+    """The error for a text that is too long names its largest field and both lengths."""
     message = Order(memo="x" * 100, payload=["y" * 50])
     with pytest.raises(msgspec.ValidationError) as caught:
         check_text(message, "irrelevant", 150, 149)

@@ -35,12 +35,12 @@ def reservation(into="paymentTransaction", **options):
     ],
 )
 def test_the_declaration_decides_how_a_reservation_stream_is_named(options, name):
-    """By the key alone or behind the entity's id; the key from fields or a function."""
+    """A reservation stream is named by the key alone or behind the entity's id, as declared."""
     assert reservation(**options).stream_name(Pay("p1", "a1")) == name
 
 
 def test_a_whole_number_serves_as_a_key():
-    """Clients in other languages often number their requests."""
+    """A whole number is a valid key, as clients in other languages often use them."""
     assert reservation(key="payment_id").stream_name(Pay(12, "a")) == "paymentTransaction-12"
 
 
@@ -51,14 +51,14 @@ def test_a_whole_number_serves_as_a_key():
     + [(f"1.{'0' * 5000}", "1")],
 )
 def test_equal_numbers_are_the_same_key(number, text):
-    """However they are written."""
+    """Equal numbers are the same key, however they are written."""
     name = reservation(key="payment_id").stream_name(Pay(Decimal(number), "a"))
     assert name == f"paymentTransaction-{text}"
 
 
 @pytest.mark.parametrize("number", ["1E999999999", "1E-999999999", "-1.5E-999999999", "1E-5000"])
 def test_a_number_whose_digits_no_name_takes_is_refused_without_writing_them_out(number):
-    """A few bytes of a command could otherwise fill the memory; an entity's id is no other."""
+    """A number with too many digits is refused as key or id without writing it out."""
     pay = Pay(Decimal(number), "a")
     component = Component("payment", id="payment_id")
     tracemalloc.start()
@@ -74,13 +74,13 @@ def test_a_number_whose_digits_no_name_takes_is_refused_without_writing_them_out
 
 @pytest.mark.parametrize("key", [None, "", True, Decimal("NaN"), 1.5, "a\nb"])
 def test_a_command_without_a_usable_key_is_refused(key):
-    """Such a command can not be told from another, so it must not pass."""
+    """A command without a usable key is refused: it cannot be distinguished from others."""
     with pytest.raises(IdempotenceKeyError):
         reservation(key="payment_id").stream_name(Pay(key, "a1"))
 
 
 def test_parts_that_could_be_mistaken_for_others_are_refused():
-    """(a+b, c) and (a, b+c) would share a stream, and one of the commands be lost."""
+    """Ambiguous parts are refused: (a+b, c) and (a, b+c) would share a stream."""
     by_entity = reservation(key="payment_id", entity="account_id")
     assert by_entity.stream_name(Pay("b+c", "a")) == "paymentTransaction-a+b+c"
     with pytest.raises(IdempotenceKeyError, match=r"\+"):
@@ -99,14 +99,14 @@ def test_parts_that_could_be_mistaken_for_others_are_refused():
     ],
 )
 def test_a_key_function_that_returns_no_key_is_refused(returned, problem, into):
-    """A key function answers with a text, a whole number or several of them."""
+    """A key function must return a text, a whole number or several of them."""
     declared = reservation(key=lambda _: returned, into=into)
     with pytest.raises(IdempotenceKeyError, match=problem):
         declared.stream_name(Pay("p", "a"), "payment:command-1")
 
 
 def test_a_command_that_is_in_no_stream_has_no_copy_beside_it():
-    """What names the copy is missing."""
+    """A command without a stream cannot be reserved within its category."""
     with pytest.raises(IdempotenceKeyError):
         reservation(key="payment_id", into=None).stream_name(Pay("p", "a"))
 
@@ -121,18 +121,18 @@ def test_a_command_that_is_in_no_stream_has_no_copy_beside_it():
         ({"into": "account", "key": "deposit_id"}, "in use"),
     ],
 )
-def test_a_declaration_that_can_not_work_is_refused_when_it_is_made(options, problem):
-    """The mistake shows when the module is imported, not when the first command comes."""
+def test_a_declaration_that_cannot_work_is_refused_when_it_is_made(options, problem):
+    """A mistake in a declaration is an error at import, not at the first command."""
     with pytest.raises(DeclarationError, match=problem):
         Component("account", id="account_id").reserve(type(deposit()), **options)
 
 
 def test_a_command_is_a_dataclass():
-    """What is none has no fields to take a key from."""
+    """A command class that is no dataclass has no fields for a key and is refused."""
     with pytest.raises(DeclarationError, match="Decimal is not a dataclass; decorate it"):
         Component("account", id="account_id").reserve(Decimal, into="t", key="real")
 
 
 def test_a_field_that_is_named_twice_counts_twice():
-    """As it does where the server joins the parts."""
+    """A key field that is named twice counts twice, in Python as in the server."""
     assert reservation(key=("bank", "bank")).stream_name(Pay("p", "a")) == "paymentTransaction-b+b"

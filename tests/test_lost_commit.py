@@ -1,4 +1,4 @@
-"""Connections that are cut: what may have been committed is told from what was not."""
+"""After a cut connection, an unknown outcome of a commit is distinguished from a failure."""
 
 import asyncio
 import threading
@@ -32,14 +32,14 @@ def proxy(database_url):
 
 
 def says_nothing_secret(error, address):
-    """Tell whether an error keeps the payload and the password to itself."""
+    """Return whether an error shows neither the payload nor the password."""
     password = psycopg.conninfo.conninfo_to_dict(address)["password"]
     return password not in str(error) and "10.50" not in str(error) and "d1" not in str(error)
 
 
 @in_loop
-async def test_a_pool_that_lost_the_answer_to_its_commit_says_so(client, proxy, store):
-    """The write is stored; written again with the ids of the error it is not stored twice."""
+async def test_a_lost_answer_to_a_pools_commit_is_reported(client, proxy, store):
+    """After a lost answer the write is stored, and a retry with the error's ids is harmless."""
     given, metadata = uuid7(), Metadata(correlation_stream_name="transfer-1")
     writes = [Write(deposit(k), COMMANDS, id=i) for k, i in (("d1", given), ("d2", None))]
     async with await client.transacting(proxy.address) as sender:
@@ -62,7 +62,7 @@ async def test_a_pool_that_lost_the_answer_to_its_commit_says_so(client, proxy, 
 
 @in_loop
 async def test_a_pool_that_did_not_get_to_its_commit_has_written_nothing(client, proxy, store):
-    """Before the statement, or between it and the commit: there is no doubt to be told."""
+    """A connection cut before the commit has certainly written nothing."""
     async with await client.transacting(proxy.address) as sender:
         for when in Cut:
             proxy.cut(when, "reservation.write_message")
@@ -77,7 +77,7 @@ async def test_a_pool_that_did_not_get_to_its_commit_has_written_nothing(client,
 
 @in_loop
 async def test_a_commit_that_did_not_arrive_is_unknown_as_well(client, proxy, store):
-    """The client can not know; writing again stores what was not stored."""
+    """The outcome of a commit that did not arrive is unknown; a retry stores the message."""
     async with await client.transacting(proxy.address) as sender:
         proxy.cut(Cut.BEFORE, "COMMIT")
         with pytest.raises(CommitUnknownError) as caught:
@@ -90,7 +90,7 @@ async def test_a_commit_that_did_not_arrive_is_unknown_as_well(client, proxy, st
 @pytest.mark.parametrize("when", [Cut.AFTER, Cut.WITHIN])
 @in_loop
 async def test_a_statement_that_commits_at_once_may_have_been_committed(client, proxy, store, when):
-    """On a connection in autocommit the statement is the commit."""
+    """In autocommit the outcome of a statement is unknown when its answer is lost."""
     given = uuid7()
     async with await client.connect(proxy.address, autocommit=True) as connection:
         proxy.cut(when, "reservation.write_message")
@@ -107,7 +107,7 @@ async def test_a_statement_that_commits_at_once_may_have_been_committed(client, 
 @pytest.mark.parametrize("autocommit", [True, False])
 @in_loop
 async def test_within_the_callers_transaction_nothing_is_in_doubt(client, proxy, store, autocommit):
-    """The server takes back what was not committed when the connection goes."""
+    """A connection lost within the caller's transaction has certainly written nothing."""
     connection = await client.connect(proxy.address, autocommit=autocommit)
 
     async def write():
@@ -123,8 +123,8 @@ async def test_within_the_callers_transaction_nothing_is_in_doubt(client, proxy,
 
 
 @in_loop
-async def test_the_callers_own_commit_can_be_told_in_the_same_words(client, proxy, store):
-    """Who commits knows the ids: the write is stored, and written again it is not stored twice."""
+async def test_the_callers_own_lost_commit_raises_the_same_error(client, proxy, store):
+    """The caller's own lost commit raises the same error, and a retry is harmless."""
     given = uuid7()
     connection = await client.connect(proxy.address)
     await client.on(connection).write(deposit(), COMMANDS, id=given)
@@ -146,7 +146,7 @@ async def test_the_callers_own_commit_can_be_told_in_the_same_words(client, prox
 @pytest.mark.parametrize("when", list(Cut))
 @in_loop
 async def test_a_read_is_never_in_doubt(client, proxy, store, when):
-    """Whatever reads, on a pool and in autocommit, says that the connection was lost."""
+    """A read whose connection is cut raises a lost connection, never an unknown commit."""
     store.write([deposit(f"d{n}") for n in range(20)], COMMANDS)
 
     async def every(messages):
@@ -176,7 +176,7 @@ async def test_a_read_is_never_in_doubt(client, proxy, store, when):
 
 @in_loop
 async def test_a_pool_gives_no_connection_that_the_server_has_closed(client, proxy, store, admin):
-    """The first call after a restart of the server is not the one to find out."""
+    """The first call after a restart of the server gets a working connection."""
     address = psycopg.conninfo.make_conninfo(proxy.address, application_name="idle")
     async with await client.open(address, max_connections=1) as sender:
         assert await sender.write(deposit(), COMMANDS) == 0
@@ -202,7 +202,7 @@ def terminate(admin, name):
 async def test_a_writer_that_is_ended_while_it_waits_for_the_lock(
     client, database_url, store, admin, source
 ):
-    """Nothing was written; only where the statement is the commit can the client not know it."""
+    """A writer ended while waiting has written nothing; only autocommit leaves doubt."""
     address = psycopg.conninfo.make_conninfo(database_url, application_name="waiting")
     unknown = source in ("pool", "autocommit")
 
@@ -235,8 +235,8 @@ async def test_a_writer_that_is_ended_while_it_waits_for_the_lock(
 
 
 @in_loop
-async def test_a_store_whose_pool_or_connection_is_closed_says_so(client, database_url):
-    """It is no lost commit, and it names what is closed."""
+async def test_a_closed_pool_or_connection_is_named(client, database_url):
+    """The error of a closed pool or connection names it, and is no lost commit."""
     sender = await client.open(database_url)
     await sender.close()
     with pytest.raises(DatabaseUnavailableError, match=r"The pool gives no connection.*closed"):

@@ -97,7 +97,7 @@ INDEXES = {
 
 
 def test_functions_have_the_published_arguments_and_results(connection):
-    """Clients call them by position, by name and with defaults."""
+    """Functions have the published arguments, defaults and results."""
     connection.execute("SET search_path = ''")  # names are shown with their schema
     rows = connection.execute(
         "SELECT proname, string_to_array(pg_get_function_arguments(oid), ', '), "
@@ -108,7 +108,7 @@ def test_functions_have_the_published_arguments_and_results(connection):
 
 
 def test_tables_views_and_the_type_have_the_published_columns(connection):
-    """Clients read the table and the views themselves."""
+    """The table, the views and the type have the published columns."""
     connection.execute("SET search_path = ''")
     rows = connection.execute(
         "SELECT relname, array_agg(attname || ' ' || format_type(atttypid, atttypmod) "
@@ -120,7 +120,7 @@ def test_tables_views_and_the_type_have_the_published_columns(connection):
 
 
 def test_indexes_have_the_published_names_and_columns(connection):
-    """Clients know a lost race by the name of the index; only one index is not unique."""
+    """Indexes have the published names, by which clients recognize a lost race."""
     connection.execute("SET search_path = ''")
     rows = connection.execute(
         "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'message_store'"
@@ -130,7 +130,7 @@ def test_indexes_have_the_published_names_and_columns(connection):
 
 
 def test_an_insertion_without_id_and_time_gets_both(connection):
-    """The table has Message DB's defaults: a random id, and the time at UTC."""
+    """A row inserted without id and time gets a random id and the time at UTC."""
     connection.execute("SET TimeZone = 'Asia/Kolkata'")
     row = connection.execute(
         "INSERT INTO message_store.messages (position, stream_name, type) VALUES (0, 'a-1', 'T') "
@@ -189,7 +189,7 @@ def test_an_insertion_without_id_and_time_gets_both(connection):
     ],
 )
 def test_errors_have_the_published_texts(connection, call, text):
-    """SQLSTATE P0001 and the words that clients match on."""
+    """Errors have SQLSTATE P0001 and the texts that clients match."""
     with pytest.raises(errors.RaiseException) as caught:
         connection.execute(f"SELECT * FROM message_store.{call}")
     assert caught.value.diag.message_primary == text
@@ -212,7 +212,7 @@ def test_errors_have_the_published_texts(connection, call, text):
     ],
 )
 def test_defaults_and_nulls_are_those_of_the_contract(connection, store, call, found):
-    """A NULL means the default, -1 means no limit, positions are inclusive."""
+    """NULL means the default, -1 means no limit, and positions are inclusive."""
     for n in range(3):
         correlation = Metadata(correlation_stream_name="odd-1") if n == 1 else None
         store.write(deposit(f"d{n}"), COMMANDS, metadata=correlation)
@@ -243,7 +243,7 @@ def test_defaults_and_nulls_are_those_of_the_contract(connection, store, call, f
     ],
 )
 def test_every_name_has_an_answer(connection, call, result):
-    """Names that are empty, cut short or NULL are answered as Message DB answers them."""
+    """Names that are empty, cut short or NULL get the answers of Message DB."""
     assert connection.execute(f"SELECT message_store.{call}").fetchone() == (result,)
 
 
@@ -278,7 +278,7 @@ def test_every_name_has_an_answer(connection, call, result):
     ],
 )
 def test_values_that_make_no_sense_are_refused_as_message_db_does(connection, call, error, text):
-    """The SQLSTATE is the same, and so is what is checked first."""
+    """Invalid values are refused with Message DB's SQLSTATE, and checked in the same order."""
     with pytest.raises(error) as caught:
         connection.execute(f"SELECT * FROM message_store.{call}")
     assert text in caught.value.diag.message_primary
@@ -297,13 +297,13 @@ def test_values_that_make_no_sense_are_refused_as_message_db_does(connection, ca
     ],
 )
 def test_reads_of_nothing_give_nothing(connection, call):
-    """No name, no room or no position left is not an error."""
+    """A read without a name, room or further messages returns nothing and is no error."""
     write(connection, "a-1")
     assert connection.execute(f"SELECT * FROM message_store.{call}").fetchall() == []
 
 
 def test_positions_before_the_first_read_from_the_start(connection):
-    """A negative position is below all positions."""
+    """A negative position reads from the start."""
     write(connection, "a-1")
     for call in ("get_stream_messages('a-1', -5)", "get_category_messages('a', -5)"):
         rows = connection.execute(f"SELECT position FROM message_store.{call}").fetchall()
@@ -311,7 +311,7 @@ def test_positions_before_the_first_read_from_the_start(connection):
 
 
 def test_a_message_may_lie_in_a_category_and_have_no_data(connection):
-    """Message DB refuses neither; both are read again."""
+    """A message in a category without an id, or without data, can be read back."""
     connection.execute("SELECT message_store.write_message(%s, 'a', '', NULL)", [str(uuid.uuid4())])
     row = connection.execute(
         "SELECT stream_name, type, data, metadata FROM message_store.get_category_messages('a')"
@@ -320,7 +320,7 @@ def test_a_message_may_lie_in_a_category_and_have_no_data(connection):
 
 
 def test_a_malformed_id_takes_no_global_position(connection):
-    """Only an insertion that was tried leaves a gap; so it is with a plan that is kept, too."""
+    """A malformed id uses up no global position, also in a cached plan."""
     for _ in range(8):
         write(connection)
     with pytest.raises(errors.InvalidTextRepresentation):
@@ -331,7 +331,7 @@ def test_a_malformed_id_takes_no_global_position(connection):
 
 
 def test_a_second_write_of_an_id_violates_the_index_messages_id(connection):
-    """Clients know it by that name."""
+    """A second message of an id violates the index `messages_id`."""
     message_id = str(uuid.uuid4())
     write(connection, message_id=message_id)
     with pytest.raises(errors.UniqueViolation) as caught:
@@ -340,7 +340,7 @@ def test_a_second_write_of_an_id_violates_the_index_messages_id(connection):
 
 
 def test_one_statement_sees_what_it_has_written(connection):
-    """A row for each call, each at the next position, and the version follows."""
+    """Several writes in one statement get consecutive positions and see each other."""
     rows = connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}', NULL, "
         "n - 1), message_store.stream_version('a-1') FROM generate_series(0, 2) AS n"
@@ -349,7 +349,7 @@ def test_one_statement_sees_what_it_has_written(connection):
 
 
 def test_the_lock_is_the_hash_of_the_category_and_lasts_for_the_transaction(connection):
-    """Writers that lock by themselves must lock the same."""
+    """The lock is the hash of the category and is held until the transaction ends."""
     held = (
         "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks "
         "WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
@@ -363,7 +363,7 @@ def test_the_lock_is_the_hash_of_the_category_and_lasts_for_the_transaction(conn
 
 
 def test_names_hash_and_version_are_those_of_the_contract(connection, store):
-    """Other clients compute the hash themselves to share out streams."""
+    """The functions for names, hash and version give the published results."""
     assert connection.execute(
         "SELECT message_store.hash_64('account'), message_store.message_store_version(), "
         "message_store.stream_version('a-1')"
@@ -386,7 +386,7 @@ def test_names_hash_and_version_are_those_of_the_contract(connection, store):
     ],
 )
 def test_the_views_count_what_is_stored(connection, store, view):
-    """Counts and percentages, readable by the role that clients use."""
+    """The views show counts and percentages, and the clients' role can read them."""
     store.write([deposit("d1"), deposit("d2")], COMMANDS)
     connection.execute("SET ROLE message_store")
     row = connection.execute(f"SELECT * FROM message_store.{view}").fetchone()
@@ -394,7 +394,7 @@ def test_the_views_count_what_is_stored(connection, store, view):
 
 
 def test_the_role_of_the_clients_may_read_and_write(connection):
-    """It needs nothing but the schema."""
+    """The clients' role can read and write with the rights of the schema alone."""
     connection.execute("SET ROLE message_store")
     written = connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')"

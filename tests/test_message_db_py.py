@@ -24,7 +24,7 @@ def ids(messages):
 
 
 def test_what_a_peer_writes_we_read(peer, store):
-    """Data, metadata, type and position, as our classes declare them."""
+    """We read data, metadata, type and position of what message-db-py writes."""
     data = {"depositId": "d1", "accountId": "123", "amount": 10.5, "time": "2026-01-02T03:04:05Z"}
     metadata = {"correlationStreamName": "x-1", "properties": {"n": 1}, "unknown": True}
     assert peer.write(COMMANDS, "Deposit", data, metadata) == 0
@@ -37,7 +37,7 @@ def test_what_a_peer_writes_we_read(peer, store):
 
 
 def test_what_we_write_a_peer_reads(peer, store):
-    """Each way of reading gives the same message, with data and metadata as objects."""
+    """message-db-py reads what we write, with data and metadata as objects."""
     message_id = uuid.uuid4()
     metadata = Metadata(correlation_stream_name="x-1", properties={"n": 1})
     store.write(deposit("d1"), COMMANDS, id=message_id, metadata=metadata)
@@ -66,7 +66,7 @@ def test_what_we_write_a_peer_reads(peer, store):
 
 
 def test_peers_write_under_an_expected_version(peer, store):
-    """It moves with the writes of both clients."""
+    """The expected version counts the writes of both clients."""
     assert peer.write(COMMANDS, "Deposit", {}, expected_version=-1) == 0
     assert store.write(deposit("d1"), COMMANDS, expected_version=0) == 1
     assert peer.write(COMMANDS, "Deposit", {}, expected_version=1) == 2
@@ -79,7 +79,7 @@ def test_peers_write_under_an_expected_version(peer, store):
 
 
 def test_a_peer_s_batch_is_written_whole_or_not_at_all(peer, store):
-    """Its messages follow each other, with or without metadata."""
+    """A batch of message-db-py is written as a whole or not at all."""
     batch = [("Deposit", {"n": 0}), ("Deposit", {"n": 1}, {"correlationStreamName": "x-1"})]
     assert peer.write_batch(COMMANDS, batch) == 1
     assert peer.write_batch(COMMANDS, batch, expected_version=1) == 3
@@ -93,7 +93,7 @@ def test_a_peer_s_batch_is_written_whole_or_not_at_all(peer, store):
 
 
 def test_a_peer_pages_through_streams_and_categories(peer, store):
-    """Positions are inclusive, except in its own reading of everything."""
+    """message-db-py pages through streams and categories with inclusive positions."""
     store.write_batch(
         [Write(deposit(f"d{n}"), f"account:command-{n % 2}") for n in range(5)]
         + [Write(open_("9"), "other-9")]
@@ -107,7 +107,7 @@ def test_a_peer_pages_through_streams_and_categories(peer, store):
 
 
 def test_a_peer_reads_with_its_own_sql(peer, store):
-    """The table lies where it looks for it, with Message DB's columns."""
+    """message-db-py's own SQL finds the table and Message DB's columns."""
     store.write([deposit("d1"), deposit("d2"), deposit("d3")], COMMANDS)
     found = peer.read(
         COMMANDS,
@@ -122,7 +122,7 @@ def test_a_peer_reads_with_its_own_sql(peer, store):
 
 
 def test_members_of_a_group_share_out_the_streams(peer, store):
-    """Every stream belongs to one member, by its cardinal id, through either call."""
+    """Every stream belongs to one member of a group, by its cardinal id."""
     for account in range(20):
         store.write(deposit(account=str(account)), f"account:command-{account}+x")
         store.write(deposit(account=str(account)), f"account:command-{account}+y")
@@ -140,15 +140,15 @@ def test_members_of_a_group_share_out_the_streams(peer, store):
 
 
 @pytest.mark.parametrize(("member", "size"), [(-1, 2), (2, 2), (0, 0), (0, None), (0, 32768)])
-def test_a_group_that_can_not_be_is_refused(peer, member, size):
-    """Its one call checks nothing itself and leaves it to the store."""
+def test_an_invalid_group_is_refused(peer, member, size):
+    """The store refuses an invalid group, which message-db-py does not check itself."""
     with pytest.raises(DatabaseError) as caught:
         peer.read("account:command", consumer_group_member=member, consumer_group_size=size)
     assert caught.value.pgcode == ("22003" if size == 32768 else "P0001")
 
 
 def test_a_peer_lists_the_ids_of_a_category(peer, store):
-    """Those of streams, sorted, without those of its snapshots."""
+    """message-db-py lists the stream ids of a category, sorted and without snapshots."""
     store.write_batch(
         [
             Write(deposit(), name)
@@ -161,7 +161,7 @@ def test_a_peer_lists_the_ids_of_a_category(peer, store):
 
 
 def test_a_peer_reads_the_last_message(peer, store):
-    """None where there is none."""
+    """message-db-py reads the last message of a stream, or None."""
     assert peer.read_last_message(COMMANDS) is None
     store.write([deposit("d1"), deposit("d2")], COMMANDS)
     last = peer.read_last_message(COMMANDS)
@@ -169,7 +169,7 @@ def test_a_peer_reads_the_last_message(peer, store):
 
 
 def test_names_of_the_other_kind_are_refused(peer):
-    """It looks at most names before it asks the store."""
+    """message-db-py refuses a category where it needs a stream, and the reverse."""
     for call in (peer.read_category, peer.stream_identifiers):
         with pytest.raises(ValueError, match="is not a category"):
             call(COMMANDS)
@@ -178,7 +178,7 @@ def test_names_of_the_other_kind_are_refused(peer):
 
 
 def test_a_refused_call_leaves_its_connection_fit_for_use(database_url):
-    """The only connection of its pool goes back, and is released from the failed transaction."""
+    """After a refused call the pool's only connection can be used again."""
     address = conninfo.make_conninfo(database_url, options=OPTIONS)
     client = MessageDB.from_url(address, max_connections=1)
     with pytest.raises(ValueError, match="Wrong expected version"):
@@ -191,7 +191,7 @@ def test_a_refused_call_leaves_its_connection_fit_for_use(database_url):
 
 
 def test_a_peer_connects_by_the_parts_of_an_address(database_url, connection):
-    """The search_path may as well be the database's."""
+    """message-db-py connects with the parts of an address and the database's search_path."""
     parts = conninfo.conninfo_to_dict(database_url)
     connection.execute(
         sql.SQL("ALTER DATABASE {} SET search_path = message_store, public").format(
@@ -213,7 +213,7 @@ def test_a_peer_connects_by_the_parts_of_an_address(database_url, connection):
 
 
 def test_the_role_of_the_clients_is_enough(database_url):
-    """All of a peer's calls work under the rights of the role message_store."""
+    """All calls of message-db-py work with the rights of the role message_store."""
     pool = ConnectionPool.from_url(
         database_url, max_connections=1, options=f"{OPTIONS} -crole=message_store"
     )
@@ -228,7 +228,7 @@ def test_the_role_of_the_clients_is_enough(database_url):
 
 
 def test_a_peer_writes_without_a_search_path(database_url):
-    """It names the schema where it writes, and nothing else is needed of the connection."""
+    """message-db-py writes without a search_path, because it names the schema."""
     client = MessageDB.from_url(database_url, max_connections=1)
     assert client.write(COMMANDS, "Deposit", {}) == 0
     assert client.write_batch(COMMANDS, [("Deposit", {})], expected_version=0) == 1
@@ -236,7 +236,7 @@ def test_a_peer_writes_without_a_search_path(database_url):
 
 
 def test_a_pool_has_no_more_connections_than_it_may(database_url):
-    """A connection that is given back is lent again."""
+    """message-db-py's pool reuses a returned connection and exceeds no limit."""
     with pytest.raises(ValueError, match="positive integer"):
         ConnectionPool.from_url(database_url, max_connections=-1)
     pool = ConnectionPool.from_url(database_url, max_connections=1)
@@ -251,7 +251,7 @@ def test_a_pool_has_no_more_connections_than_it_may(database_url):
 
 
 def test_two_clients_at_once_leave_no_gap(peer, store, database_url):
-    """Both take the category's lock: positions follow each other, and nobody fails."""
+    """Two clients writing at the same time leave no gap, and neither fails."""
 
     def write_all():
         for _ in range(25):
@@ -267,7 +267,7 @@ def test_two_clients_at_once_leave_no_gap(peer, store, database_url):
 
 
 def test_commands_that_a_peer_writes_are_reserved_and_handled(peer, connection):
-    """Neither its sender nor the reader of the events need know of this framework."""
+    """Commands that message-db-py writes are reserved and handled."""
     time = "2026-01-02T03:04:05.000Z"
     account = {"accountId": "123", "time": time}
     peer.write(COMMANDS, "Open", {**account, "customerId": "456"})

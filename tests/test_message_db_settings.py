@@ -11,7 +11,7 @@ READS = ["get_stream_messages('account:command-123'", "get_category_messages('ac
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("value", ["on", "true", "1", ""])
 def test_a_condition_narrows_a_read_where_it_is_activated(connection, read, value):
-    """The setting is Message DB's: any value but off activates it."""
+    """A condition narrows a read if Message DB's setting for it is any value but off."""
     write(connection)
     write(connection)
     connection.execute("SELECT set_config('message_store.sql_condition', %s, false)", [value])
@@ -23,7 +23,7 @@ def test_a_condition_narrows_a_read_where_it_is_activated(connection, read, valu
 
 @pytest.mark.parametrize("read", READS)
 def test_a_condition_is_refused_where_it_is_switched_off_again(connection, read):
-    """The rest of the read works."""
+    """A condition is refused if it is off; the rest of the read works."""
     connection.execute("SET message_store.sql_condition = 'off'")
     with pytest.raises(errors.RaiseException, match="is not activated"):
         connection.execute(f"SELECT * FROM message_store.{read}, condition => 'true')")
@@ -32,7 +32,7 @@ def test_a_condition_is_refused_where_it_is_switched_off_again(connection, read)
 
 @pytest.mark.parametrize("read", READS)
 def test_a_condition_finds_message_db_s_functions_and_those_in_public(connection, read):
-    """And the caller's search_path is what it was."""
+    """A condition finds functions of message_store and public; the search_path is unchanged."""
     write(connection)
     connection.execute(
         "CREATE FUNCTION public.is_first(bigint) RETURNS boolean LANGUAGE sql RETURN $1 = 0"
@@ -60,13 +60,13 @@ CALLS = {
 
 
 @pytest.mark.parametrize("function", CALLS)
-def test_debug_settings_tell_a_call_and_nothing_otherwise(connection, function):
-    """Each kind has a setting, and one is for both; only the value on counts."""
+def test_debug_settings_log_calls(connection, function):
+    """Debug settings print a notice for each call, and only if they are `on`."""
     call, setting = CALLS[function]
     other = {"debug_get": "debug_write", "debug_write": "debug_get"}[setting]
     notices = []
     connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
-    for name, value, told in [
+    for name, value, noticed in [
         (setting, "off", False),
         (setting, "true", False),
         (other, "on", False),
@@ -77,13 +77,16 @@ def test_debug_settings_tell_a_call_and_nothing_otherwise(connection, function):
         with connection.transaction(force_rollback=True):
             connection.execute("SELECT set_config(%s, %s, true)", [f"message_store.{name}", value])
             connection.execute(f"SELECT * FROM {call}")
-        assert any(notice.startswith(f"{function}(") for notice in notices) == told, (name, value)
-        assert bool(notices) == told
+        assert any(notice.startswith(f"{function}(") for notice in notices) == noticed, (
+            name,
+            value,
+        )
+        assert bool(notices) == noticed
         notices.clear()
 
 
 def test_a_notice_names_every_argument(connection):
-    """A NULL is told as such."""
+    """A notice names every argument, and prints NULL as such."""
     notices = []
     connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
     connection.execute("SET message_store.debug = 'on'")
@@ -98,7 +101,7 @@ def test_a_notice_names_every_argument(connection):
 
 @pytest.mark.parametrize("search_path", ["''", "hostile, pg_catalog", "pg_temp, hostile"])
 def test_functions_do_the_same_whatever_the_search_path_is(connection, search_path):
-    """A caller may have functions and tables of the same names in front."""
+    """Functions work the same whatever the caller's search_path holds."""
     connection.execute(
         "CREATE SCHEMA hostile; "
         "CREATE FUNCTION hostile.current_setting(text, boolean) RETURNS text "
@@ -127,8 +130,8 @@ def test_functions_do_the_same_whatever_the_search_path_is(connection, search_pa
     assert notices == []
 
 
-def test_a_write_that_is_refused_is_told_as_well(connection):
-    """It is the one that is looked for."""
+def test_a_refused_write_is_logged_too(connection):
+    """A refused write prints its notice too."""
     notices = []
     connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))
     connection.execute("SET message_store.debug_write = 'on'")

@@ -1,4 +1,4 @@
-"""Our client and consumers on a store that we did not make, and that no search_path leads to."""
+"""Our client and consumers on a store that Message DB installed and no search_path finds."""
 
 import uuid
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def template(message_db_template):
-    """Let every database of this module be one that Message DB set up."""
+    """Let every database of this module be one that Message DB installed."""
     return message_db_template
 
 
 def functions(connection):
-    """Return what the schema's functions are made of."""
+    """Return the definitions of the schema's functions."""
     return connection.execute(
         "SELECT proname, prosrc, proconfig, proacl::text FROM pg_proc "
         "WHERE pronamespace = 'message_store'::regnamespace ORDER BY proname"
@@ -32,7 +32,7 @@ def functions(connection):
 
 
 def test_installing_leaves_the_store_as_it_is(empty_database_url):
-    """Its functions and messages stay, and the framework's schema comes and goes beside them."""
+    """Installing into a store of Message DB leaves its functions and messages unchanged."""
     with connect(empty_database_url, autocommit=True) as connection:
         imitate(connection)
         before = functions(connection)
@@ -47,14 +47,14 @@ def test_installing_leaves_the_store_as_it_is(empty_database_url):
 
 
 def test_its_functions_need_the_search_path_and_ours_do_not(connection, store):
-    """So nothing of ours may call one that looks for something."""
+    """Message DB's functions need a search_path, and ours do not."""
     with pytest.raises(errors.UndefinedFunction):
         write(connection)
     assert store.write(deposit(), COMMANDS) == 0
 
 
 def test_the_client_writes_and_reads(store):
-    """All of its calls, without a search_path."""
+    """All calls of the client work without a search_path."""
     message_id = uuid.uuid4()
     metadata = Metadata(correlation_stream_name="x-1")
     assert store.write(deposit("d1"), COMMANDS, id=message_id, metadata=metadata) == 0
@@ -79,8 +79,8 @@ def test_the_client_writes_and_reads(store):
     assert (store.stream_version(COMMANDS), store.stream_version("a-1")) == (1, -1)
 
 
-def test_a_wrong_version_is_known_from_our_function_and_from_its_text_alone(connection, store):
-    """Message DB's own error carries no constraint's name."""
+def test_a_wrong_version_is_recognized_from_our_function_and_by_its_text(connection, store):
+    """A wrong version is recognized from our function, and by its text from Message DB's."""
     store.write(deposit(), COMMANDS)
     with pytest.raises(ExpectedVersionError, match=r"Wrong expected version: -1 \(Stream: account"):
         store.write_initial(deposit(), COMMANDS)
@@ -91,7 +91,7 @@ def test_a_wrong_version_is_known_from_our_function_and_from_its_text_alone(conn
 
 
 def test_a_peer_and_we_share_it(peer, store):
-    """Each reads what the other wrote, and is bound by its versions."""
+    """message-db-py and our client read each other's messages and respect their versions."""
     assert peer.write(COMMANDS, "Deposit", {"n": 1}) == 0
     assert store.write(deposit("d2"), COMMANDS, expected_version=0) == 1
     with pytest.raises(ValueError, match="Wrong expected version"):
@@ -103,14 +103,14 @@ def test_a_peer_and_we_share_it(peer, store):
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_writers_of_one_category_wait_for_each_other(connection, database_url, first):
-    """Both take the same lock, so that a reader of the category misses nothing."""
+    """Writers of both kinds take the same lock, so that a reader misses nothing."""
     with connect(database_url, autocommit=True) as other:
         calls = {
             "ours": lambda c: MessageStore(c).write(deposit(), "account:command-1"),
             "theirs": lambda c: write(c, "account:command-2"),
         }
-        for one in (connection, other):
-            one.execute("SET search_path = message_store")
+        for locking in (connection, other):
+            locking.execute("SET search_path = message_store")
         other.execute("SET lock_timeout = '50ms'")
         second = "theirs" if first == "ours" else "ours"
         with connection.transaction():
@@ -121,7 +121,7 @@ def test_writers_of_one_category_wait_for_each_other(connection, database_url, f
 
 
 def test_the_consumers_take_each_command_once(connection, store, peer):
-    """Commands of both clients, with a reissue of either."""
+    """Commands of both clients take effect once, with a reissue of either."""
     account = {"accountId": "123", "time": "2026-01-02T03:04:05Z"}
     store.write_batch(
         [
@@ -149,7 +149,7 @@ def test_the_consumers_take_each_command_once(connection, store, peer):
 
 @pytest.mark.parametrize("analyzed", [False, True])
 def test_no_statement_of_ours_touches_more_than_its_batch(connection, analyzed):
-    """A category that the planner can not look into makes none of them scan the log."""
+    """No statement scans the log, though the planner cannot look into `category`."""
     connection.execute("ALTER TABLE message_store.messages SET (autovacuum_enabled = off)")
     connection.execute("ALTER SEQUENCE message_store.messages_global_position_seq RESTART 1000000")
     fill(connection, 1, SENT)

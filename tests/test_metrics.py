@@ -1,4 +1,4 @@
-"""What a host answers to those who watch over it: figures, life, readiness; of real processes."""
+"""What the supervisor serves for monitoring: metrics, liveness and readiness of real processes."""
 
 import os
 import signal
@@ -32,8 +32,8 @@ COMMANDS = "account:command"
 READS = ("account", COMMANDS)
 
 
-def test_the_figures_of_all_processes_are_at_one_port(database_url, store):
-    """What became of the messages, how long batches took, and what is held where."""
+def test_the_metrics_of_all_processes_are_at_one_port(database_url, store):
+    """Counts, durations and held partitions of all processes are served at one port."""
     store.write([open_(), deposit("d1"), deposit("d2"), deposit("d1")], STREAM)
     with Watched(database_url, "--workers", "2") as started:
         started.ready()
@@ -73,8 +73,8 @@ def connect_and_ask(database_url, query):
         return connection.execute(query, [STREAM]).fetchone()
 
 
-def test_the_figures_come_in_the_form_that_is_asked_for(database_url):
-    """Prometheus' own, or OpenMetrics."""
+def test_the_metrics_come_in_the_requested_format(database_url):
+    """Metrics are served in Prometheus' format or in OpenMetrics."""
     with Watched(database_url, "--only", "commands") as started:
         assert "# TYPE reservation_messages_total counter" in started.ask("/metrics")[1]
         open_metrics = started.ask("/metrics", Accept="application/openmetrics-text")[1]
@@ -88,7 +88,7 @@ def test_the_figures_come_in_the_form_that_is_asked_for(database_url):
 
 @pytest.mark.faults
 def test_what_a_killed_process_did_counts_and_another_takes_its_place(database_url, store):
-    """No counter goes back, nothing is counted twice, and readiness shows the gap."""
+    """After a kill no counter goes back or counts twice, and readiness shows the gap."""
     store.write([open_(), deposit("d1")], STREAM)
     with Watched(database_url, "--only", "commands") as started:
         started.ready()
@@ -118,8 +118,8 @@ def workers(started):
     ]
 
 
-def test_a_database_that_is_away_shows_in_readiness_and_not_in_life(server_url, database_url):
-    """Each consumer says why; a restart would not help, so nothing asks for one."""
+def test_an_unavailable_database_shows_in_readiness_and_not_in_liveness(server_url, database_url):
+    """An unavailable database shows in readiness only, since a restart would not help."""
     name = conninfo.conninfo_to_dict(database_url)["dbname"]
     with Watched(database_url) as started, connect(server_url, autocommit=True) as admin:
         started.ready()
@@ -144,7 +144,7 @@ def test_a_database_that_is_away_shows_in_readiness_and_not_in_life(server_url, 
 
 
 def test_a_consumer_in_a_long_batch_is_ready(database_url, store, tmp_path, monkeypatch):
-    """It is at work."""
+    """A consumer in a long batch is ready."""
     app = holding(tmp_path, monkeypatch)
     store.write([open_(), deposit(HELD)], STREAM)
     with Watched(database_url, "--app-dir", str(tmp_path), app="held:account") as started:
@@ -163,7 +163,7 @@ def test_a_consumer_in_a_long_batch_is_ready(database_url, store, tmp_path, monk
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_answering_is_no_reason_to_stop_late(database_url, number):
-    """A signal to the host is acted on at once, whichever thread the system gives it to."""
+    """The supervisor acts on a signal at once while it serves requests."""
     with Watched(database_url) as started:
         started.ready()
         assert started.stop(number) == 0
@@ -172,7 +172,7 @@ def test_answering_is_no_reason_to_stop_late(database_url, number):
 
 
 def test_a_port_that_is_taken_is_named(database_url):
-    """In one line, before any consumer is started."""
+    """A port in use is named in one line before any consumer is started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = run_cli(
@@ -183,10 +183,10 @@ def test_a_port_that_is_taken_is_named(database_url):
     assert "consumer_started" not in done.stderr
 
 
-def test_an_address_of_the_newer_kind_is_as_good(database_url):
-    """Where the machine has one."""
+def test_an_ipv6_address_works(database_url):
+    """Metrics can be served at an IPv6 address."""
     if not socket.has_ipv6 or not any(
-        one.address == "::1" for all_ in psutil.net_if_addrs().values() for one in all_
+        address.address == "::1" for all_ in psutil.net_if_addrs().values() for address in all_
     ):
         pytest.skip("this machine has no IPv6")
     with Started(
@@ -200,7 +200,7 @@ def test_an_address_of_the_newer_kind_is_as_good(database_url):
 
 
 def test_without_the_extra_the_way_to_it_is_named(monkeypatch):
-    """Before anything is done."""
+    """Without the extra the error names how to install it, before anything is started."""
     monkeypatch.setattr("cli.common.extras.find_spec", lambda name: None)
     arguments = ["start", "bank:account", "--metrics-port", "0", "--database-url", "host=/nowhere"]
     done = CliRunner().invoke(main, arguments)
@@ -208,8 +208,8 @@ def test_without_the_extra_the_way_to_it_is_named(monkeypatch):
     assert "pip install 'reservation[metrics]'" in done.output
 
 
-def test_nobody_needs_the_extra_who_does_not_ask(database_url):
-    """The library is imported only where figures are served."""
+def test_the_extra_is_needed_only_where_metrics_are_served(database_url):
+    """The Prometheus library is imported only where metrics are served."""
     code = (
         "import sys; import cli.main, consumers.supervisor.supervisor; "
         "sys.exit('prometheus_client' in sys.modules or 'http.server' in sys.modules)"
@@ -227,8 +227,8 @@ def board():
     board.close()
 
 
-def test_who_is_silent_for_too_long_is_taken_to_be_stuck(board):
-    """And is not, as soon as it gives a sign."""
+def test_a_consumer_that_is_silent_for_too_long_counts_as_stuck(board):
+    """A consumer that is silent for too long counts as stuck until its next sign of life."""
     board.started(os.getpid(), READS)
     (problem,) = until(board.stuck)
     assert problem.startswith(f"account {COMMANDS} in process {os.getpid()}: no sign of life for ")
@@ -239,15 +239,15 @@ def test_who_is_silent_for_too_long_is_taken_to_be_stuck(board):
     assert board.not_ready() == []
 
 
-def test_a_process_that_has_not_said_so_is_not_ready(board):
-    """Nor is one that is not there."""
+def test_a_process_that_has_not_reported_is_not_ready(board):
+    """A process that has not reported, or does not exist, is not ready."""
     assert board.not_ready() == [f"account {COMMANDS}: 0 of 1 processes run"]
     board.started(os.getpid(), READS)
     assert board.not_ready() == [f"account {COMMANDS} in process {os.getpid()}: starting"]
 
 
 def test_each_message_that_is_handled_is_a_sign_of_life(connection, store):
-    """So a batch may take as long as it takes."""
+    """Each handled message is a sign of life, however long the batch takes."""
     store.write([open_("1"), open_("2"), open_("3")], STREAM)
     signs = Counter()
     log = Log("account", COMMANDS)
@@ -257,8 +257,8 @@ def test_each_message_that_is_handled_is_a_sign_of_life(connection, store):
     assert signs["one"] == 3
 
 
-def test_a_consumer_never_waits_for_its_host(board):
-    """What does not fit is lost, and the next report makes up for it."""
+def test_a_consumer_never_waits_for_its_supervisor(board):
+    """A report that does not fit is lost, and the next one makes up for it."""
     telemetry = Telemetry(board.sender)
     board.started(os.getpid(), READS)
     for _ in range(5000):
@@ -274,7 +274,7 @@ def test_a_consumer_never_waits_for_its_host(board):
 
 
 def test_a_report_of_a_process_that_ended_is_not_counted_twice(board):
-    """It was taken in when the end was noted."""
+    """A late report of a process that has ended is not counted again."""
     telemetry = Telemetry(board.sender)
     board.started(os.getpid(), READS)
     telemetry.committed({"handled": 1}, 0.01)

@@ -1,4 +1,4 @@
-"""The mutation tests change what they should, and see which changes the tests notice."""
+"""The mutation tests change the right code and see whether the tests notice."""
 
 from tests.mutation import python, sql, targets
 from tests.mutation.__main__ import ROOT, Tree
@@ -25,18 +25,18 @@ ORDER BY s.position DESC
 
 
 def after(mutants: list[Mutant], source: bytes) -> set[str]:
-    """Return what the lines that mutants change read then."""
+    """Return the lines that mutants change, after the change."""
     old = source.decode().splitlines()
     return {
         " ".join(line.split())
-        for one in mutants
-        for line in one.applied(source).decode().splitlines()
+        for mutant in mutants
+        for line in mutant.applied(source).decode().splitlines()
         if line not in old
     }
 
 
 def test_mutants_of_python():
-    """Conditions, comparisons, numbers and results are changed; words for people are not."""
+    """Mutants change conditions, comparisons, numbers and results, but no texts for people."""
     changed = after(python.mutants("m.py", SOURCE), SOURCE)
 
     assert "def newest(rows: list[int], last: int = 8) -> int | None:" in changed
@@ -55,7 +55,7 @@ def test_mutants_of_python():
 
 
 def test_mutants_of_sql():
-    """Each condition is left out once, each comparison turned; comments and texts are not."""
+    """Each SQL condition is dropped once and each comparison turned, but no comments or texts."""
     changed = after(sql.mutants("m.sql", QUERY), QUERY)
 
     between = "s.position BETWEEN 1 AND i.last"
@@ -71,18 +71,20 @@ def test_mutants_of_sql():
 
 
 def test_every_mutant_of_python_can_be_compiled():
-    """A mutant that is no Python would be noticed by any test, and count for nothing."""
+    """Every mutant compiles; otherwise any test would notice it."""
     for mutants in targets.all_mutants(ROOT).values():
-        for one in mutants:
-            if not one.query:
-                compile(one.applied((ROOT / one.path).read_bytes()), one.path, "exec")
+        for mutant in mutants:
+            if not mutant.query:
+                compile(mutant.applied((ROOT / mutant.path).read_bytes()), mutant.path, "exec")
 
 
 def test_a_change_is_noticed_or_survives(server_url, tmp_path):
-    """The tests that reach a mutant are run on it, in a copy, which is then as before."""
+    """The tests that reach a mutant run in a copy, which is restored afterwards."""
     source = (ROOT / MODULE).read_bytes()
     mutants = python.mutants(MODULE, source)
-    turned = next(one for one in mutants if one.told(ROOT).endswith(" not in -> in"))
+    turned = next(
+        mutant for mutant in mutants if mutant.description(ROOT).endswith(" not in -> in")
+    )
     as_it_is = source[turned.start : turned.end]
     harmless = Mutant(MODULE, turned.start, turned.end, as_it_is, turned.lines)
     notes = {TEST: targets.Note(0.1, {MODULE: list(turned.lines)})}

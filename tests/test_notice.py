@@ -47,8 +47,8 @@ def open_connection(database_url):
         return opened[-1]
 
     yield open_one
-    for one in opened:
-        one.close()
+    for connection in opened:
+        connection.close()
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def waiting(connection, database_url):
 
 @pytest.fixture
 def listener(given, open_connection):
-    """Give a function that listens to a category, and tells how many notifications have come."""
+    """Give a function that listens to a category, and counts its notifications."""
 
     def listen(category=CATEGORY, *, waits=True):
         connection = open_connection()
@@ -132,17 +132,17 @@ WRITERS = [insert, insert_many, call, copy, ours, rolled_back_first]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_whoever_writes_wakes_who_waits(waiting, connection, write):
-    """The trigger sees our functions, those of Message DB, and bare statements alike."""
+def test_every_writer_wakes_waiting_readers(waiting, connection, write):
+    """Our functions, those of Message DB and bare statements all wake a waiting reader."""
     write(connection)
     assert waiting.wait(NEVER)
 
 
 @pytest.mark.parametrize("write", [insert, call])
-def test_a_message_of_before_the_wait_is_found_by_the_look_that_comes_first(
+def test_a_message_written_before_the_wait_is_found_first(
     given, database_url, open_connection, write
 ):
-    """A writer that found nobody waiting holds up the wait until its message can be seen."""
+    """A message written before the wait is found before the reader starts to wait."""
     writer, reader = open_connection(), open_connection()
     with Notices(reader, database_url, CATEGORY) as notices:
         with writer.transaction():
@@ -157,7 +157,7 @@ def test_a_message_of_before_the_wait_is_found_by_the_look_that_comes_first(
 @pytest.mark.parametrize("writers", [1, 3])
 @pytest.mark.parametrize("waiters", [1, 2])
 def test_no_notice_is_lost_however_writing_and_waiting_meet(given, database_url, writers, waiters):
-    """Each writer goes on only once all who wait have seen its message; none waits for long."""
+    """No notice is lost, however writing and waiting overlap."""
     rounds, turns = 60, threading.Condition()
     seen = [[0] * writers for _ in range(waiters)]
     late = []
@@ -197,7 +197,8 @@ def test_no_notice_is_lost_however_writing_and_waiting_meet(given, database_url,
                 )
                 with turns:
                     if not turns.wait_for(
-                        lambda n=n: all(one[writer] >= n for one in seen), timeout=PATIENCE
+                        lambda n=n: all(partition[writer] >= n for partition in seen),
+                        timeout=PATIENCE,
                     ):
                         late.append(writer)
                         return
@@ -205,13 +206,13 @@ def test_no_notice_is_lost_however_writing_and_waiting_meet(given, database_url,
     with ThreadPoolExecutor(writers + waiters) as threads:
         running = [threads.submit(wait, n) for n in range(waiters)]
         running += [threads.submit(write, n) for n in range(writers)]
-        for one in running:
-            one.result(NEVER)
+        for process in running:
+            process.result(NEVER)
     assert late == []
 
 
 def test_a_transaction_gives_one_notice_for_each_category(listener, connection):
-    """However many statements, messages and savepoints it has."""
+    """A transaction sends one notice per category, however many statements it has."""
     things, others = listener(), listener("other")
     with connection.transaction():
         insert_many(connection)
@@ -223,7 +224,7 @@ def test_a_transaction_gives_one_notice_for_each_category(listener, connection):
 
 
 def test_a_transaction_that_is_rolled_back_gives_no_notice(listener, connection):
-    """Nothing was written."""
+    """A transaction that is rolled back sends no notice."""
     count = listener()
     with connection.transaction(force_rollback=True):
         insert(connection)
@@ -231,17 +232,17 @@ def test_a_transaction_that_is_rolled_back_gives_no_notice(listener, connection)
 
 
 def test_a_writer_that_finds_nobody_waiting_notifies_nobody(listener, connection):
-    """NOTIFY is what costs."""
+    """Without a waiting reader a writer does not call NOTIFY, which is expensive."""
     count, other = listener(waits=False), listener("other")
     insert(connection)
     assert (count(), other()) == (0, 0)
 
 
-def test_nobody_is_notified_once_who_waited_has_left(waiting, listener, connection):
-    """A consumer that has work to do looks again anyway."""
+def test_a_reader_that_has_left_is_not_notified(waiting, listener, connection):
+    """A reader that has left is not notified."""
     count = listener(waits=False)
     insert(connection)
-    assert waiting.wait(NEVER)  # being told is enough
+    assert waiting.wait(NEVER)  # a notice suffices
     insert(connection)
     assert waiting.wait(0)
     waiting.leave()
@@ -250,31 +251,31 @@ def test_nobody_is_notified_once_who_waited_has_left(waiting, listener, connecti
 
 
 def test_several_wait_for_one_category(given, database_url, connection):
-    """The lock is shared by those who wait, and each is told."""
+    """Each of several readers of one category is notified."""
     with connect(database_url, autocommit=True) as reader:
         every = [Notices(reader, database_url, CATEGORY) for _ in range(3)]
-        assert [one.wait(0) for one in every] == [True] * 3
+        assert [notices.wait(0) for notices in every] == [True] * 3
         insert(connection)
-        assert [one.wait(NEVER) for one in every] == [True] * 3
-        assert [one.wait(0) for one in every] == [True] * 3  # wait again
+        assert [notices.wait(NEVER) for notices in every] == [True] * 3
+        assert [notices.wait(0) for notices in every] == [True] * 3  # wait again
         every[0].leave()
         insert(connection)
-        assert [one.wait(NEVER) for one in every[1:]] == [True] * 2
-        for one in every:
-            one.close()
+        assert [notices.wait(NEVER) for notices in every[1:]] == [True] * 2
+        for notices in every:
+            notices.close()
 
 
 def test_another_category_wakes_nobody(waiting, connection):
-    """Each has a channel of its own."""
+    """A message of another category wakes no reader."""
     insert(connection, "thing:command-1")
     insert(connection, "thin-1")
     assert not waiting.wait(0)
 
 
-def test_a_category_that_shares_the_lock_is_told_of_its_own_messages_only(
+def test_a_category_that_shares_the_lock_is_notified_of_its_own_messages_only(
     waiting, connection, database_url
 ):
-    """Where two meet, the writer of the other notifies for nothing, and nothing is lost."""
+    """Categories that share a lock are notified of their own messages only; none is lost."""
     (other,) = connection.execute(
         "SELECT 'other' || n FROM generate_series(1, 10000) AS n "
         "WHERE reservation.notice_lock('other' || n, 0) = reservation.notice_lock(%s, 0) LIMIT 1",
@@ -292,7 +293,7 @@ def test_a_category_that_shares_the_lock_is_told_of_its_own_messages_only(
 
 
 def test_a_transaction_of_many_categories_takes_few_locks(given, connection):
-    """It would use up the server's else, and fail."""
+    """A transaction of many categories does not exhaust the server's locks."""
     with connection.transaction():
         connection.execute(
             "INSERT INTO message_store.messages (stream_name, position, type) "
@@ -305,36 +306,36 @@ def test_a_transaction_of_many_categories_takes_few_locks(given, connection):
     assert 0 < held <= 256
 
 
-def test_writers_wait_neither_for_each_other_nor_for_who_waits(given, open_connection, waiting):
-    """The trigger only tries for its lock."""
-    one, other = (open_connection(options="-c lock_timeout=1") for _ in range(2))
-    with one.transaction():
-        insert(one)
+def test_writers_wait_neither_for_each_other_nor_for_readers(given, open_connection, waiting):
+    """Writers wait neither for each other nor for readers: the trigger only tries its lock."""
+    first, other = (open_connection(options="-c lock_timeout=1") for _ in range(2))
+    with first.transaction():
+        insert(first)
         with other.transaction():
             insert(other)
-            insert(one)
+            insert(first)
     waiting.leave()
-    with one.transaction():
-        insert(one)
+    with first.transaction():
+        insert(first)
         with other.transaction():
             insert(other)
     assert waiting.missing is None
 
 
-def test_writers_at_one_time_take_each_other_for_nobody_who_waits(listener, open_connection):
-    """Two sessions that write to one category at once have parts of its lock each."""
+def test_concurrent_writers_are_not_mistaken_for_readers(listener, open_connection):
+    """Concurrent writers of a category are not mistaken for waiting readers."""
     count = listener(waits=False)
-    one, other = open_connection(), open_connection()
-    while (one.info.backend_pid - other.info.backend_pid) % 16 == 0:
+    first, other = open_connection(), open_connection()
+    while (first.info.backend_pid - other.info.backend_pid) % 16 == 0:
         other = open_connection()
-    with one.transaction():
-        insert(one)
+    with first.transaction():
+        insert(first)
         insert(other)
     assert count() == 0
 
 
-def test_a_wait_that_is_held_up_keeps_no_part_of_the_lock(given, open_connection):
-    """Writers would notify who does not wait."""
+def test_a_delayed_wait_holds_no_lock(given, open_connection):
+    """A reader whose wait is delayed holds no lock that would make writers notify."""
     writer, waiter = open_connection(), open_connection()
     with writer.transaction():
         insert(writer)
@@ -347,7 +348,7 @@ def test_a_wait_that_is_held_up_keeps_no_part_of_the_lock(given, open_connection
 
 
 def test_a_session_switches_its_own_notices_off(waiting, connection):
-    """For a bulk load, say; others still give notice."""
+    """A session can switch its own notices off, as for a bulk load; others still send them."""
     connection.execute("SET reservation.notices = off")
     insert(connection)
     assert not waiting.wait(0)
@@ -358,7 +359,7 @@ def test_a_session_switches_its_own_notices_off(waiting, connection):
 
 @pytest.mark.parametrize("right", ["sender", "insert"])
 def test_writers_need_no_rights_for_it(waiting, connection, open_connection, right):
-    """A sender, and a role that may insert and knows nothing of our schema, give notice too."""
+    """Writers without rights on our schema send notices too."""
     role = f"notice_{uuid.uuid4().hex}"
     writer = open_connection()
     connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
@@ -382,7 +383,7 @@ def test_writers_need_no_rights_for_it(waiting, connection, open_connection, rig
 
 
 def test_a_consumer_role_may_wait(given, connection, database_url, open_connection):
-    """What `store grants consumer` gives is enough."""
+    """The grants of `store grants consumer` suffice to wait for notices."""
     role = f"notice_{uuid.uuid4().hex}"
     grant(connection, "consumer", role, [])
     try:
@@ -397,8 +398,8 @@ def test_a_consumer_role_may_wait(given, connection, database_url, open_connecti
         connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-def test_being_told_to_stop_ends_the_wait(waiting):
-    """At once, from another thread or a signal."""
+def test_a_stop_ends_the_wait(waiting):
+    """A stop from another thread or a signal ends the wait at once."""
     stop = Stop()
     with ThreadPoolExecutor(1) as thread:
         waited = thread.submit(waiting.wait, NEVER, pause=stop)
@@ -408,18 +409,18 @@ def test_being_told_to_stop_ends_the_wait(waiting):
 
 
 def test_a_lost_connection_makes_it_poll_and_then_connect_again(waiting, connection, monkeypatch):
-    """No message is missed meanwhile, and the reader goes on."""
+    """After a lost connection the reader polls until it reconnects, and misses nothing."""
     connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND query LIKE '%expect_notice%' "
         "AND pid <> pg_backend_pid()"
     )
-    told = False
+    notified = False
     while (
         waiting.missing is None
     ):  # the server's last words can come before the end, and end a wait
-        told = waiting.wait(NEVER)
-    assert told  # there is cause to look: something may have been missed
+        notified = waiting.wait(NEVER)
+    assert notified  # a message may have been missed
     assert "lost" in waiting.missing
     insert(connection)
     assert not waiting.wait(NEVER, poll=0)
@@ -433,7 +434,7 @@ def test_a_lost_connection_makes_it_poll_and_then_connect_again(waiting, connect
 def test_a_database_that_takes_no_more_connections_makes_it_poll(
     given, database_url, open_connection, connection
 ):
-    """The reader has its own, and says why it is not told."""
+    """Without a free connection for notices the reader polls and logs why."""
     reader = open_connection()
     with Notices(reader, conninfo.make_conninfo(database_url, user="nobody_"), CATEGORY) as notices:
         assert not notices.wait(NEVER, poll=0)
@@ -441,7 +442,7 @@ def test_a_database_that_takes_no_more_connections_makes_it_poll(
 
 
 def test_without_the_trigger_it_polls_and_opens_no_connection(connection, database_url):
-    """Who does not switch notices on pays nothing for them."""
+    """While notices are off, the reader polls and opens no connection."""
     with Notices(connection, database_url, CATEGORY) as notices:
         assert not notices.wait(NEVER, poll=0)
         assert notices.missing == "they are off"
@@ -451,7 +452,7 @@ def test_without_the_trigger_it_polls_and_opens_no_connection(connection, databa
 
 
 def test_switching_is_seen_while_waiting(connection, database_url, monkeypatch):
-    """On: from the next question on; off: when a message was found that nobody told of."""
+    """A waiting reader notices that notices were switched on or off."""
     monkeypatch.setattr(notifications, "RETRY", 0)
     with Notices(connection, database_url, CATEGORY) as notices:
         assert not notices.wait(NEVER, poll=0)
@@ -465,8 +466,8 @@ def test_switching_is_seen_while_waiting(connection, database_url, monkeypatch):
         assert notices.missing == "they are off"
 
 
-def test_switching_says_whether_it_changed_anything(connection):
-    """On and off, as often as one likes, and nothing of it stays."""
+def test_switching_reports_whether_it_changed_anything(connection):
+    """Switching reports whether it changed anything, and can be repeated."""
     assert not notices_given(connection)
     assert [set_notices(connection, on) for on in (False, True, True)] == [False, True, False]
     assert notices_given(connection)
@@ -480,7 +481,7 @@ def test_switching_says_whether_it_changed_anything(connection):
 
 
 def test_switching_gives_up_where_a_writer_does_not_end(connection, open_connection, monkeypatch):
-    """Its writers would have to wait behind it else; the error says what to do."""
+    """Switching gives up if a writer does not end, and the error says what to do."""
     writer = open_connection()
     monkeypatch.setattr(notifications, "LOCK_TIMEOUT", "10ms")
     with writer.transaction():
@@ -491,7 +492,7 @@ def test_switching_gives_up_where_a_writer_does_not_end(connection, open_connect
 
 
 def test_switching_needs_the_schemas(empty_database_url):
-    """The error names the command that makes them."""
+    """Switching needs the schemas, and the error names the command that creates them."""
     with (
         connect(empty_database_url, autocommit=True) as connection,
         pytest.raises(SchemaError, match="reservation store install"),
@@ -500,7 +501,7 @@ def test_switching_needs_the_schemas(empty_database_url):
 
 
 def test_switching_needs_the_owner_of_the_log(connection, open_connection):
-    """A consumer may not change what writers do."""
+    """Only the owner of the log can switch notices."""
     role = f"notice_{uuid.uuid4().hex}"
     grant(connection, "consumer", role, [])
     try:
@@ -512,7 +513,7 @@ def test_switching_needs_the_owner_of_the_log(connection, open_connection):
 
 
 def test_a_store_of_message_db_gives_notice_until_it_is_detached(empty_database_url):
-    """The trigger goes with the schema, is named among what goes, and writers go on."""
+    """On a store of Message DB notices work until it is detached."""
     with connect(empty_database_url, autocommit=True) as connection:
         imitate(connection)
         attach(connection)
@@ -531,20 +532,20 @@ def test_a_store_of_message_db_gives_notice_until_it_is_detached(empty_database_
         insert(connection)
 
 
-def test_the_command_switches_and_says_which(database_url):
-    """In words, and as JSON."""
+def test_the_command_switches_notices_and_prints_the_result(database_url):
+    """`store notices` switches notices and prints the result, as text and as JSON."""
     env = {"RESERVATION_DATABASE_URL": database_url}
-    said = [
+    printed = [
         run_cli("store", "notices", *arguments, env=env).stdout
         for arguments in ([], ["on"], ["on"], ["--json"], ["off"], ["off"])
     ]
-    assert said[:3] == ["notices: off\n", "notices: switched on\n", "notices: were on\n"]
-    assert json.loads(said[3]) == {"notices": "on", "changed": False}
-    assert said[4:] == ["notices: switched off\n", "notices: were off\n"]
+    assert printed[:3] == ["notices: off\n", "notices: switched on\n", "notices: were on\n"]
+    assert json.loads(printed[3]) == {"notices": "on", "changed": False}
+    assert printed[4:] == ["notices: switched off\n", "notices: were off\n"]
 
 
 def test_consumers_are_woken_up(given, store, database_url, monkeypatch):
-    """Both handle what comes by notice alone, with nobody looking of its own accord."""
+    """Both consumers handle messages by notice alone, without polling."""
     for name in ("loop.consumer.POLL", "loop.consumer.TURN", "group.membership.TURN"):
         monkeypatch.setattr(f"consumers.{name}", NEVER)
     stops, threads = [], []
@@ -574,7 +575,7 @@ def test_consumers_are_woken_up(given, store, database_url, monkeypatch):
 
 
 def test_the_processes_of_a_component_wait_for_notice(given, store, database_url):
-    """`reservation start` uses what is switched on, and stops out of a wait."""
+    """`reservation start` uses notices and can be stopped while it waits."""
     with Started(database_url) as started:
         for category in ("account:command", "accountTransaction"):
             started.wait_for("notice_awaited", category=category)
@@ -584,7 +585,7 @@ def test_the_processes_of_a_component_wait_for_notice(given, store, database_url
 
 
 class _Ready:
-    """A wait that tells once it is one for notice."""
+    """A wait that reports when it waits for notice."""
 
     def __init__(self, notices, ready):
         self._notices, self._ready = notices, ready
@@ -612,7 +613,7 @@ def _consume(database_url, category, stop, ready):
 
 
 def _wait_for(connection, stream_name, count):
-    """Wait in the server until a stream has so many messages."""
+    """Wait in the server until a stream has a number of messages."""
     connection.execute(
         sql.SQL(
             """

@@ -44,7 +44,7 @@ KINDS = pytest.mark.parametrize("make", [by_field, by_function])
 
 
 def test_the_server_takes_the_keys_of_fields():
-    """Else the two kinds of the tests below would be one."""
+    """The server extracts keys of fields; otherwise the two kinds below would be the same."""
     assert '"into": null' in server_rules(by_field().reservations)
     assert server_rules(by_function().reservations) == "[]"
     assert by_field().reservation_categories == []
@@ -52,7 +52,7 @@ def test_the_server_takes_the_keys_of_fields():
 
 @KINDS
 def test_the_copy_is_beside_the_command_and_handled_by_the_same_consumer(connection, store, make):
-    """Under the ids of the command's stream and the key, with what says that it is one."""
+    """The copy is marked as one, in a stream named by the command's stream and the key."""
     metadata = Metadata(correlation_stream_name="order-1", local_properties={"mine": 1})
     store.write(deposit(), PURSE, metadata=metadata)
     assert drained(connection, make()) == {"reserved": 1, "handled": 1}
@@ -69,7 +69,7 @@ def test_the_copy_is_beside_the_command_and_handled_by_the_same_consumer(connect
 
 @KINDS
 def test_a_reissue_is_a_duplicate_and_other_content_a_conflict(connection, store, make):
-    """In the same batch, and in a later one."""
+    """In the same batch or later, a reissue is a duplicate and other content a conflict."""
     sent = [deposit("d1"), deposit("d1", time=LATER), deposit("d1", "99"), deposit("d2")]
     for wanted in (
         {"reserved": 2, "duplicate": 1, "conflict": 1, "handled": 2},
@@ -82,7 +82,7 @@ def test_a_reissue_is_a_duplicate_and_other_content_a_conflict(connection, store
 
 @KINDS
 def test_a_redelivery_takes_no_effect_again(connection, store, make):
-    """The command is a duplicate of its copy; the copy is told by the strategy of its handler."""
+    """A redelivered command is a duplicate of its copy, which the strategy recognizes."""
     store.write([deposit("d1"), withdraw("w1", "999")], PURSE)
     component = make(MessageIdInEvents())
     drained(connection, component)
@@ -93,26 +93,24 @@ def test_a_redelivery_takes_no_effect_again(connection, store, make):
 
 @KINDS
 def test_without_a_strategy_the_ids_of_the_events_are_the_second_guard(connection, store, make):
-    """As with a reservation category of its own: run with care, the batch passes the copies."""
+    """Without a strategy a batch that is run with care recognizes copies by event ids."""
     store.write([deposit("d1"), deposit("d2")], PURSE)
     drained(connection, make())
     redeliver(connection)
-    one = batch(connection, CATEGORY, make())
+    claimed = batch(connection, CATEGORY, make())
     with pytest.raises(MessageIdConflictError):
-        one.run(100)
-    assert one.run(100, careful=True).counts == Counter(duplicate=2, redelivered=2)
+        claimed.run(100)
+    assert claimed.run(100, careful=True).counts == Counter(duplicate=2, redelivered=2)
 
 
 @KINDS
-def test_a_batch_that_is_run_with_care_holds_its_own_category(
-    database_url, connection, store, make
-):
-    """It writes there, so no sender may come between from the first message on."""
+def test_a_batch_run_with_care_locks_its_own_category(database_url, connection, store, make):
+    """A batch run with care locks its own category, to which it writes."""
     outcomes = []
     component = make()
     store.write(deposit(), PURSE)
-    one = batch(connection, CATEGORY, component)
-    one.run(10)
+    claimed = batch(connection, CATEGORY, component)
+    claimed.run(10)
     with connect(database_url, autocommit=True) as other:
         other.execute("SET lock_timeout = '50ms'")
 
@@ -136,7 +134,7 @@ def test_a_batch_that_is_run_with_care_holds_its_own_category(
 def test_the_name_is_that_of_the_commands_stream_and_the_key(
     connection, store, make, sent_to, stream
 ):
-    """However many ids it has; whoever takes the key."""
+    """The copy's stream is named by all ids of the command's stream and the key."""
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::text, %s, 'Deposit', %s)",
         [
@@ -153,8 +151,8 @@ def test_the_name_is_that_of_the_commands_stream_and_the_key(
     ("key", "problem"),
     [("a+b", r"holds a '\+'"), ("", "empty"), ("a\n", "control"), ("x" * 2600, "bytes long")],
 )
-def test_a_key_that_can_not_be_told_from_the_ids_is_refused(connection, store, make, key, problem):
-    """Two commands with different keys must not share a stream."""
+def test_a_key_that_is_ambiguous_with_the_ids_is_refused(connection, store, make, key, problem):
+    """A key is refused if another key could lead to the same stream."""
     store.write(deposit(key), PURSE)
     with pytest.raises(IdempotenceKeyError, match=problem):
         drained(connection, make())
@@ -162,8 +160,8 @@ def test_a_key_that_can_not_be_told_from_the_ids_is_refused(connection, store, m
 
 @KINDS
 @pytest.mark.parametrize("value", [False, "true", 1, None, {"reserved": True}])
-def test_only_what_says_so_is_a_copy(connection, store, make, value):
-    """Anything else in the local property is a command's."""
+def test_only_a_marked_message_is_a_copy(connection, store, make, value):
+    """Only a message with the local property of a copy is taken for one."""
     store.write(deposit(), PURSE, metadata=Metadata(local_properties={"reserved": value}))
     assert drained(connection, make()) == {"reserved": 1, "handled": 1}
 
@@ -180,7 +178,7 @@ def test_only_what_says_so_is_a_copy(connection, store, make, value):
     ],
 )
 def test_a_sender_cannot_pass_a_command_by_its_reservation(connection, store, make, stream, source):
-    """Whatever it says of it, each intent is reserved by its key and has one effect."""
+    """A sender cannot bypass the reservation by marking a command as a copy."""
     metadata = Metadata(
         local_properties={"reserved": True},
         causation_message_stream_name=source,
@@ -196,8 +194,8 @@ def test_a_sender_cannot_pass_a_command_by_its_reservation(connection, store, ma
 
 
 @KINDS
-def test_what_takes_the_place_of_a_copy_is_the_only_one_of_its_key(connection, store, make):
-    """The first of the key's own stream: the command itself finds it there."""
+def test_a_message_in_the_place_of_a_copy_is_the_only_one_of_its_key(connection, store, make):
+    """A message in the place of a copy is the only one of its key; the command finds it."""
     metadata = Metadata(
         local_properties={"reserved": True},
         causation_message_stream_name=PURSE,
@@ -209,13 +207,15 @@ def test_what_takes_the_place_of_a_copy_is_the_only_one_of_its_key(connection, s
     store.write(deposit(), PURSE)
     drained(connection, make())
     (copy, again) = store.read_stream(f"{PURSE}+d1")
-    causes = [one.metadata.causation_message_stream_name for one in store.read_stream("purse-123")]
+    causes = [
+        event.metadata.causation_message_stream_name for event in store.read_stream("purse-123")
+    ]
     assert causes == [copy.stream_name, f"{again.stream_name}+d1"]
 
 
 @KINDS
 def test_a_copy_under_another_key_is_a_dead_letter(connection, store, make):
-    """As one is once the key was changed: taken for a command, it might take effect twice."""
+    """A copy whose key was changed is a dead letter, as it might take effect twice."""
     metadata = Metadata(
         local_properties={"reserved": True},
         causation_message_stream_name=PURSE,
@@ -261,14 +261,16 @@ def test_two_versions_find_the_copies_of_each_other(connection, store):
 
 
 def test_the_property_means_nothing_where_copies_have_a_category_of_their_own(connection, store):
-    """A sender can not get round the reservation with it."""
+    """With a category for copies, the property does not bypass the reservation."""
     component = purse()
     component.reserve(Deposit, into="purseTransaction", key="deposit_id")
     component.reserve(Withdraw, into="purseTransaction", key=lambda command: command.withdrawal_id)
     metadata = Metadata(local_properties={"reserved": True})
     store.write([deposit(), withdraw()], PURSE, metadata=metadata)
     assert batch(connection, CATEGORY, component).run(10).counts == Counter(reserved=2)
-    assert [one.metadata.local_properties for one in store.read_category("purseTransaction")] == [
+    assert [
+        message.metadata.local_properties for message in store.read_category("purseTransaction")
+    ] == [
         {},
         {},
     ]
@@ -276,7 +278,7 @@ def test_the_property_means_nothing_where_copies_have_a_category_of_their_own(co
 
 @KINDS
 def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
-    """So that the commands of an entity stay in order in a group."""
+    """A copy is in its command's partition, so an entity's commands stay in order."""
     component = make()
     connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
@@ -289,12 +291,12 @@ def test_a_copy_is_in_the_partition_of_its_command(connection, store, make):
         )
     total = Counter()
     for partition in range(3):  # each alone to its end: what it reserves, it handles
-        one, positions = (
+        claimed, positions = (
             new_batch(connection, component, CATEGORY),
             Positions("purse", CATEGORY, 3, [HeldPartition(partition, 0, 1)]),
         )
         counts = Counter()
-        while (result := one.run(positions, 7)).moved:
+        while (result := claimed.run(positions, 7)).moved:
             counts += result.counts
         assert counts["reserved"] == counts["handled"] == counts["duplicate"] > 0
         total += counts
@@ -306,8 +308,8 @@ class Rename:
     account_id: str
 
 
-def test_it_goes_with_the_other_ways_in_one_category(connection, store):
-    """With what is handled on the spot, in order, and with a category of its own for some."""
+def test_it_combines_with_the_other_strategies_in_one_category(connection, store):
+    """Commands handled directly and commands copied elsewhere can share the category."""
     component = purse()
     component.reserve(Deposit, key="deposit_id")
     component.reserve(Withdraw, into="purseTransaction", key="withdrawal_id", entity="account_id")
@@ -318,7 +320,7 @@ def test_it_goes_with_the_other_ways_in_one_category(connection, store):
 
 
 def test_a_transaction_for_each_message(connection, store):
-    """Copies have it as they ask for."""
+    """Copies may each have their own transaction."""
     component = Component("purse", id="account_id")
     component.reserve(Deposit, key="deposit_id")
     calls = []
@@ -331,7 +333,7 @@ def test_a_transaction_for_each_message(connection, store):
 
 @KINDS
 def test_with_a_sequence_in_the_events(connection, store, make):
-    """Copies and commands share the category, and so its order."""
+    """A sequence in the events covers copies and commands in the order of the category."""
     component = make(PositionInEvents(pseudo_events=True))
     store.write([deposit("d1"), withdraw("w1", "999"), deposit("d2")], PURSE)
     drained(connection, component)
@@ -341,7 +343,7 @@ def test_with_a_sequence_in_the_events(connection, store, make):
 
 
 def test_a_field_to_lead_with_needs_a_category():
-    """Where the copy stays, the command's own stream leads."""
+    """A leading field is refused without a reservation category."""
     component = purse()
     with pytest.raises(DeclarationError, match="entity='account_id' leads the streams of a"):
         component.reserve(Deposit, key="deposit_id", entity="account_id")
@@ -361,7 +363,7 @@ class Transfer:
     "key", [("first", "second"), lambda command: [command.first, command.second]]
 )
 def test_a_key_of_several_parts(connection, store, key):
-    """Joined as in a reservation category."""
+    """A key of several parts is joined as in a reservation category."""
     component = Component("purse", id="account_id")
     component.reserve(Transfer, key=key)
     component.handle(Transfer)(lambda *_: None)

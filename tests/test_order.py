@@ -65,11 +65,11 @@ def reserving(**options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"entity": "deposit_id"}, {"key": lambda one: one.account_id}],
+    [{}, {"entity": "deposit_id"}, {"key": lambda command: command.account_id}],
     ids=["key", "another field", "function"],
 )
 def test_streams_that_the_entity_does_not_lead_are_not_shared(options):
-    """One partition keeps the order of the category; several would not."""
+    """A category whose streams the entity does not lead has one partition only."""
     component = reserving(**options)
     check_order(component, "accountTransaction", 1)
     check_order(component, "account:command", 2)
@@ -83,7 +83,7 @@ def test_streams_that_the_entity_does_not_lead_are_not_shared(options):
     ids=["entity", "key", "within"],
 )
 def test_streams_that_the_entity_leads_are_shared(options):
-    """Those of the command category are led by the stream that the command was sent to."""
+    """Streams that the entity leads may be in several partitions."""
     component = reserving(**options)
     for category in ("accountTransaction", "account:command"):
         check_order(component, category, 16)
@@ -100,8 +100,8 @@ def test_streams_that_the_entity_leads_are_shared(options):
         ("partitions", "2", "--category", "accountTransaction"),
     ],
 )
-def test_the_commands_that_would_share_one_refuse(by_key, connection, arguments):
-    """In one line that names the way out, before anything is stored."""
+def test_command_lines_that_would_share_such_a_category_refuse(by_key, connection, arguments):
+    """A command line that would share such a category exits with 2 and stores nothing."""
     done = by_key(*arguments)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -111,7 +111,7 @@ def test_the_commands_that_would_share_one_refuse(by_key, connection, arguments)
 
 
 def test_a_group_that_has_several_partitions_already_is_refused(by_key, connection):
-    """However many workers are asked for; one partition is the way out, and is let through."""
+    """A group with several partitions is refused; reducing it to one is allowed."""
     connection.execute(
         "INSERT INTO reservation.groups (consumer, category, partitions)"
         " VALUES ('account', 'accountTransaction', 4)"
@@ -128,7 +128,7 @@ def test_a_group_that_has_several_partitions_already_is_refused(by_key, connecti
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_consumer_refuses_by_itself(database_url, connection, stored):
-    """A program may run one without the command line."""
+    """A consumer refuses to share such a category also without the command line."""
     if stored:
         connection.execute(
             "INSERT INTO reservation.groups (consumer, category, partitions)"
@@ -143,14 +143,14 @@ def test_a_consumer_refuses_by_itself(database_url, connection, stored):
     assert members == (0,)
 
 
-def test_the_commands_of_a_category_need_no_entity_to_be_shared(by_key):
-    """Its streams are led by what the sender put there, which is checked for each message."""
+def test_a_command_category_may_have_several_partitions(by_key):
+    """A command category may have several partitions, because the sender named its streams."""
     done = by_key("partitions", "2", "--category", "account:command")
     assert done.returncode == 0, done.stderr
 
 
 def in_partitions(connection, component, messages):
-    """Take a shared command category forward by a batch; give what became of its messages."""
+    """Run a batch of a shared command category; return the counts."""
     category = component.command_category
     connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, epoch)"
@@ -164,10 +164,8 @@ def in_partitions(connection, component, messages):
     )
 
 
-def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its_sequence(
-    connection, store
-):
-    """It is a dead letter that says so; one in that partition is handled."""
+def test_a_message_outside_its_entitys_partition_is_no_false_duplicate(connection, store):
+    """A message outside its entity's partition is a dead letter, not a false duplicate."""
     store.write(deposit("d1"), "purse:command-random")
     store.write(deposit("d2", account="9"), "purse:command-9+anything")
     result = in_partitions(connection, purse(PositionInEvents()), 2)
@@ -177,8 +175,10 @@ def test_a_message_that_is_not_in_the_partition_of_its_entity_is_not_lost_by_its
     assert "send it to a stream whose id begins with the entity's" in letter.failure.error
 
 
-def test_nor_is_it_by_a_handler_that_asks_for_the_sequence(connection, store):
-    """As one does that keeps it in its entity."""
+def test_a_message_outside_its_partition_is_refused_for_a_handler_that_asks_for_the_sequence(
+    connection, store
+):
+    """The same holds for a handler that keeps the sequence in its entity."""
     store.write(deposit("d1"), "purse:command-random")
     component = purse()
     with pytest.raises(Exception, match="send it to a stream whose id begins with the entity's"):
@@ -188,7 +188,7 @@ def test_nor_is_it_by_a_handler_that_asks_for_the_sequence(connection, store):
 
 @pytest.mark.parametrize("once", [None, PositionInEvents()])
 def test_with_one_partition_the_order_is_that_of_the_category(connection, store, once):
-    """Wherever the senders write."""
+    """With one partition messages are in the order of the category, wherever senders write."""
     for n in range(3):
         store.write(deposit(f"d{n}"), f"purse:command-random{n}")
     assert drained(connection, purse(once)) == {"handled": 3}
@@ -229,9 +229,11 @@ class Carried:
     def run(self, limit, given_up=MappingProxyType({}), blocked=frozenset()):
         """Read the category to its end, so many messages at once; give what became of them."""
         positions = claim(self.connection, "purse", RESERVED)
-        one = new_batch(self.connection, self.component, RESERVED)
+        claimed = new_batch(self.connection, self.component, RESERVED)
         results = []
-        while (result := one.run(positions, limit, policy=FailurePolicy(blocked, given_up))).moved:
+        while (
+            result := claimed.run(positions, limit, policy=FailurePolicy(blocked, given_up))
+        ).moved:
             results.append(result)
         return counts(results), [letter for result in results for letter in result.letters]
 
@@ -249,28 +251,28 @@ def retry(connection, component, letter):
 
 
 @pytest.mark.parametrize("limit", [1, 10])
-def test_what_was_left_behind_by_several_partitions_is_not_lost_by_its_sequence(
-    connection, store, limit
-):
-    """The entity has seen a later message; what comes after those is in order again."""
+def test_a_message_left_behind_by_former_partitions_is_no_false_duplicate(connection, store, limit):
+    """A message left behind by former partitions is a dead letter, not a false duplicate."""
     carried = Carried(connection, store, PositionInEvents())
     handled, letters = carried.run(limit)
     assert handled == {"dead": 1, "handled": 1}
-    assert [str(one.message.stream_name) for one in letters] == ["purseTransaction-d0"]
-    assert [one.failure.reason for one in letters] == ["key"]
+    assert [str(letter.message.stream_name) for letter in letters] == ["purseTransaction-d0"]
+    assert [letter.failure.reason for letter in letters] == ["key"]
     assert effects(store) == ["Deposited"] * 2
 
 
-def test_nor_by_a_handler_that_asks_for_the_sequence_then(connection, store):
-    """Which takes an attempt to show."""
+def test_a_message_left_behind_is_refused_for_a_handler_that_asks_for_the_sequence(
+    connection, store
+):
+    """The same holds for a handler that asks for the sequence."""
     carried = Carried(connection, store, None)
     with pytest.raises(IdempotenceKeyError, match="may have been handled before"):
         carried.run(1)
 
 
 @pytest.mark.parametrize("once", [None, PositionInEvents()])
-def test_nor_is_it_when_its_letter_is_handled_again(connection, store, once):
-    """However many partitions there were since; nothing of its entity has waited for it."""
+def test_a_retry_of_a_message_left_behind_is_refused(connection, store, once):
+    """A retry of such a letter is refused, however the number of partitions changed since."""
     key_error = {1: (Failure(Reason.KEY, "it asked for the sequence"), 1)}
     carried = Carried(connection, store, once)
     _, (letter,) = carried.run(10, key_error if once is None else {})
@@ -280,11 +282,11 @@ def test_nor_is_it_when_its_letter_is_handled_again(connection, store, once):
             retry(connection, carried.component, letter)
 
 
-def test_nor_if_it_was_parked_before_it_was_handled(connection, store):
-    """Behind a letter of its entity, which says nothing of what was handled before."""
+def test_a_parked_message_left_behind_is_refused_too(connection, store):
+    """The same holds for a message that was parked before it was handled."""
     carried = Carried(connection, store, None)
     _, letters = carried.run(10, blocked={"purse-123"})
-    assert [one.parked for one in letters] == [True, True]
+    assert [letter.parked for letter in letters] == [True, True]
     for partitions in (1, 2, 1):
         carried.change(partitions)
         with pytest.raises(IdempotenceKeyError, match="may have been handled before"):
@@ -292,7 +294,7 @@ def test_nor_if_it_was_parked_before_it_was_handled(connection, store):
 
 
 def test_a_letter_that_its_entity_waited_for_is_handled_again(connection, store):
-    """Its stream says nothing of the entity, but one partition has kept the order."""
+    """A letter that blocked its entity is handled by a retry, in order."""
     component = purse(PositionInEvents())
     component.reserve(Deposit, into=RESERVED, key="deposit_id")
     for n in range(2):
@@ -306,7 +308,7 @@ def test_a_letter_that_its_entity_waited_for_is_handled_again(connection, store)
 
 
 def test_a_handler_that_does_not_ask_for_the_sequence_is_not_concerned(connection, store):
-    """Its messages may come in any order."""
+    """Handlers that do not use the sequence accept messages in any order."""
     store.write(deposit("d1"), "purse:command-random")
     component = Component("purse", id="account_id")
     component.handle(Deposit)(lambda *_: None)
@@ -314,7 +316,7 @@ def test_a_handler_that_does_not_ask_for_the_sequence_is_not_concerned(connectio
 
 
 def test_more_workers_than_partitions_are_warned_of(connection, store, database_url):
-    """They would stand by; the line names what gives them something to do."""
+    """A warning says that workers beyond the number of partitions stand by."""
     store.write(deposit(), COMMANDS)
     with Started(database_url) as started:
         for category in ("account:command", "accountTransaction"):

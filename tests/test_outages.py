@@ -50,7 +50,7 @@ def container(request):
 
 
 def wait_until_waiting(connection, event):
-    """Wait until a consumer waits in the server for something; return what to end it with."""
+    """Wait until a consumer waits in the server; return a function that ends it."""
     deadline = time.monotonic() + PATIENCE
     while not (
         rows := connection.execute(
@@ -63,7 +63,7 @@ def wait_until_waiting(connection, event):
 
 
 def test_a_consumer_whose_session_is_ended_just_before_its_commit(connection, store, database_url):
-    """What is checked last fails then; nothing is committed, and the batch is read again."""
+    """A session ended just before the commit commits nothing, and the batch is read again."""
     connection.execute(
         "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM pg_sleep(3600); RETURN NULL; END $$"
@@ -89,7 +89,7 @@ def test_a_consumer_whose_session_is_ended_just_before_its_commit(connection, st
 
 
 def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
-    """It waits for a standby that never answers, and never hears that it has committed."""
+    """A consumer that never hears of its commit repeats no effect."""
     with connect(server.address, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = local")
         store = MessageStore(connection)
@@ -98,7 +98,9 @@ def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
         connection.execute("SELECT pg_reload_conf()")
         with Started(server.address) as started:
             for types in (["Opened"], ["Opened", "Deposited", "Deposited"]):
-                wait_until_waiting(connection, "SyncRep")()  # no turn of the group waits there
+                wait_until_waiting(
+                    connection, "SyncRep"
+                )()  # the group protocol does not wait there
                 started.wait_for("database_unavailable")
                 assert event_types(store) == types
             connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
@@ -109,7 +111,7 @@ def test_a_consumer_whose_session_is_ended_just_after_its_commit(server):
 
 
 def test_a_group_outlives_a_crash_of_the_server_under_load(server):
-    """Its members come back one after another, and nobody takes what another still holds."""
+    """After a crash the members return one by one, and no partition has two holders."""
     traffic = make_traffic(accounts=20, sends=4000, seed=1)
     with Started(server.address, *WORKERS) as started:
         all_started(started)
@@ -131,19 +133,19 @@ def all_started(started):
 
 
 def finish(server, sender, *running):
-    """Let everything be sent and handled, and hold it to the invariants."""
+    """Let everything be sent and handled, and check the invariants."""
     sender.finish()
     with connect(server.address, autocommit=True) as connection:
         wait_until_drained(connection, *running)
         sender.send_late()
         wait_until_drained(connection, *running)
-        assert [one.stop() for one in running] == [0] * len(running)
+        assert [process.stop() for process in running] == [0] * len(running)
         assert broken(connection, sender.acknowledged) == {}
 
 
 @pytest.mark.parametrize("outage", ["paused", "killed", "off the network"])
 def test_a_group_outlives_an_outage_of_its_container(container, outage):
-    """For longer than a lease, which ends for nobody when the server's own time stands still."""
+    """A group survives an outage of the server that is longer than a lease."""
     # A server that is off the network hears of no end of its clients', nor they of its; they find
     # out for themselves, as they do everywhere, but sooner.
     address = f"{container.address}?keepalives_idle=1&keepalives_interval=1&tcp_user_timeout=3000"
@@ -170,7 +172,7 @@ def test_a_group_outlives_an_outage_of_its_container(container, outage):
 
 
 def test_a_group_outlives_a_disk_that_is_full(container):
-    """No message is a dead letter for it, and all are handled once there is space again."""
+    """A full disk makes no dead letters, and everything is handled once there is space."""
     container.own(SMALL)
     with connect(container.address, autocommit=True) as connection:
         connection.execute(f"CREATE TABLESPACE small LOCATION '{SMALL}'")

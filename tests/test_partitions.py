@@ -12,7 +12,7 @@ from reservation.errors import StoreError
 
 _numbers = count(1)
 
-# What a reader of this partition is still given, up to a position.
+# The messages that a reader of this partition still gets, up to a position.
 READ = """
 SELECT r.global_position
 FROM reservation.groups g
@@ -66,7 +66,7 @@ class Group:
 @settings(max_examples=60)
 @given(data=st.data())
 def test_every_message_is_read_once_whatever_the_number_of_partitions(connection, data):
-    """Over changes of the number, with partitions anywhere, as far as each change is allowed."""
+    """Every message is read once, however the number of partitions changes."""
     group = Group(connection, data.draw(st.lists(st.sampled_from(STREAMS), min_size=1)))
     anywhere = st.sampled_from([0, *group.messages])
     for partitions in data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)):
@@ -85,7 +85,7 @@ def test_every_message_is_read_once_whatever_the_number_of_partitions(connection
 
 
 def test_partitions_that_are_at_one_position_leave_nothing_to_carry(connection):
-    """So the number can be changed again at once, and no position is lost."""
+    """Partitions at the same position can be changed again at once."""
     group = Group(connection, STREAMS)
     group.change(1)
     group.read(0, group.messages[4])
@@ -95,8 +95,8 @@ def test_partitions_that_are_at_one_position_leave_nothing_to_carry(connection):
         assert group.resting.carried is None
 
 
-def test_a_change_puts_off_whoever_held_a_partition(connection):
-    """No epoch of before is one of after, so a process that was paused moves nothing."""
+def test_after_a_change_a_former_holder_commits_nothing(connection):
+    """After a change a former holder that was paused can commit nothing."""
     group = Group(connection, STREAMS)
     group.change(2)
     connection.execute("UPDATE reservation.positions SET epoch = 7, holder = 1 WHERE partition = 1")
@@ -108,8 +108,8 @@ def test_a_change_puts_off_whoever_held_a_partition(connection):
     assert rows == [(8, None)]
 
 
-def test_what_was_carried_has_to_be_read_before_the_next_change(connection):
-    """The positions of two earlier numbers could not be told apart."""
+def test_carried_messages_must_be_read_before_the_next_change(connection):
+    """A second change must wait until what the first carried over has been read."""
     group = Group(connection, STREAMS)
     group.change(2)
     group.read(1, group.messages[-1])

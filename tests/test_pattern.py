@@ -38,7 +38,7 @@ def write_raw(connection, stream_name, type_, data, metadata=None):
 
 
 def test_a_command_is_reserved_and_its_copy_handled(connection, store):
-    """The copy is the command, in a stream that its entity and key name, following it."""
+    """The copy of a command follows it, in a stream named by its entity and key."""
     store.write(open_(), COMMANDS)
     metadata = Metadata(correlation_stream_name="transfer-1", properties={"user": 7})
     store.write(deposit(), COMMANDS, metadata=metadata)
@@ -59,7 +59,7 @@ def test_a_command_is_reserved_and_its_copy_handled(connection, store):
 
 @pytest.mark.parametrize("when", ["before", "between", "after"])
 def test_a_reissue_has_no_effect_whenever_it_comes(connection, store, when):
-    """Before the command is read, between its reservation and its handling, and after that."""
+    """A reissue has no effect, before or after the reservation or the handling."""
     store.write([open_(), deposit(), withdraw()], COMMANDS)
     reissues = [open_(time=LATER), deposit(time=LATER), withdraw(time=LATER)]
     if when == "before":
@@ -76,13 +76,13 @@ def test_a_reissue_has_no_effect_whenever_it_comes(connection, store, when):
         counts += commands.run(100).counts
         counts += reserved.run(100).counts
     assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
-    # Opened on the spot, two copies handled; one duplicate for each reissue.
+    # Opened directly, two copies handled; one duplicate for each reissue.
     assert counts == Counter(handled=3, reserved=2, duplicate=3)
     assert broken(connection) == {}
 
 
 def test_a_redelivery_has_no_effect(connection, store):
-    """Positions set back make the consumers read everything again, and nothing more happens."""
+    """After positions were set back, everything is read again without effect."""
     store.write([open_(), deposit(), withdraw(), close()], COMMANDS)
     batches(connection)
     everything = list(store.read_category("account")) + list(store.read_category(RESERVED))
@@ -93,7 +93,7 @@ def test_a_redelivery_has_no_effect(connection, store):
 
 
 def test_an_effect_that_no_handler_guards_is_still_written_once(connection, store):
-    """Events have ids that follow from their command, so the store refuses the second."""
+    """Event ids that follow from the command keep the store from storing an event twice."""
 
     @dataclass(frozen=True)
     class Paid:
@@ -124,7 +124,7 @@ def test_an_effect_that_no_handler_guards_is_still_written_once(connection, stor
 
 
 def test_events_that_are_too_long_together_are_written_in_parts(connection, store, monkeypatch):
-    """A batch whose events the server can not take at once must not stop its consumer."""
+    """Events that are too long for one statement are written in parts."""
     store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
     batch(connection, "account:command").run(100)
     monkeypatch.setattr(writing, "MOST_BYTES", 1500)
@@ -137,7 +137,7 @@ def test_events_that_are_too_long_together_are_written_in_parts(connection, stor
 
 
 def test_an_id_that_another_message_took_does_not_count_as_handled(connection, store):
-    """Ids of events can be computed from those of commands; a command is not passed over for it."""
+    """An event id used by another message does not count as the command's handling."""
     command_id = uuid.uuid4()
     taken = followed_id(str(command_id), "account-123", 0)
     store.write(deposit(account="9"), "account:command-9", id=taken)
@@ -153,8 +153,8 @@ def test_an_id_that_another_message_took_does_not_count_as_handled(connection, s
     assert event_types(store) == []
 
 
-def test_a_conflict_is_told_from_a_duplicate(connection, store):
-    """The same key with other content is not the same intent; the first stands."""
+def test_a_conflict_is_distinguished_from_a_duplicate(connection, store):
+    """The same key with other content is a conflict; the first command stands."""
     store.write([open_(), deposit(), withdraw()], COMMANDS)
     batches(connection)
     store.write(
@@ -176,15 +176,15 @@ def test_a_conflict_is_told_from_a_duplicate(connection, store):
     assert event_types(store) == ["Opened", "Deposited", "Withdrawn"]
 
 
-def test_conflicts_within_one_batch_are_told_too(connection, store):
-    """The first of the batch is what the others are compared with."""
+def test_conflicts_within_one_batch_are_detected_too(connection, store):
+    """Within a batch, commands are compared with the first of their key."""
     store.write([deposit(), deposit(amount="99"), deposit(time=LATER)], COMMANDS)
     (first, *_) = batches(connection)
     assert first.counts == Counter(reserved=1, conflict=1, duplicate=1)
 
 
 def test_a_withdrawal_needs_funds(connection, store):
-    """What was decided on earlier messages of the batch counts for the later ones."""
+    """Later decisions of a batch see the effects of earlier ones."""
     store.write([open_(), deposit(amount="5"), withdraw("w1", "3"), withdraw("w2", "3")], COMMANDS)
     drain(connection)
     assert event_types(store) == ["Opened", "Deposited", "Withdrawn", "WithdrawalRejected"]
@@ -195,7 +195,7 @@ def test_a_withdrawal_needs_funds(connection, store):
 
 
 def test_an_account_is_closed_once(connection, store):
-    """A command that is handled on the spot relies on the entity's state."""
+    """A command that is handled directly relies on the entity's state."""
     store.write([open_(), close(), close()], COMMANDS)
     drain(connection)
     store.write(close(), COMMANDS)
@@ -204,7 +204,7 @@ def test_an_account_is_closed_once(connection, store):
 
 
 def test_streams_can_be_named_by_the_key_alone(connection, store):
-    """The pattern's own form, with a function for a key."""
+    """Reservation streams can be named by the key alone, and the key by a function."""
     payment = Component("payment", id="account_id")
     payment.reserve(type(deposit()), into="paymentTransaction", key=lambda d: f"{d.deposit_id}-x")
     payment.handle(type(deposit()))(lambda command, entity, context: None)
@@ -237,10 +237,10 @@ def test_streams_can_be_named_by_the_key_alone(connection, store):
         ("Deposited", Jsonb({}), UnknownTypeError, "declare a handler for Deposited"),
     ],
 )
-def test_a_message_that_can_not_be_dealt_with_keeps_the_position_before_it(
+def test_a_message_that_cannot_be_handled_keeps_the_position_before_it(
     connection, store, type_, data, error, problem
 ):
-    """Nothing of its batch is written, and the error names the message."""
+    """Nothing of the batch is written, and the error names the message."""
     store.write(deposit("d1"), COMMANDS)
     write_raw(connection, COMMANDS, type_, data)
     commands = batch(connection, "account:command")
@@ -265,7 +265,7 @@ def test_a_message_that_can_not_be_dealt_with_keeps_the_position_before_it(
     ],
 )
 def test_metadata_of_another_shape_counts_as_none(connection, store, metadata):
-    """It comes from clients in many languages; what is handed on is the same on both ways."""
+    """Metadata of an unexpected shape counts as none, whoever copies the command."""
     opening = {"accountId": "123", "customerId": "4", "time": "2026-01-01T00:00:00Z"}
     deposit_ = {"depositId": "d", "accountId": "123", "amount": 1, "time": "2026-01-01T00:00:00Z"}
     for type_, data in (("Open", opening), ("Deposit", deposit_), ("Open", opening)):
@@ -277,8 +277,8 @@ def test_metadata_of_another_shape_counts_as_none(connection, store, metadata):
         assert len(json.loads(message.metadata_json)) == 3  # where it came from, and no more
 
 
-def test_a_command_in_a_category_without_an_id_is_dealt_with(connection, store):
-    """Another client may have written to the category itself; the data says whose it is."""
+def test_a_command_in_a_category_without_an_id_is_handled(connection, store):
+    """A command written to the category itself is handled; its data names the entity."""
     write_raw(
         connection,
         "account:command",
@@ -290,7 +290,7 @@ def test_a_command_in_a_category_without_an_id_is_dealt_with(connection, store):
 
 
 def test_a_handler_that_raises_is_named_with_its_message(connection, store):
-    """The cause stays with the error, for those who ask for the traceback."""
+    """The error names the handler and the message and keeps its cause."""
     failing = Component("failing", id="account_id")
 
     @failing.handle(type(deposit()))
@@ -307,7 +307,7 @@ def test_a_handler_that_raises_is_named_with_its_message(connection, store):
 
 @pytest.mark.parametrize("result", [3, "text", {"a": 1}, [deposit(), 3]])
 def test_a_handler_returns_events_or_nothing(connection, store, result):
-    """Anything else is the handler's mistake."""
+    """A handler that returns anything but events or nothing is an error."""
     wrong = Component("wrong", id="account_id")
     wrong.handle(type(deposit()))(lambda command, entity, context: result)
     store.write(deposit(), "wrong:command-123")
@@ -316,7 +316,7 @@ def test_a_handler_returns_events_or_nothing(connection, store, result):
 
 
 def test_a_command_that_initiates_must_start_its_stream(connection, store):
-    """Without an event there would be nothing to tell a reissue by."""
+    """A command that initiates must return an event, by which reissues are recognized."""
     empty = Component("empty", id="account_id")
     empty.initiate(type(open_()))(lambda command, context: None)
     store.write(open_(), "empty:command-123")
@@ -325,7 +325,7 @@ def test_a_command_that_initiates_must_start_its_stream(connection, store):
 
 
 def test_an_ignored_type_is_counted_and_passed(connection, store):
-    """The author said that it means nothing here."""
+    """An ignored type is counted and skipped."""
     component = Component("some", id="account_id")
     component.handle(type(deposit()))(lambda command, entity, context: None)
     component.ignore("Rename")
@@ -335,7 +335,7 @@ def test_an_ignored_type_is_counted_and_passed(connection, store):
 
 
 def test_a_consumer_that_was_taken_over_commits_nothing(connection, store):
-    """The same consumer started twice, or one that slept: the newest claim counts."""
+    """A consumer whose category was claimed anew commits nothing."""
     store.write(deposit(), COMMANDS)
     older = batch(connection, "account:command")
     newer = batch(connection, "account:command")
@@ -346,7 +346,7 @@ def test_a_consumer_that_was_taken_over_commits_nothing(connection, store):
 
 
 def test_a_lost_race_leaves_nothing_and_is_run_again(connection, store):
-    """Another writer of the entity's stream was first: the batch decides anew on what it wrote."""
+    """After a lost race the batch decides again on what the other writer stored."""
     racing = Component("racing", id="account_id")
     calls = []
 
@@ -362,18 +362,18 @@ def test_a_lost_race_leaves_nothing_and_is_run_again(connection, store):
         return Noted(command.account_id)
 
     store.write(deposit(), "racing:command-123")
-    one = batch(connection, "racing:command", racing)
+    claimed = batch(connection, "racing:command", racing)
     # The handler writes in the batch's own connection, before the batch writes at the version that
     # it had loaded.
     with pytest.raises(ExpectedVersionError):
-        one.run(100)
+        claimed.run(100)
     assert store.stream_version("racing-123") == -1
-    assert one.run(100).counts == Counter(handled=1)
+    assert claimed.run(100).counts == Counter(handled=1)
     assert store.stream_version("racing-123") == 0
 
 
 def test_entities_are_loaded_from_where_they_are(connection, store):
-    """Between batches the cache reads only what is new, and what others wrote counts."""
+    """The cache of entities reads only new events, also those of other writers."""
     store.write([open_(), deposit(amount="5")], COMMANDS)
     commands, reserved = batch(connection, "account:command"), batch(connection, RESERVED)
     commands.run(100)
@@ -386,7 +386,7 @@ def test_entities_are_loaded_from_where_they_are(connection, store):
 
 
 def test_the_cache_of_entities_is_bounded(store):
-    """Memory does not grow with the number of entities."""
+    """The cache of entities does not grow with their number."""
     from bank import account
     from reservation.entity.cache import EntityCache
 
@@ -396,7 +396,7 @@ def test_the_cache_of_entities_is_bounded(store):
 
 
 def test_a_batch_that_lost_a_race_wins_under_the_locks(database_url, connection, store):
-    """However busy the others are, a second attempt keeps them out from before it reads."""
+    """After a lost race the second attempt locks out other writers before it reads."""
     racing = Component("racing", id="account_id")
     with connect(database_url, autocommit=True) as other:
         other.execute("SET lock_timeout = '50ms'")
@@ -415,15 +415,15 @@ def test_a_batch_that_lost_a_race_wins_under_the_locks(database_url, connection,
             return Noted("123")
 
         store.write(deposit(), "racing:command-123")
-        one = batch(connection, "racing:command", racing)
+        claimed = batch(connection, "racing:command", racing)
         with pytest.raises(ExpectedVersionError):
-            one.run(100)
-        assert one.run(100, careful=True).counts == Counter(handled=1)
+            claimed.run(100)
+        assert claimed.run(100, careful=True).counts == Counter(handled=1)
         assert outcomes == [0, "kept out"]
 
 
 def test_the_role_of_message_db_clients_can_run_a_component(database_url, store):
-    """Senders and consumers need no more than the installation grants."""
+    """The clients' role can send and consume with what the installation grants."""
     with connect(database_url, autocommit=True) as connection:
         connection.execute("SET ROLE message_store")
         MessageStore(connection).write([open_(), deposit(), close()], COMMANDS)
@@ -432,7 +432,7 @@ def test_the_role_of_message_db_clients_can_run_a_component(database_url, store)
 
 
 def test_of_message_dbs_functions_only_two_are_needed(connection, store):
-    """Those that it installed itself find its table by a search_path that is not ours to set."""
+    """We call only two functions of Message DB: others need a search_path of their own."""
     connection.execute(
         """
         DROP FUNCTION message_store.write_message, message_store.get_stream_messages,
@@ -450,7 +450,7 @@ def test_of_message_dbs_functions_only_two_are_needed(connection, store):
 
 
 def test_a_stream_that_something_else_started_makes_an_initiation_a_conflict(connection, store):
-    """Its first message follows nothing that we know, so it is no duplicate of anything."""
+    """A stream started by an unknown message makes an initiation a conflict."""
     odd = {"causationMessageGlobalPosition": "x"}
     write_raw(connection, "purse-123", "Spent", Jsonb({}), Jsonb(odd))
     store.write(open_(), "purse:command-123")
@@ -491,7 +491,7 @@ def purse(name="purse", into="purseTransaction"):
 
 
 def test_a_redelivery_that_repeats_its_event_exactly_spoils_no_later_decision(connection, store):
-    """The store passes over the event; the entity must not have it twice either."""
+    """An event that the store skips as repeated is not applied to the entity twice."""
     store.write(withdraw("w1", "60"), "purse:command-123")
     batches(connection, purse())
     connection.execute("UPDATE reservation.positions SET position = 0")
@@ -506,7 +506,7 @@ def test_a_redelivery_that_repeats_its_event_exactly_spoils_no_later_decision(co
 
 
 def test_two_components_handle_the_same_reservations_each_for_itself(connection, store):
-    """What one has handled, the other has not."""
+    """Two components handle the same reservations independently."""
     ledger, points = purse("ledger", "payments"), purse("points", "payments")
     store.write(withdraw("w1", "60"), "ledger:command-123")
     batches(connection, ledger)
@@ -515,8 +515,8 @@ def test_two_components_handle_the_same_reservations_each_for_itself(connection,
 
 
 @pytest.mark.parametrize("text", ["x" * 5000, "\x1b[31m", "a\nb"])
-def test_what_a_peer_wrote_is_told_short_and_plain(connection, store, text):
-    """An error is one line, whatever stands in the store."""
+def test_what_a_peer_wrote_is_shortened_and_escaped_in_errors(connection, store, text):
+    """An error is one line, whatever names the store holds."""
     write_raw(connection, COMMANDS, text, Jsonb({}))
     with pytest.raises(UnknownTypeError) as caught:
         batches(connection)
@@ -535,8 +535,8 @@ class Checked:
 
 
 @pytest.mark.parametrize("amount", ["-5", '"NaN"'])
-def test_a_class_that_checks_itself_is_told_by_kind_and_place(connection, store, amount):
-    """What it says may repeat the message, so it is left out."""
+def test_an_error_of_a_class_that_checks_itself_shows_kind_and_place(connection, store, amount):
+    """The error leaves out the exception's text, which may repeat the message."""
     component = Component("checked", id="account_id")
     component.handle(Checked)(lambda command, entity, context: None)
     connection.execute(
@@ -550,7 +550,7 @@ def test_a_class_that_checks_itself_is_told_by_kind_and_place(connection, store,
 
 
 def test_a_handler_that_leaves_the_process_is_an_error(connection, store):
-    """It must not look like a clean stop."""
+    """A handler that raises SystemExit is an error, not a clean stop."""
     leaving = Component("leaving", id="account_id")
 
     @leaving.handle(Withdraw)

@@ -60,16 +60,16 @@ def large(request, admin, server_url, template) -> Iterator[dict[str, Connection
 @pytest.mark.parametrize("session", ["new", "older than most messages"])
 @pytest.mark.parametrize("name", WORK)
 def test_no_call_touches_more_than_its_batch(large, session, name):
-    """Whatever the size of the log, and whatever the planner knows or once knew of it."""
+    """No call reads more rows than its batch, whatever statistics the planner has."""
     counted = run(large[session], WORK[name].do)
     assert counted.scanned == 0
     assert counted.fetched <= WORK[name].rows
 
 
 def test_the_calls_do_what_they_are_counted_for(large):
-    """A call that found nothing would touch nothing."""
+    """The counted calls find what they look for."""
     found = {name: run(large["new"], work.do).result for name, work in WORK.items()}
-    sizes = {name: len(one) for name, one in found.items() if isinstance(one, list | dict)}
+    sizes = {name: len(result) for name, result in found.items() if isinstance(result, list | dict)}
     assert {name for name, size in sizes.items() if not size} == {
         "a category that is empty",
         "a correlation that there is not",
@@ -86,7 +86,7 @@ def test_the_calls_do_what_they_are_counted_for(large):
 
 
 def test_what_is_counted_shows_a_scan_and_a_fetch(large):
-    """Else nothing here could fail."""
+    """The counters notice a scan and a fetch; otherwise nothing here could fail."""
     every = "SELECT count(data) FROM message_store.messages"
     assert run(large["new"], call(every)).scanned == SENT + RESERVED - 1 == 100_000
     found = run(

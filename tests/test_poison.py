@@ -1,4 +1,4 @@
-"""Messages that can not be dealt with, met by real processes, and what becomes of the others."""
+"""Messages that cannot be handled, met by real processes, and what becomes of the others."""
 
 import json
 import signal
@@ -28,10 +28,10 @@ def retry(database_url, *arguments):
 
 
 @pytest.mark.check
-def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
+def test_a_message_that_always_fails_blocks_only_its_entity(
     connection, store, database_url, tmp_path
 ):
-    """After three attempts; once it is mended, the dead letter and the parked one are handled."""
+    """After three attempts the message is a dead letter and only its entity waits."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -54,7 +54,9 @@ def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
         drained(connection, started)
         assert started.stop() == 0
         assert "secret" not in started.log
-    deposited = [json.loads(one.data).get("depositId") for one in store.read_stream("account-123")]
+    deposited = [
+        json.loads(event.data).get("depositId") for event in store.read_stream("account-123")
+    ]
     assert deposited == [None, "d1", "bad", "d3", "d4", "d5"]
     assert {state for _, state, *_ in letters(connection)} == {"handled"}
     assert broken(connection) == {}
@@ -63,7 +65,7 @@ def test_a_handler_that_always_fails_is_passed_and_only_its_entity_waits(
 def test_a_handler_that_fails_twice_is_tried_a_third_time(
     connection, store, database_url, tmp_path
 ):
-    """Nothing is dead then."""
+    """A handler that fails twice succeeds at the third attempt without a dead letter."""
     poison = Poison(tmp_path, bad="twice")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as started:
@@ -81,7 +83,7 @@ def test_a_handler_that_fails_twice_is_tried_a_third_time(
 def test_a_handler_that_kills_its_process_is_counted_whichever_process_tries(
     connection, store, database_url, tmp_path, fault
 ):
-    """The host starts the consumer again; the first death is the batch's, three are its own."""
+    """A message that kills its process is a dead letter after three deaths of its own."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -105,7 +107,7 @@ def test_a_handler_that_kills_its_process_is_counted_whichever_process_tries(
 def test_a_process_that_dies_before_the_handler_is_called_is_counted_too(
     connection, store, database_url, tmp_path, monkeypatch, code, category
 ):
-    """Nothing of the component's code is run for the message once it is given up."""
+    """A message that kills its process while it is decoded is given up unread."""
     monkeypatch.setenv("POISON_CODE", code)
     poison = Poison(tmp_path, bad=f"{code}_exits")
     write_two_accounts(store)
@@ -115,7 +117,7 @@ def test_a_process_that_dies_before_the_handler_is_called_is_counted_too(
         assert started.stop() == 0
     assert (dead["reason"], dead["attempts"]) == ("process_died", 3)
     assert poison.calls("bad") == 4
-    assert [one[1:] for one in letters(connection)] == [
+    assert [letter[1:] for letter in letters(connection)] == [
         ("dead", "process_died", 3),
         ("parked", "parked", 0),
     ]
@@ -139,8 +141,8 @@ seen: list[Checked] = []
 
 @pytest.mark.parametrize("careful", [False, True])
 @pytest.mark.parametrize("once", [None, StateBased()])
-def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store, careful, once):
-    """Whichever way it would be handled; its entity is the one that its data names."""
+def test_a_message_that_ended_processes_is_given_up_undecoded(connection, store, careful, once):
+    """A message that ended processes is given up undecoded, however it would be handled."""
     component = Component("purse", entity=Purse, id="account_id")
     component.reserve(Checked, key="check_id")
     component.handle(Checked, once=once)(lambda *_: None)
@@ -149,10 +151,10 @@ def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Checked', %s)",
         ["purse:command-random", Jsonb(data)],
     )
-    one = batch(connection, component.command_category, component)
+    claimed = batch(connection, component.command_category, component)
     given_up = {1: (process_died("it", 3), 3)}
     seen.clear()
-    result = one.run(1, careful=careful, policy=FailurePolicy(given_up=given_up))
+    result = claimed.run(1, careful=careful, policy=FailurePolicy(given_up=given_up))
     (letter,) = result.letters
     assert (letter.failure.reason, letter.attempts) == ("process_died", 3)
     assert letter.entity == "purse-123"
@@ -160,7 +162,7 @@ def test_a_message_on_which_processes_ended_is_given_up_unseen(connection, store
 
 
 def test_the_count_goes_on_in_another_process(connection, store, database_url, tmp_path):
-    """A consumer that runs alone dies with its handler, and somebody starts the next."""
+    """Attempts are counted across processes."""
     poison = Poison(tmp_path, bad="kill")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as started:
@@ -178,7 +180,7 @@ def test_the_count_goes_on_in_another_process(connection, store, database_url, t
 
 
 def test_a_process_that_dies_in_a_retry_is_counted_too(connection, store, database_url, tmp_path):
-    """The line goes on where it was, and what is behind it stays in order."""
+    """A process that dies in a retry counts, and the parked messages stay in order."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -187,7 +189,7 @@ def test_a_process_that_dies_in_a_retry_is_counted_too(connection, store, databa
         poison.set(d3="kill")
         retry(database_url, "retry", "--all")
         started.wait_for("message_dead", reason="process_died", attempts=3)
-        assert [one[:3] for one in letters(connection)] == [
+        assert [letter[:3] for letter in letters(connection)] == [
             ("bad", "handled", "handler"),
             ("d3", "dead", "process_died"),
         ]
@@ -212,10 +214,10 @@ BAD = [
 
 
 @pytest.mark.parametrize(("type_", "data", "reason"), BAD)
-def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
+def test_a_message_that_can_never_be_handled_is_dead_at_once(
     connection, store, database_url, tmp_path, type_, data, reason
 ):
-    """The batch is not gone through one by one for it, and other accounts do not wait."""
+    """A message that can never be handled is dead at once, without splitting its batch."""
     store.write([open_(), deposit("d1")], COMMANDS)
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s)",
@@ -236,8 +238,8 @@ def test_what_can_never_be_handled_is_dead_at_once_in_the_middle_of_its_batch(
     assert broken(connection) == {}
 
 
-def test_what_is_parked_stays_so_over_a_restart(connection, store, database_url, tmp_path):
-    """Which entities are blocked is read when a partition is taken."""
+def test_parked_messages_stay_parked_over_a_restart(connection, store, database_url, tmp_path):
+    """Parked messages stay parked over a restart."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -258,7 +260,7 @@ def test_what_is_parked_stays_so_over_a_restart(connection, store, database_url,
 def test_the_others_of_a_group_retry_what_its_dead_member_held(
     connection, store, database_url, tmp_path
 ):
-    """A letter belongs to the partition, not to the process that wrote it."""
+    """Another member retries the letters of a dead member's partition."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as commands:
@@ -277,8 +279,8 @@ def test_the_others_of_a_group_retry_what_its_dead_member_held(
     assert event_types(store) == ["Opened", *["Deposited"] * 3]
 
 
-def test_a_consumer_can_be_told_to_stop_at_a_message(connection, store, database_url, tmp_path):
-    """As before the first attempt: nothing is passed, and the exit status says so."""
+def test_a_consumer_can_stop_at_a_message(connection, store, database_url, tmp_path):
+    """With `--stop-on-error` the consumer passes nothing and exits with status 1."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison, "--stop-on-error") as started:

@@ -26,7 +26,7 @@ RESERVED = "accountTransaction"
 
 @pytest.fixture
 def reservation(database_url):
-    """Give the command line on the test's database; what it prints as JSON, if it does."""
+    """Give the command line on the test's database; it returns JSON if that is printed."""
 
     def run(*arguments, status=0):
         done = invoke_cli(
@@ -41,7 +41,7 @@ def reservation(database_url):
 
 @pytest.fixture
 def at_rest(store, connection):
-    """Have an account opened and four deposits made, and leave nobody at work; give the positions.
+    """Have an account with four deposits and no consumer at work; give the positions.
 
     The commands are at 1 to 5, the opening at 6, the reserved copies at 7 to 10, and
     the deposits at 11 to 14.
@@ -64,9 +64,9 @@ def stored(connection):
 
 @pytest.mark.usefixtures("at_rest")
 def test_positions_are_listed(reservation):
-    """As JSON with all that is stored, and as a table."""
+    """Positions are listed with all that is stored, as JSON and as a table."""
     listed = reservation("positions", "list", "--json")["positions"]
-    assert [(one["category"], one["position"]) for one in listed] == [(COMMANDS, 5), (RESERVED, 10)]
+    assert [(row["category"], row["position"]) for row in listed] == [(COMMANDS, 5), (RESERVED, 10)]
     assert listed[0]["holder"] == {"process": None, "gone": True}
     assert (listed[0]["partition"], listed[0]["partitions"], listed[0]["epoch"]) == (0, 1, 1)
     table = reservation("positions", "list", "bank:account").stdout
@@ -75,15 +75,15 @@ def test_positions_are_listed(reservation):
 
 
 def test_a_component_that_was_never_run_is_at_the_start(reservation):
-    """And a store where nothing ever was says so."""
+    """A component that was never run is listed at the start."""
     assert "No consumer was ever run" in reservation("positions", "list").stdout
     (first, _) = reservation("positions", "list", "bank:account", "--json")["positions"]
     assert (first["position"], first["epoch"], first["updatedAt"]) == (0, 0, None)
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_moving_back_redelivers_and_says_how_many(reservation, connection, store):
-    """The messages after it are read again, which harms nothing."""
+def test_moving_back_redelivers_and_prints_how_many(reservation, connection, store):
+    """Moving back reads messages again, prints how many, and repeats no effect."""
     (change,) = reservation("positions", "set", "bank:account", COMMANDS, "2", "--yes", "--json")[
         "changes"
     ]
@@ -101,14 +101,14 @@ def test_moving_back_redelivers_and_says_how_many(reservation, connection, store
     assert stored(connection)[COMMANDS] == [2]
     before = event_types(store)
     again = batches(connection)
-    assert [one.read for one in again] == [3]
+    assert [result.read for result in again] == [3]
     assert event_types(store) == before
     assert broken(connection) == {}
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_moving_on_passes_messages_over_and_says_how_many(reservation, connection, store):
-    """They are never handled."""
+def test_moving_forward_skips_messages_and_prints_how_many(reservation, connection, store):
+    """Moving forward skips messages and prints how many."""
     store.write([deposit(f"e{n}", "1") for n in range(3)], STREAM)
     done = reservation("positions", "set", "bank:account", COMMANDS, "17", "--yes")
     assert done.stdout.splitlines() == [
@@ -119,7 +119,7 @@ def test_moving_on_passes_messages_over_and_says_how_many(reservation, connectio
 
 
 def test_a_part_of_a_group_can_be_moved(reservation, connection, store):
-    """And only what is in that partition counts."""
+    """One partition of a group can be moved, and only its messages are counted."""
     store.write([deposit(f"d{n}", "1") for n in range(3)], STREAM)
     reservation("partitions", "bank:account", "2", "--category", COMMANDS)
     (where,) = connection.execute("SELECT reservation.partition_of(%s, 2)", [STREAM]).fetchone()
@@ -134,7 +134,7 @@ def test_a_part_of_a_group_can_be_moved(reservation, connection, store):
 
 @pytest.mark.usefixtures("at_rest")
 def test_a_reset_has_everything_read_again(reservation, connection):
-    """In one category, or in all that the component reads."""
+    """A reset reads everything again, in one category or in all of the component."""
     reservation("positions", "reset", "bank:account", RESERVED, "--yes")
     assert stored(connection) == {COMMANDS: [5], RESERVED: [0]}
     done = reservation("positions", "reset", "bank:account", "--yes")
@@ -147,10 +147,10 @@ def test_a_reset_has_everything_read_again(reservation, connection):
 
 @pytest.mark.usefixtures("at_rest")
 @pytest.mark.parametrize("arguments", [(), ("--keep",)])
-def test_a_reset_that_forgets_nothing_does_not_count_what_is_remembered(
+def test_a_reset_without_forget_does_not_count_processed_messages(
     connection, database_url, arguments
 ):
-    """There may be millions of processed messages."""
+    """A reset without `--forget` does not count processed messages, of which there may be many."""
     with connection.transaction():
         connection.execute("LOCK TABLE reservation.processed_messages")
         done = invoke_cli(
@@ -167,7 +167,7 @@ def test_a_reset_that_forgets_nothing_does_not_count_what_is_remembered(
 
 @pytest.mark.usefixtures("at_rest")
 def test_without_a_terminal_there_is_no_asking(reservation, connection):
-    """Nothing is moved, and the line says what would have been."""
+    """Without a terminal nothing is moved, and the line says what would have been."""
     done = reservation("positions", "reset", "bank:account", status=2)
     assert "from 5 to 0" in done.stderr
     assert "give --yes to confirm" in done.stderr
@@ -177,7 +177,7 @@ def test_without_a_terminal_there_is_no_asking(reservation, connection):
 @pytest.mark.usefixtures("at_rest")
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1)])
 def test_on_a_terminal_it_asks_with_the_number(connection, store, database_url, answer, status):
-    """It does what it is told."""
+    """On a terminal the question names the number of messages, and the answer decides."""
     store.write([deposit("e1", "1"), deposit("e2", "1")], STREAM)
     ours, theirs = pty.openpty()
     arguments = ["positions", "set", "bank:account", COMMANDS, "16"]
@@ -211,8 +211,8 @@ def test_on_a_terminal_it_asks_with_the_number(connection, store, database_url, 
         (["set", "bank:account", COMMANDS, "-1"], "No such option"),
     ],
 )
-def test_what_makes_no_sense_is_refused(reservation, connection, arguments, problem):
-    """In one line, and nothing is moved."""
+def test_invalid_moves_are_refused(reservation, connection, arguments, problem):
+    """Invalid arguments are refused in one line, and nothing is moved."""
     assert problem in reservation("positions", *arguments, status=2).stderr
     assert stored(connection) == {COMMANDS: [5], RESERVED: [10]}
 
@@ -226,7 +226,7 @@ def test_what_makes_no_sense_is_refused(reservation, connection, arguments, prob
     ],
 )
 def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url, arguments):
-    """By its host and process; once it has stopped, the command goes through."""
+    """A running consumer is named by host and process, and its position is not moved."""
     with Started(database_url, "--only", "commands") as started:
         started.wait_for("consumer_started")
         done = reservation(*arguments, status=2)
@@ -236,8 +236,8 @@ def test_a_consumer_that_runs_is_named_and_left_alone(reservation, database_url,
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_url):
-    """Whoever was asked was told of another state."""
+def test_nothing_is_moved_if_a_consumer_ran_since_the_question(connection, database_url):
+    """Nothing is moved if a consumer ran since the question was asked."""
     group = find_idle(connection, "account", COMMANDS)
     change = plan_move(connection, group, [0])
     connection.execute("UPDATE reservation.positions SET position = position + 1")
@@ -247,8 +247,8 @@ def test_what_was_run_since_it_was_planned_is_left_alone(connection, database_ur
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, monkeypatch):
-    """It may still move the position, which is then another than was planned with."""
+def test_the_command_waits_for_a_commit_in_progress(connection, database_url, monkeypatch):
+    """The command waits for a commit in progress, which may move the position."""
     monkeypatch.setattr("consumers.group.administration.PATIENCE", "100ms")
     change = plan_move(connection, find_idle(connection, "account", COMMANDS), [0])
     with connect(database_url) as paused:
@@ -261,7 +261,7 @@ def test_a_paused_process_in_its_commit_is_waited_for(connection, database_url, 
 
 @pytest.mark.usefixtures("at_rest")
 def test_a_reset_forgets_what_was_carried(reservation, connection):
-    """Else messages that are to be read again would be passed over."""
+    """A reset forgets what was carried over between partitions, so that no message is skipped."""
     reservation("partitions", "bank:account", "2", "--category", COMMANDS)
     connection.execute(
         "UPDATE reservation.positions SET position = 1 WHERE category = %s AND partition = "
@@ -278,10 +278,10 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
         "changes"
     ]
     assert change["redelivered"] == 5
-    assert sum(one.read for one in batches(connection)) == 5
+    assert sum(result.read for result in batches(connection)) == 5
 
 
-# What Eventide stores.
+# Eventide's positions
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_reset_forgets_what_was_carried(reservation, connection):
     ],
 )
 def test_eventide_stores_a_position_in_a_stream_of_its_own(category, identifier, stream):
-    """Named for the category and the consumer's identifier."""
+    """Eventide's position stream is named for the category and the consumer's identifier."""
     assert position_stream(category, identifier) == stream
 
 
@@ -311,7 +311,7 @@ def theirs(connection, stream_name, *positions, data='{"position": %s}'):
 def test_the_next_message_is_the_one_after_the_last_that_eventide_handled(
     reservation, connection, store
 ):
-    """The last position counts, and no message is passed over that it had not handled."""
+    """The consumer continues behind Eventide's last position and skips nothing."""
     store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
     theirs(connection, "account:command+position", 1, 3)
     dry = reservation("positions", "import", "bank:account", "--dry-run", "--json")
@@ -323,11 +323,11 @@ def test_the_next_message_is_the_one_after_the_last_that_eventide_handled(
     assert "account:command+position: 3" in done.stderr
     assert stored(connection) == {COMMANDS: [3]}
     read = batches(connection)
-    assert [one.read for one in read if one.part.after < 4] == [1, 1]
+    assert [result.read for result in read if result.part.after < 4] == [1, 1]
 
 
 def test_of_a_group_of_eventide_the_lowest_position_is_taken(reservation, connection, store):
-    """Nobody knows here which member had which stream."""
+    """Of a group of Eventide's consumers the lowest position counts."""
     store.write([deposit(f"d{n}", "1") for n in range(4)], STREAM)
     theirs(connection, "account:command+position-a", 4)
     theirs(connection, "account:command+position-b", 2)
@@ -341,10 +341,8 @@ def test_of_a_group_of_eventide_the_lowest_position_is_taken(reservation, connec
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_a_consumer_that_is_on_its_way_keeps_its_position_unless_told_otherwise(
-    reservation, connection
-):
-    """--yes takes Eventide's."""
+def test_an_import_keeps_the_position_of_a_consumer_that_has_run(reservation, connection):
+    """Only `--yes` replaces the position of a consumer that has run."""
     theirs(connection, "account:command+position", 4)
     done = reservation("positions", "import", "bank:account", status=2)
     assert "is at 5 already, and account:command+position holds 4; give --yes" in done.stderr
@@ -355,8 +353,8 @@ def test_a_consumer_that_is_on_its_way_keeps_its_position_unless_told_otherwise(
 
 
 @pytest.mark.parametrize("data", ["{}", '{"position": "x"}', '{"position": -1}', "[1]"])
-def test_what_is_no_position_of_eventide_is_refused(reservation, connection, data):
-    """The stream is named, and its data is not shown."""
+def test_an_invalid_position_of_eventide_is_refused(reservation, connection, data):
+    """An invalid position of Eventide is refused with its stream and without its data."""
     theirs(connection, "account:command+position", 1, data=data)
     done = reservation("positions", "import", "bank:account", status=2)
     assert "account:command+position" in done.stderr
@@ -364,20 +362,20 @@ def test_what_is_no_position_of_eventide_is_refused(reservation, connection, dat
 
 
 def test_where_eventide_stored_nothing_the_streams_are_named(reservation):
-    """So that a wrong identifier shows."""
+    """If Eventide stored no position, the streams that were searched are named."""
     done = reservation("positions", "import", "bank:account", "--identifier", "x", status=2)
     assert "account:command+position-x, accountTransaction:position-x" in done.stderr
 
 
 def test_the_partitions_of_a_component_are_changed_at_once(reservation, connection, store):
-    """All categories, or one; its consumers go on where they were, with no message read twice."""
+    """The number of partitions is changed in all categories or one; no message is read twice."""
     store.write([open_(), deposit()], STREAM)
     batches(connection)
     connection.execute("DELETE FROM reservation.members")
     before = stored(connection)
     done = reservation("partitions", "bank:account", "3")
     assert "in account:command: from 2 to 2 in 3 partitions" in done.stdout
-    assert stored(connection) == {name: one * 3 for name, one in before.items()}
+    assert stored(connection) == {name: position * 3 for name, position in before.items()}
     reservation("partitions", "bank:account", "1", "--category", RESERVED)
     assert len(stored(connection)[RESERVED]) == 1
     assert "stays at 2 in 3" in reservation("partitions", "bank:account", "3").stdout

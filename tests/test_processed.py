@@ -1,4 +1,4 @@
-"""Processed messages: what was handled is known again, for as long as it is to be."""
+"""Processed messages: what was handled is recognized for as long as its record is kept."""
 
 import random
 import time
@@ -50,7 +50,7 @@ def age(connection, key, days):
 
 
 def prune(connection):
-    """Prune, and return how many days went, and the notes."""
+    """Prune, and return the number of removed days, and the notes."""
     steps = list(prune_processed(connection, True, 100))
     return sum(step.count for step in steps), [step.note for step in steps if step.note]
 
@@ -65,8 +65,8 @@ def kept(connection):
 
 
 @pytest.mark.parametrize("once", EVERY)
-def test_a_message_that_is_read_again_takes_no_effect(connection, store, once):
-    """Each time, and what is new among those that are not does."""
+def test_a_redelivered_message_has_no_effect(connection, store, once):
+    """A redelivered message has no effect, and new messages beside it have theirs."""
     store.write([pay("a"), pay("b")], SENT)
     assert run(connection, till(once)) == Counter(handled=2)
     store.write(pay("c"), SENT)
@@ -77,10 +77,8 @@ def test_a_message_that_is_read_again_takes_no_effect(connection, store, once):
 
 
 @pytest.mark.parametrize(("once", "times"), [(Processed(), 2), (BY_KEY, 1), (KEPT_BY_KEY, 1)])
-def test_a_reissue_under_a_new_id_is_known_by_the_business_key_alone(
-    connection, store, once, times
-):
-    """By the id it is another message."""
+def test_only_a_business_key_recognizes_a_reissue_under_a_new_id(connection, store, once, times):
+    """Only a business key recognizes a reissue under a new id."""
     store.write(pay("a"), SENT)
     run(connection, till(once))
     store.write(pay("a"), "till:command-7")
@@ -90,7 +88,7 @@ def test_a_reissue_under_a_new_id_is_known_by_the_business_key_alone(
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
 def test_two_messages_of_a_key_in_one_batch_take_effect_once(connection, store, once):
-    """The first does."""
+    """Of two messages of a key in one batch the first takes effect."""
     store.write([pay("a"), pay("b"), pay("a")], SENT)
     assert run(connection, till(once)) == Counter(handled=2, duplicate=1)
     assert effects(connection) == Counter("ab")
@@ -98,7 +96,7 @@ def test_two_messages_of_a_key_in_one_batch_take_effect_once(connection, store, 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
 def test_a_key_is_that_of_one_type_and_one_consumer(connection, store, once):
-    """Another type may have the same key, and another consumer handles the same message."""
+    """The same key of another type or of another consumer is another key."""
     store.write([pay("a"), refund("a")], SENT)
     store.write([pay("a")], "shop:command-1")
     assert run(connection, till(once)) == Counter(handled=2)
@@ -108,23 +106,23 @@ def test_a_key_is_that_of_one_type_and_one_consumer(connection, store, once):
     assert effects(connection) == Counter({"a": 1, "-a": 1})
 
 
-def test_parts_of_a_key_are_told_apart(connection, store):
-    """A key of several fields is that of their values, each in its place."""
+def test_parts_of_a_key_are_distinguished(connection, store):
+    """Keys of several fields are equal only if each part is."""
     once = Processed(key=["till_id", "pay_id"])
     store.write([pay("1", till="12"), pay("21", till="1"), pay("1", till="12")], SENT)
     assert run(connection, till(once)) == Counter(handled=2, duplicate=1)
 
 
 def test_a_function_may_take_the_key(connection, store):
-    """As for reservations."""
+    """A key may be made by a function, as in reservations."""
     once = Processed(key=lambda command: command.pay_id.lower())
     store.write([pay("A"), pay("a")], SENT)
     assert run(connection, till(once)) == Counter(handled=1, duplicate=1)
 
 
 @pytest.mark.parametrize("once", EVERY)
-def test_what_failed_was_not_processed(connection, store, once):
-    """The row and the effect are there together, or neither is."""
+def test_a_failed_message_leaves_no_record(connection, store, once):
+    """The record is committed with the effect, or not at all."""
     store.write([pay("a"), pay("b")], SENT)
     with pytest.raises(HandlerError):
         run(connection, till(once, fails={"b"}))
@@ -142,17 +140,17 @@ def incoming(store):
 def test_of_two_processes_that_handle_a_key_at_once_one_starts_anew(
     connection, database_url, store, once, days
 ):
-    """It looked before the other had committed, and finds the row then; on other days too."""
+    """Of two processes that handle a key at once one runs its batch again."""
     store.write(pay("a"), "till:command-1")
     age(connection, "a", days)
     store.write(pay("a"), "till:command-2")
     first, second = incoming(store)
-    with connect(database_url) as one, connect(database_url) as other:
-        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((one, first), (other, second))]
+    with connect(database_url) as own, connect(database_url) as other:
+        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((own, first), (other, second))]
         assert not checks[0].is_duplicate(first)
         assert not checks[1].is_duplicate(second)
         checks[0].record()
-        one.commit()
+        own.commit()
         with pytest.raises(SerializationError, match="run it again"):
             checks[1].record()
         other.rollback()
@@ -160,8 +158,8 @@ def test_of_two_processes_that_handle_a_key_at_once_one_starts_anew(
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_who_records_a_key_waits_for_another_that_does(connection, database_url, store, once):
-    """Until it has committed; no unique index would find the key on another day."""
+def test_recording_a_key_waits_for_another_process_that_does(connection, database_url, store, once):
+    """A process that records a key waits for another that does, also of another day."""
     begun(connection, "till")
     store.write(pay("0"), SENT)
     run(connection, till(once))
@@ -172,21 +170,21 @@ def test_who_records_a_key_waits_for_another_that_does(connection, database_url,
         "WHERE stream_name = 'till:command-1'"
     )
     _, first, second = incoming(store)
-    with connect(database_url) as one, connect(database_url) as other:
-        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((one, first), (other, second))]
+    with connect(database_url) as own, connect(database_url) as other:
+        checks = [once.begin(c, "till", COMMANDS, [m]) for c, m in ((own, first), (other, second))]
         assert not checks[0].is_duplicate(first)
         assert not checks[1].is_duplicate(second)
         checks[0].record()
         with ThreadPoolExecutor(1) as pool:
             recorded = pool.submit(checks[1].record)
             wait_for(connection, other, recorded)
-            one.commit()
+            own.commit()
             with pytest.raises(SerializationError, match="run it again"):
                 recorded.result()
 
 
-def test_a_process_that_is_paused_in_a_handler_holds_up_nobody(connection, database_url, store):
-    """Nothing is locked before the handlers are done."""
+def test_a_process_that_is_paused_in_a_handler_holds_no_locks(connection, database_url, store):
+    """A process that is paused in a handler holds no locks."""
     store.write(pay("a"), SENT)
     (message,) = incoming(store)
     with connect(database_url) as paused:
@@ -198,10 +196,8 @@ def test_a_process_that_is_paused_in_a_handler_holds_up_nobody(connection, datab
             check.record()
 
 
-def test_what_is_refused_for_its_age_is_a_dead_letter_that_says_so(
-    connection, store, database_url, tmp_path
-):
-    """It is tried once, because trying again brings nothing."""
+def test_a_message_refused_for_its_age_is_a_dead_letter(connection, store, database_url, tmp_path):
+    """A message refused for its age is a dead letter after one attempt."""
     begun(connection, "many")
     (tmp_path / "many.py").write_text(APP.format(", keep=__import__('datetime').timedelta(1)"))
     connection.execute(
@@ -229,7 +225,7 @@ many = till(Processed(key="pay_id"{{}}), name="many")
 def test_processes_that_share_a_category_handle_each_key_once(
     connection, store, database_url, tmp_path, keep
 ):
-    """Whichever of them gets the reissues, and when."""
+    """Processes that share a category handle each key once, whichever gets the reissues."""
     (tmp_path / "many.py").write_text(APP.format(keep))
     chance = random.Random(7)
     sends = [str(n) for n in range(100)] * 4
@@ -249,7 +245,7 @@ def test_processes_that_share_a_category_handle_each_key_once(
 
 @pytest.mark.parametrize("once", [KEPT, KEPT_BY_KEY])
 def test_a_message_older_than_what_is_kept_is_refused(connection, store, once):
-    """It may have been handled; the days that are kept are known as before."""
+    """A message older than the kept records is refused: it may have been handled."""
     begun(connection, "till")
     for days, key in enumerate("abcde"):
         store.write(pay(key), SENT)
@@ -267,7 +263,7 @@ def test_a_message_older_than_what_is_kept_is_refused(connection, store, once):
 
 
 def begun(connection, *consumers):
-    """Let consumers be older than any message, so that each day has a partition of its own."""
+    """Let consumers be older than any message, so that each day has its own partition."""
     for consumer in consumers:
         connection.execute(
             "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
@@ -295,7 +291,7 @@ def only(connection, key):
 
 
 def test_a_message_that_nobody_had_handled_before_is_not_refused_for_its_age(connection, store):
-    """A consumer that is new reads an old log."""
+    """A new consumer refuses no message of an old log for its age."""
     store.write([pay("a"), pay("b")], SENT)
     age(connection, "a", 4000)
     assert run(connection, till(KEPT)) == Counter(handled=2)
@@ -303,8 +299,8 @@ def test_a_message_that_nobody_had_handled_before_is_not_refused_for_its_age(con
     assert run(connection, till(KEPT)) == Counter(duplicate=2)
 
 
-def test_a_late_reissue_is_known_for_as_long_as_its_first_is_kept(connection, store):
-    """From the day of the first on; then it is another command."""
+def test_a_late_reissue_is_recognized_as_long_as_the_first_record_is_kept(connection, store):
+    """A late reissue is recognized as long as the record of the first message is kept."""
     begun(connection, "till")
     for days, key, expected in ((2, "a", 0), (3, "b", 1)):
         store.write(pay(key), SENT)
@@ -317,10 +313,8 @@ def test_a_late_reissue_is_known_for_as_long_as_its_first_is_kept(connection, st
         assert run(connection, till(KEPT_BY_KEY))["handled"] == expected
 
 
-def test_days_that_are_dropped_while_a_batch_runs_are_not_taken_for_empty(
-    connection, database_url, store
-):
-    """The batch looked before another handled its message, and that was dropped; it starts anew."""
+def test_a_batch_notices_days_that_are_dropped_meanwhile(connection, database_url, store):
+    """A batch that looked at a day dropped meanwhile runs again."""
     store.write(pay("a"), SENT)
     run(connection, till(KEPT))
     store.write(pay("b"), SENT)
@@ -346,17 +340,17 @@ def test_days_that_are_dropped_while_a_batch_runs_are_not_taken_for_empty(
     ],
 )
 def test_a_day_stays_while_its_messages_are_not_handled(connection, store, settled):
-    """Or they would be refused: those that the consumer has not come to, and dead letters."""
+    """A day is kept while messages of it are unread or dead letters."""
     begun(connection, "till")
     for days, key in ((9, "a"), (7, "b"), (5, "c")):
         store.write(pay(key), SENT)
         age(connection, key, days)
-    one = batch(connection, COMMANDS, till(KEPT))
-    one.run(1)
+    claimed = batch(connection, COMMANDS, till(KEPT))
+    claimed.run(1)
     count, notes = prune(connection)
     assert count == 1
     assert "till has yet to handle messages" in notes[0]
-    assert one.run(1).counts == Counter(handled=1)
+    assert claimed.run(1).counts == Counter(handled=1)
     connection.execute(
         "INSERT INTO reservation.dead_letters (consumer, category, global_position, message_id, "
         "stream_name, type, state, reason, process) SELECT 'till', %s, global_position, id, "
@@ -364,14 +358,14 @@ def test_a_day_stays_while_its_messages_are_not_handled(connection, store, settl
         "WHERE data->>'payId' = 'b'",
         [COMMANDS],
     )
-    one.run(1)
+    claimed.run(1)
     assert prune(connection)[0] == 0
     connection.execute(f"UPDATE reservation.dead_letters SET {settled}")
     assert prune(connection) == (2, [])
 
 
-def test_what_is_kept_for_ever_is_never_dropped(connection, store):
-    """Nor what another handler keeps for longer."""
+def test_records_kept_for_ever_are_never_dropped(connection, store):
+    """Records that are kept for ever, or longer by another handler, are not dropped."""
     begun(connection, "till", "shop")
     for days, key in ((50, "a"), (40, "b")):
         store.write(pay(key), SENT)
@@ -383,8 +377,8 @@ def test_what_is_kept_for_ever_is_never_dropped(connection, store):
     assert len(kept(connection)) == 3
 
 
-def test_how_long_is_kept_may_change(connection, store):
-    """What was known stays known."""
+def test_the_time_to_keep_records_may_change(connection, store):
+    """Changing how long records are kept forgets nothing that was known."""
     keys = iter("abcdef")
     sent = []
     for once in (Processed(), KEPT, Processed(keep=9 * DAY), Processed()):
@@ -395,8 +389,8 @@ def test_how_long_is_kept_may_change(connection, store):
         prune(connection)
 
 
-def test_days_are_made_ahead(connection, store):
-    """So a consumer has to make none, and one that has to does."""
+def test_partitions_are_created_ahead(connection, store):
+    """Partitions for coming days are created ahead, and by a consumer that needs one."""
     store.write(pay("a"), SENT)
     run(connection, till(KEPT))
     prune(connection)
@@ -418,7 +412,7 @@ def test_days_are_made_ahead(connection, store):
 def test_partitions_are_dropped_while_consumers_run_or_left_for_later(
     connection, database_url, store
 ):
-    """Nobody is waited for: who is in a batch keeps them, and they go the next time."""
+    """Pruning waits for no consumer: partitions in use are dropped the next time."""
     begun(connection, "till")
     store.write(pay("a"), SENT)
     age(connection, "a", 7)
@@ -434,7 +428,7 @@ def test_partitions_are_dropped_while_consumers_run_or_left_for_later(
 
 
 def test_the_role_of_a_consumer_may_do_all_of_it(connection, store):
-    """Making a partition too, but not dropping one."""
+    """The consumer's role may create partitions but not drop them."""
     role = f"processor_{connection.info.dbname}"
     grant(connection, "consumer", role)
     connection.execute(f"GRANT INSERT ON effects TO {role}")
@@ -458,7 +452,7 @@ def test_the_role_of_a_consumer_may_do_all_of_it(connection, store):
     ],
 )
 def test_a_message_without_a_key_is_named(connection, store, once, key, error, problem):
-    """And is not handled."""
+    """A message without a key is an error that names it."""
     store.write(pay(key), SENT)
     with pytest.raises(error, match=problem):
         run(connection, till(once))
@@ -474,14 +468,14 @@ def test_a_message_without_a_key_is_named(connection, store, once, key, error, p
         (lambda: Processed(keep=-DAY), "not kept at all"),
     ],
 )
-def test_what_can_not_be_is_refused_when_it_is_declared(make, problem):
-    """Not when the first message comes."""
+def test_a_wrong_declaration_of_the_strategy_is_refused(make, problem):
+    """A wrong declaration is refused when it is made."""
     with pytest.raises(DeclarationError, match=problem):
         make()
 
 
-def test_handlers_that_say_the_same_are_asked_together(connection, store):
-    """Equal declarations are one, whatever the handlers."""
+def test_equal_declarations_are_one_strategy(connection, store):
+    """Equal declarations are one strategy, so that their handlers are looked up together."""
     assert Processed(key="a", keep=DAY) == Processed(key=["a"], keep=DAY)
     assert len({Processed(), Processed(), Processed(keep=DAY), Processed(key="a")}) == 3
     assert Processed() != Processed(keep=DAY)
@@ -497,8 +491,8 @@ HISTORY = st.lists(
 
 @settings(max_examples=40)
 @given(history=HISTORY, which=st.sampled_from([BY_KEY, Processed(key="pay_id", keep=9 * DAY)]))
-def test_whatever_happens_each_key_takes_effect_once(connection, history, which):
-    """Sent again, read again, failed in between, pruned of what is old."""
+def test_each_key_takes_effect_once_whatever_happens(connection, history, which):
+    """Each key takes effect once under reissues, redeliveries, failures and pruning."""
     store, name = MessageStore(connection), f"till{uuid4().hex}"
     sent = set()
     for what, n in history:
@@ -526,13 +520,13 @@ def test_whatever_happens_each_key_takes_effect_once(connection, history, which)
     assert effects(connection, name) == Counter(sent)
 
 
-def test_the_time_of_a_message_may_say_its_zone(connection, store):
-    """As a message that was not read from the store does."""
+def test_the_time_of_a_message_may_have_a_zone(connection, store):
+    """The time of a message may have a time zone."""
     store.write(pay("a"), SENT)
     connection.execute("SET TIME ZONE 'Asia/Tokyo'")
-    (one,) = incoming(store)
-    aware = msgspec.structs.replace(one.message, time=datetime(2026, 1, 2, 3, tzinfo=UTC))
-    zoned = Incoming(aware, one.command, one.entity_stream)
+    (stored,) = incoming(store)
+    aware = msgspec.structs.replace(stored.message, time=datetime(2026, 1, 2, 3, tzinfo=UTC))
+    zoned = Incoming(aware, stored.command, stored.entity_stream)
     with connection.transaction():
         check = KEPT.begin(connection, "till", COMMANDS, [zoned])
         assert not check.is_duplicate(zoned)
@@ -552,7 +546,7 @@ def far_away(monkeypatch):
 
 
 def test_the_time_of_a_message_is_kept_as_it_is_stored(connection, store, far_away):
-    """Wherever the process is."""
+    """The time of a message is kept as stored, whatever the zone of the process."""
     store.write(pay("a"), SENT)
     run(connection, till(KEPT))
     assert connection.execute(
@@ -562,10 +556,8 @@ def test_the_time_of_a_message_is_kept_as_it_is_stored(connection, store, far_aw
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_what_was_handled_before_is_known_of_its_type_and_its_consumer_alone(
-    connection, store, once
-):
-    """Where all of them have handled something in earlier batches."""
+def test_records_of_other_types_and_consumers_do_not_count(connection, store, once):
+    """Records of other types and consumers are not taken for those of a message."""
     store.write(pay("z"), "shop:command-1")
     assert run(connection, till(once, name="shop")) == Counter(handled=1)
     store.write([refund("z"), pay("a"), refund("a"), pay("z")], SENT)
@@ -575,8 +567,8 @@ def test_what_was_handled_before_is_known_of_its_type_and_its_consumer_alone(
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_a_message_is_known_by_a_reissue_that_was_handled_before_it(connection, store, once):
-    """As where they are in two partitions of a category, and that of the reissue was ahead."""
+def test_a_message_is_a_duplicate_of_its_reissue_that_was_handled_first(connection, store, once):
+    """A message is a duplicate if its reissue in another partition was handled first."""
     begun(connection, "till")
     store.write(pay("a"), SENT)
     assert run(connection, till(once)) == Counter(handled=1)
@@ -587,8 +579,8 @@ def test_a_message_is_known_by_a_reissue_that_was_handled_before_it(connection, 
     assert run(connection, till(once)) == Counter(duplicate=1)
 
 
-def test_who_handled_the_reissue_meanwhile_is_found_too(connection, store):
-    """It was not there when the batch began, and is of a later day."""
+def test_a_reissue_that_was_handled_meanwhile_is_detected(connection, store):
+    """A reissue that another process handled meanwhile is detected."""
     begun(connection, "till")
     store.write([pay("a"), pay("a")], SENT)
     connection.execute(
@@ -597,7 +589,7 @@ def test_who_handled_the_reissue_meanwhile_is_found_too(connection, store):
     older, newer = incoming(store)
     with connection.transaction():
         check, other = (
-            KEPT_BY_KEY.begin(connection, "till", COMMANDS, [one]) for one in (older, newer)
+            KEPT_BY_KEY.begin(connection, "till", COMMANDS, [message]) for message in (older, newer)
         )
         assert not check.is_duplicate(older)
         assert not other.is_duplicate(newer)
@@ -607,7 +599,7 @@ def test_who_handled_the_reissue_meanwhile_is_found_too(connection, store):
 
 
 def test_the_first_moment_of_what_is_kept_is_kept(connection, store):
-    """What was stored then is handled, and known from then on."""
+    """A message at the very start of the kept days is handled and recognized."""
     begun(connection, "till")
     store.write(pay("a"), SENT)
     begins = "(now() AT TIME ZONE 'utc')::date - interval '1 day'"
@@ -619,7 +611,7 @@ def test_the_first_moment_of_what_is_kept_is_kept(connection, store):
 
 
 def test_of_a_batch_only_what_is_too_old_is_refused(connection, store):
-    """Whatever its place."""
+    """Of a batch only messages that are too old are refused, in whatever place."""
     begun(connection, "till")
     connection.execute(
         "UPDATE reservation.processed_handlers SET dropped_until = now() - interval '3 days'"
@@ -637,7 +629,7 @@ def test_of_a_batch_only_what_is_too_old_is_refused(connection, store):
 
 
 def test_a_consumer_that_is_new_needs_one_partition_for_an_old_log(connection, store):
-    """That of all days before its first."""
+    """A new consumer of an old log needs one partition for all days before its first."""
     for days, key in enumerate("abcde", start=10):
         store.write(pay(key), SENT)
         age(connection, key, days)
@@ -649,7 +641,7 @@ def test_a_consumer_that_is_new_needs_one_partition_for_an_old_log(connection, s
 
 
 def test_days_are_dropped_of_each_handler_for_itself(connection, store):
-    """What another one does not know any more is nothing to it."""
+    """Days are dropped for each handler by itself."""
     begun(connection, "till", "shop")
     for name, days in (("till", 9), ("till", 7), ("shop", 7), ("shop", 1)):
         store.write(pay(f"{name}{days}"), f"{name}:command-123")
@@ -671,7 +663,7 @@ def test_days_are_dropped_of_each_handler_for_itself(connection, store):
 
 
 def test_a_handler_that_keeps_for_ever_by_now_loses_nothing(connection, store):
-    """Also of the time when it did not, and while messages wait."""
+    """A handler that now keeps records for ever loses none of before."""
     begun(connection, "till")
     store.write(pay("a"), SENT)
     age(connection, "a", 9)
@@ -683,8 +675,8 @@ def test_a_handler_that_keeps_for_ever_by_now_loses_nothing(connection, store):
 
 
 @pytest.mark.parametrize("days", [2, 1, 0])
-def test_what_waits_is_told_only_where_it_keeps_more_than_is_asked_for(connection, store, days):
-    """Not from the first day on that is kept anyway."""
+def test_waiting_messages_are_reported_only_if_they_keep_more_days(connection, store, days):
+    """Waiting messages are reported only where they keep more days than asked for."""
     begun(connection, "till")
     store.write(pay("a"), SENT)
     age(connection, "a", 9)
@@ -709,8 +701,8 @@ def test_what_waits_is_told_only_where_it_keeps_more_than_is_asked_for(connectio
         ([], [("Pay", "nobody", 9)], 4),
     ],
 )
-def test_the_oldest_of_what_waits_holds_the_days(connection, store, dead, unread, dropped):
-    """Of the handler's own type, in what its own consumer reads, or among its dead letters."""
+def test_the_oldest_waiting_message_keeps_the_days(connection, store, dead, unread, dropped):
+    """Days are kept from the oldest waiting message of the handler's own type on."""
     begun(connection, "till")
     connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, position, epoch) "
@@ -738,8 +730,8 @@ def test_the_oldest_of_what_waits_holds_the_days(connection, store, dead, unread
     assert prune(connection)[0] == dropped
 
 
-def test_of_a_group_the_partition_that_is_furthest_behind_holds_the_days(connection, store):
-    """What another one has passed may be before it."""
+def test_in_a_group_the_partition_furthest_behind_keeps_the_days(connection, store):
+    """In a group the partition that is furthest behind decides which days are kept."""
     begun(connection, "till")
     for days, key in ((9, "a"), (7, "b")):
         store.write(pay(key), SENT)
@@ -753,8 +745,8 @@ def test_of_a_group_the_partition_that_is_furthest_behind_holds_the_days(connect
     assert prune(connection)[0] == 1
 
 
-def test_what_one_handler_keeps_is_its_own(connection, store):
-    """Neither another consumer's handlers nor those of other types follow when it changes."""
+def test_a_handlers_period_affects_no_other(connection, store):
+    """A change of one handler's period affects no other consumer or type."""
     for name in ("till", "shop"):
         store.write([pay("a"), refund("a")], f"{name}:command-123")
         run(connection, till(Processed(keep=9 * DAY), name=name))
@@ -771,7 +763,7 @@ def test_what_one_handler_keeps_is_its_own(connection, store):
 
 
 def test_the_numbers_of_handlers_are_used_up_by_new_ones_only(connection, store):
-    """Not by every batch."""
+    """Only new handlers, not every batch, draw a number from the sequence."""
     store.write([pay(f"p{n}") for n in range(5)], SENT)
     run(connection, till(KEPT), limit=1)
     store.write(pay("a"), "shop:command-123")
@@ -781,8 +773,8 @@ def test_the_numbers_of_handlers_are_used_up_by_new_ones_only(connection, store)
     ).fetchall() == [(1,), (2,)]
 
 
-def test_who_records_holds_up_no_other_handler(connection, database_url, store):
-    """Neither another consumer nor one of another type; a lock that is awaited would fail here."""
+def test_recording_a_key_blocks_no_other_handler(connection, database_url, store):
+    """Recording a key blocks no handler of another consumer or type."""
     store.write([pay("a"), refund("a")], SENT)
     store.write(pay("z"), "shop:command-1")
     run(connection, till(BY_KEY))
@@ -817,7 +809,7 @@ MAKE = "SELECT reservation.make_processed_partition(%s, %s)"
 
 
 def test_a_partition_begins_where_its_own_handler_does(connection):
-    """With all days before its first; one that has no first day yet gets one, and no other does."""
+    """Each handler's first partition covers all days before its first record."""
     connection.execute(
         "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) VALUES "
         "('a', 'Pay', '1 day', '2026-01-01'), ('b', 'Pay', '1 day', '2026-03-01'), "
@@ -842,22 +834,22 @@ def test_a_partition_begins_where_its_own_handler_does(connection):
     assert connection.execute(begins).fetchall() == [*first[:3], (4, True)]
 
 
-def test_a_partition_is_made_once_by_whoever_makes_it(connection, database_url):
-    """Who makes days ahead meanwhile waits, and finds it there."""
+def test_a_partition_is_created_once(connection, database_url):
+    """Two processes that create the same partition create it once."""
     begun(connection, "till")
-    with connect(database_url) as one, connect(database_url, autocommit=True) as other:
+    with connect(database_url) as own, connect(database_url, autocommit=True) as other:
         today = datetime.now(UTC).date()
-        assert one.execute(MAKE, [1, today]).fetchone() == (True,)
+        assert own.execute(MAKE, [1, today]).fetchone() == (True,)
         with ThreadPoolExecutor(1) as pool:
             pruned = pool.submit(prune, other)
             wait_for(connection, other, pruned)
-            one.commit()
+            own.commit()
             assert pruned.result() == (0, [])
     assert len(kept_days(connection)[1]) == 4
 
 
 def wait_for(connection, other, work):
-    """Wait until what another connection does waits for a lock."""
+    """Wait until the work of another connection waits for a lock."""
     waiting = "SELECT FROM pg_locks WHERE pid = %s AND NOT granted"
     while not connection.execute(waiting, [other.info.backend_pid]).fetchall():
         assert not work.done()
@@ -867,13 +859,13 @@ def wait_for(connection, other, work):
 def test_the_first_messages_of_a_type_may_come_to_two_processes_at_once(
     connection, database_url, store, once
 ):
-    """Each records its own, and neither fails."""
+    """Two processes may record the first messages of a type at once."""
     store.write([pay("a"), pay("b")], SENT)
     messages = incoming(store)
-    with connect(database_url) as one, connect(database_url) as other:
+    with connect(database_url) as own, connect(database_url) as other:
         checks = [
             once.begin(c, "till", COMMANDS, [m])
-            for c, m in zip((one, other), messages, strict=True)
+            for c, m in zip((own, other), messages, strict=True)
         ]
         for check, message in zip(checks, messages, strict=True):
             assert not check.is_duplicate(message)
@@ -881,14 +873,14 @@ def test_the_first_messages_of_a_type_may_come_to_two_processes_at_once(
         with ThreadPoolExecutor(1) as pool:
             recorded = pool.submit(checks[1].record)
             wait_for(connection, other, recorded)
-            one.commit()
+            own.commit()
             recorded.result()
         other.commit()
     assert len(kept(connection)) == 2
 
 
-def test_days_are_made_of_the_handlers_that_need_them(connection, store):
-    """Not of those of another type, nor of another consumer's."""
+def test_days_are_created_for_the_handlers_that_need_them(connection, store):
+    """Days are created only for the handlers that need them."""
     begun(connection, "shop", "till")
     connection.execute(
         "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
@@ -901,8 +893,8 @@ def test_days_are_made_of_the_handlers_that_need_them(connection, store):
 
 
 @pytest.mark.parametrize("once", [BY_KEY, KEPT_BY_KEY])
-def test_a_type_may_come_to_a_consumer_that_has_others(connection, store, once):
-    """It is recorded from its first message on."""
+def test_a_type_may_be_added_to_a_running_component(connection, store, once):
+    """A type added to a running component is recorded from its first message on."""
     store.write(pay("a"), SENT)
     assert run(connection, till(once)) == Counter(handled=1)
     store.write([refund("a"), refund("a"), pay("a")], SENT)

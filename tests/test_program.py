@@ -106,7 +106,7 @@ def _structlog_unset() -> Iterator[None]:
 
 
 def test_everything_is_handled_and_counted(store, database_url, connection):
-    """The commands, their reissues, and the reserved copies."""
+    """`drain` handles and counts the commands, their reissues and the copies."""
     for command in (open_(), deposit(), deposit(), withdraw(), open_()):
         store.write(command, COMMANDS)
     done = consumers.drain(account, database_url)
@@ -117,15 +117,15 @@ def test_everything_is_handled_and_counted(store, database_url, connection):
 
 
 def test_draining_again_finds_nothing(store, database_url):
-    """And an empty store is drained."""
+    """A second drain, or one of an empty store, finds nothing."""
     assert consumers.drain(account, database_url) == Drained()
     store.write(open_(), COMMANDS)
     assert consumers.drain(account, database_url).messages == 1
     assert consumers.drain(account, database_url).messages == 0
 
 
-def test_what_handlers_write_meanwhile_is_handled_too(store, database_url):
-    """Also where it is in a category that was drained before."""
+def test_messages_that_handlers_write_are_drained_too(store, database_url):
+    """Messages that handlers write are drained too, also in a category already drained."""
 
     def handle(command: Count, entity: None, context: Context) -> Counted:
         if command.left:
@@ -137,11 +137,11 @@ def test_what_handlers_write_meanwhile_is_handled_too(store, database_url):
     store.write(Count("1", 3), "counter:command-1")
     done = consumers.drain(component, database_url, batch_size=2)
     assert done.counts == {"reserved": 4, "handled": 4}
-    assert [one.decode(Counted).left for one in store.read_stream("counter-1")] == [3, 2, 1, 0]
+    assert [event.decode(Counted).left for event in store.read_stream("counter-1")] == [3, 2, 1, 0]
 
 
 def test_dead_letters_are_a_result(store, database_url):
-    """What waits behind them is counted as parked, and other entities are handled."""
+    """Dead letters and parked messages are in the result, and other entities are handled."""
 
     def handle(command: Count, entity: None, context: Context) -> Counted:
         if command.left == 0:
@@ -154,8 +154,8 @@ def test_dead_letters_are_a_result(store, database_url):
     assert done.counts == {"dead": 1, "parked": 1, "handled": 1}
 
 
-def test_what_was_lost_with_the_connection_is_handled_by_the_next(store, database_url, connection):
-    """A drain does not wait for a database that goes away, and leaves nothing half done."""
+def test_a_drain_that_loses_its_connection_can_be_repeated(store, database_url, connection):
+    """A drain that loses its connection leaves no partial work, and the next one handles it."""
     calls = []
 
     def handle(command: Count, entity: None, context: Context) -> Counted:
@@ -177,7 +177,7 @@ def test_what_was_lost_with_the_connection_is_handled_by_the_next(store, databas
 
 
 def test_an_interrupt_ends_a_drain(store, database_url):
-    """It is not taken for a fault of the message, whose handler it met."""
+    """An interrupt ends a drain and is no failure of the message."""
     signals = [signal.SIGINT]
 
     def handle(command: Count, entity: None, context: Context) -> Counted:
@@ -191,8 +191,8 @@ def test_an_interrupt_ends_a_drain(store, database_url):
     assert consumers.drain(counter(handle), database_url).counts == {"handled": 1}
 
 
-def test_what_cannot_begin_is_refused(database_url, empty_database_url):
-    """An address, a store, a declaration and an argument that are not what they have to be."""
+def test_invalid_arguments_of_drain_and_run_are_refused(database_url, empty_database_url):
+    """A wrong address, store, declaration or argument is an error before anything runs."""
     with pytest.raises(DatabaseUnavailableError):
         consumers.drain(account, "postgresql:///?host=/nowhere")
     for call in (consumers.run, consumers.drain):
@@ -204,8 +204,8 @@ def test_what_cannot_begin_is_refused(database_url, empty_database_url):
             call(account, database_url, batch_size=0)
 
 
-def test_a_drain_waits_for_what_others_have_in_hand(store, database_url, connection):
-    """Who handles a message does not matter: it returns when none is left."""
+def test_a_drain_waits_for_messages_that_others_handle(store, database_url, connection):
+    """A drain returns when no message is left, including those that others handle."""
     begun, go_on = threading.Event(), threading.Event()
 
     def handle(command: Count, entity: None, context: Context) -> Counted:
@@ -230,7 +230,7 @@ def test_a_drain_waits_for_what_others_have_in_hand(store, database_url, connect
 
 
 def test_no_connection_and_no_member_is_left(store, database_url, connection):
-    """The next consumer need not wait for a lease."""
+    """A drain leaves no connection and no member, so the next consumer need not wait."""
     store.write(open_(), COMMANDS)
     consumers.drain(account, database_url)
     assert connection.execute("SELECT count(*) FROM reservation.members").fetchone() == (0,)
@@ -241,11 +241,11 @@ def test_no_connection_and_no_member_is_left(store, database_url, connection):
 def test_where_the_program_does_not_configure_structlog_events_go_to_logging(
     store, database_url, caplog, capfd
 ):
-    """At their levels, under one name, and nothing is printed."""
+    """Without a structlog configuration, log events go to `logging` with their levels."""
     store.write(open_(), COMMANDS)
     with caplog.at_level(logging.INFO, logger="reservation"):
         consumers.drain(account, database_url)
-    logged = [(one.name, one.levelname, one.getMessage()) for one in caplog.records]
+    logged = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
     expected = "event='consumer_started' consumer='account' category='account:command'"
     assert logged[0][:2] == ("reservation", "INFO")
     assert logged[0][2].startswith(expected)
@@ -255,7 +255,7 @@ def test_where_the_program_does_not_configure_structlog_events_go_to_logging(
 
 @pytest.mark.usefixtures("_structlog_unset")
 def test_where_the_program_configures_structlog_events_go_there(store, database_url):
-    """With the processors that it has."""
+    """With a structlog configuration, log events go through its processors."""
     logs = structlog.testing.LogCapture()
     structlog.configure(processors=[logs])
     store.write(open_(), COMMANDS)
@@ -269,14 +269,16 @@ def test_where_the_program_configures_structlog_events_go_there(store, database_
 
 
 def test_a_component_runs_in_a_thread_until_the_program_stops_it(store, database_url, connection):
-    """It handles what is there and what comes, and leaves nothing behind."""
+    """A component runs in a thread until stopped and leaves nothing behind."""
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     store.write(open_(), COMMANDS)
     with running(account, database_url):
         until(lambda: event_types(store) == ["Opened"])
         store.write(deposit(), COMMANDS)
         until(lambda: event_types(store) == ["Opened", "Deposited"])
-        assert handlers == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+        assert handlers == [
+            signal.getsignal(signal_number) for signal_number in (signal.SIGINT, signal.SIGTERM)
+        ]
     assert connection.execute("SELECT count(*) FROM reservation.members").fetchone() == (0,)
     until(lambda: connections(connection) == [])
     assert broken(connection) == {}
@@ -284,7 +286,7 @@ def test_a_component_runs_in_a_thread_until_the_program_stops_it(store, database
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_in_the_main_thread_a_signal_stops_it(store, database_url, number):
-    """And the program has its own handlers back."""
+    """In the main thread a signal stops it, and the program's own handlers are restored."""
     before = signal.getsignal(number)
     store.write(open_(), COMMANDS)
 
@@ -300,7 +302,7 @@ def test_in_the_main_thread_a_signal_stops_it(store, database_url, number):
 
 
 def test_the_error_of_one_consumer_ends_all_and_is_raised(store, database_url, connection):
-    """Here that of a position that was taken in another log."""
+    """An error of one consumer ends the others and is raised."""
     for command in (open_(), deposit()):
         store.write(command, COMMANDS)
     consumers.drain(account, database_url)
@@ -313,8 +315,8 @@ def test_the_error_of_one_consumer_ends_all_and_is_raised(store, database_url, c
     until(lambda: connections(connection) == [])
 
 
-def test_a_database_that_goes_away_while_it_runs_is_waited_for(store, database_url, connection):
-    """As by `reservation start`."""
+def test_a_running_component_waits_for_an_unavailable_database(store, database_url, connection):
+    """A running component waits for an unavailable database, as `reservation start` does."""
     with running(account, database_url):
         until(lambda: len(connections(connection)) >= 2)
         connection.execute(

@@ -39,7 +39,7 @@ def linters(text):
 
 
 def test_the_classifiers_name_the_versions_of_python_that_are_tested():
-    """Those of the workflow, from the oldest that can be installed on."""
+    """The classifiers name the Python versions that the workflow tests."""
     prefix = "Programming Language :: Python :: "
     named = [line.removeprefix(prefix) for line in PROJECT["classifiers"] if prefix in line]
     assert named == matrix("tests")
@@ -47,7 +47,7 @@ def test_the_classifiers_name_the_versions_of_python_that_are_tested():
 
 
 def test_every_supported_version_of_postgresql_is_tested():
-    """From the oldest that the README names, without a gap, to the newest."""
+    """Every PostgreSQL version from the README's oldest on is tested without a gap."""
     (oldest,) = re.findall(r"needs PostgreSQL (\d+) or later", (ROOT / "README.md").read_text())
     versions = [int(version) for version in matrix("servers")]
     assert versions == list(range(int(oldest), versions[-1] + 1))
@@ -56,7 +56,7 @@ def test_every_supported_version_of_postgresql_is_tested():
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_the_targets_of_a_workflow_exist_and_its_jobs_end(path):
-    """A job that hangs is ended, and none of them may write to the repository."""
+    """Workflow targets exist, jobs have a time limit, and none may write to the repository."""
     workflow = yaml(path)
     targets = re.findall(r"^(\w+):", MAKEFILE, re.MULTILINE)
     assert workflow["permissions"] == {"contents": "read"}
@@ -68,7 +68,7 @@ def test_the_targets_of_a_workflow_exist_and_its_jobs_end(path):
 
 
 def test_the_hooks_run_what_the_linters_are():
-    """Each program that `make lint` calls, and no other."""
+    """The hooks run each linter of `make lint` and no other."""
     lines = MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0]
     called = linters(lines)
     (local,) = yaml(ROOT / ".pre-commit-config.yaml")["repos"]
@@ -77,6 +77,6 @@ def test_the_hooks_run_what_the_linters_are():
 
 
 def test_the_addresses_of_the_project_are_of_one_repository():
-    """So that replacing the placeholder is one change."""
+    """All addresses of the project name one repository."""
     repository = PROJECT["urls"]["Repository"]
     assert all(address.startswith(repository) for address in PROJECT["urls"].values())

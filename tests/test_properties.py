@@ -1,4 +1,4 @@
-"""Stream names and JSON, held against a real PostgreSQL with values that nobody thought of."""
+"""Stream names and JSON, compared with a real PostgreSQL for generated values."""
 
 import dataclasses
 import enum
@@ -25,7 +25,7 @@ from reservation.messages.stream_name import MAX_BYTES
 from reservation.serialization import codec
 from tests.controls import COMMANDS, deposit
 
-# What UTF-8 and jsonb have a form for; and what else a Python text can hold.
+# Characters that UTF-8 and jsonb can hold; and further ones that a Python text can hold.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 any_texts = st.text(st.characters(categories=None) | st.sampled_from("\0\x1f\ud800\udfff-+:\\"))
 
@@ -37,8 +37,8 @@ leading_ids = last_ids.map(lambda text: text.replace("+", "-"))
 
 
 @given(categories, st.lists(leading_ids, max_size=3), last_ids)
-def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading, last):
-    """Whatever the ids are, as long as no leading one holds the separator."""
+def test_a_stream_name_is_parsed_into_its_parts(category, leading, last):
+    """A stream name is parsed into the parts it was made of."""
     name = stream_name.of(category, *leading, last)
     assert stream_name.category(name) == category
     assert stream_name.identifier(name) == "+".join([*leading, last])
@@ -51,8 +51,8 @@ def test_a_stream_name_is_taken_apart_into_what_it_was_made_of(category, leading
 
 
 @given(name=texts | st.text("a-+:", max_size=8))
-def test_client_and_server_take_any_name_apart_alike(connection, name):
-    """Also names that a client of another kind may have written."""
+def test_client_and_server_parse_every_name_alike(connection, name):
+    """Client and server parse every name in the same way, also of other clients."""
     assert connection.execute(
         "SELECT message_store.category(n), message_store.id(n), message_store.cardinal_id(n),"
         " message_store.is_category(n) FROM CAST(%s AS text) AS n",
@@ -66,12 +66,12 @@ def test_client_and_server_take_any_name_apart_alike(connection, name):
 
 
 def is_fit(name):
-    """Tell what the grammar's page says, in other words than the code."""
+    """Return whether a name fits the grammar, in other words than the code."""
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
         return False
-    control = any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name)
+    control = any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name)
     return name[:1] not in ("", "-") and not control and length <= MAX_BYTES
 
 
@@ -81,7 +81,7 @@ def is_fit(name):
 @example(name="account-1\n")
 @example(name="account-\0")
 def test_a_name_is_refused_exactly_where_the_store_could_not_hold_it(store, name):
-    """Whatever is not refused can be written to and read again."""
+    """A name is refused if and only if the store cannot hold it."""
     if not is_fit(name):
         with pytest.raises(StreamNameError):
             stream_name.check(name)
@@ -94,7 +94,7 @@ def test_a_name_is_refused_exactly_where_the_store_could_not_hold_it(store, name
 
 
 def long_name(seed, length, category_length, widest):
-    """Give a name of so many bytes that can not be compressed."""
+    """Return an incompressible name of a number of bytes."""
     chance = random.Random(seed)
     characters = [chr(chance.randrange(0xA0, widest)) for _ in range(length)]
     name = "".join(characters).replace("-", "_").encode()[:length].decode(errors="ignore")
@@ -113,7 +113,7 @@ def long_name(seed, length, category_length, widest):
 def test_the_longest_name_is_written_and_read_and_a_longer_one_refused(
     store, seed, category_length, widest
 ):
-    """The limit is what the server's index takes, even of a text that it can not compress."""
+    """The limit for names is the longest incompressible text that the index takes."""
     name = long_name(seed, MAX_BYTES, category_length, widest)
     assume(len(name.encode()) == MAX_BYTES)
     assert store.write(deposit(), name) == 0
@@ -184,12 +184,12 @@ containers = [
     lambda hint, values: (tuple[hint, ...], st.lists(values, max_size=3).map(tuple)),
     lambda hint, values: (list[dict[str, hint]], st.lists(st.dictionaries(texts, values))),
 ]
-fields = [wrap(*one) for one, wrap in itertools.product(plain, containers)]
+fields = [wrap(*hinted) for hinted, wrap in itertools.product(plain, containers)]
 
 
 @st.composite
 def messages(draw):
-    """Draw an instance of a dataclass that did not exist before."""
+    """Draw an instance of a new dataclass."""
     chosen = draw(st.lists(st.sampled_from(fields), min_size=1, max_size=5))
     type_: Any = dataclasses.make_dataclass(
         "Message",
@@ -208,8 +208,8 @@ def stored(connection, text):
 
 @settings(max_examples=300)
 @given(message=messages())
-def test_a_message_comes_back_equal_from_the_store(connection, message):
-    """Whatever its fields are and hold, through jsonb, which writes numbers its own way."""
+def test_a_message_is_read_back_equal_from_the_store(connection, message):
+    """Any message is read back equal through jsonb, which rewrites numbers."""
     text = stored(connection, codec.encode(message))
     assert codec.decode(type(message), text) == message
 
@@ -238,7 +238,7 @@ odd_payloads = st.recursive(
 
 
 def naive(value: Any) -> str:
-    """Give the JSON that there would be if nothing were checked."""
+    """Return the JSON without any checks."""
     match value:
         case dict():
             return "{" + ",".join(f"{json.dumps(k)}:{naive(v)}" for k, v in value.items()) + "}"
@@ -250,7 +250,7 @@ def naive(value: Any) -> str:
 
 
 def is_zero_out_of_range(value: Any) -> bool:
-    """Tell a zero such as 0E+200000, which PostgreSQL takes and no other number of that size."""
+    """Return whether it is a zero such as 0E+200000, whose exponent only a zero may have."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     if isinstance(value, Decimal) and value.is_finite() and not value:
         return value.adjusted() > 131071
@@ -259,10 +259,8 @@ def is_zero_out_of_range(value: Any) -> bool:
 
 @settings(max_examples=400)
 @given(payload=odd_payloads, amount=odd_decimals, memo=odd_texts)
-def test_what_is_let_through_is_taken_and_what_is_refused_would_not_be(
-    connection, payload, amount, memo
-):
-    """The client refuses what PostgreSQL refuses, neither more nor less."""
+def test_the_client_refuses_exactly_what_postgresql_refuses(connection, payload, amount, memo):
+    """The client refuses exactly the messages that PostgreSQL refuses."""
     assume(not is_zero_out_of_range([payload, amount]))
     message = Anything(payload, amount, memo)
     refused = ""
@@ -282,7 +280,7 @@ def test_what_is_let_through_is_taken_and_what_is_refused_would_not_be(
 
 @given(properties=st.dictionaries(odd_texts, odd_payloads, max_size=3), name=odd_texts)
 def test_metadata_is_stored_or_refused_by_the_client(store, properties, name):
-    """The server is never the one to refuse a value of the users' own."""
+    """Metadata is stored or refused by the client, never by the server."""
     metadata = Metadata(properties=properties, reply_stream_name=name)
     refused = ""
     try:
@@ -297,8 +295,8 @@ def test_metadata_is_stored_or_refused_by_the_client(store, properties, name):
 
 
 @given(at=st.datetimes(timezones=st.timezones()) | st.datetimes())
-def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
-    """Zones of long ago have seconds in their offsets, which JSON's form of a time leaves out."""
+def test_a_time_of_any_zone_is_read_back_as_the_same_moment_or_refused(at):
+    """A time of any zone is read back as the same moment, or refused for its seconds."""
     message = deposit(time=at)
     if (at.utcoffset() or timedelta()).seconds % 60:
         with pytest.raises(msgspec.ValidationError, match="whole minutes"):
@@ -313,5 +311,5 @@ def test_a_time_of_any_zone_comes_back_as_the_same_moment_or_is_refused(at):
 
 @given(cause=st.uuids(), name=st.text(), ordinal=st.integers(0, 1000))
 def test_the_ids_of_what_follows_are_those_of_the_standard(cause, name, ordinal):
-    """Version 5 of RFC 4122, which other clients can make too."""
+    """Ids of events are UUIDs of version 5, which other clients can compute too."""
     assert followed_id(str(cause), name, ordinal) == uuid.uuid5(cause, f"{name} {ordinal}")

@@ -1,4 +1,4 @@
-"""``reservation prune``: what is not needed any more goes, and nothing else."""
+"""``reservation prune``: what is no longer needed is removed, and nothing else."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ OLD = ["bank:account", "--reservations-older-than", "90d"]
 
 @pytest.fixture
 def cli(database_url):
-    """Give what runs the command to its end."""
+    """Give a function that runs the command to its end."""
 
     def prune(*arguments):
         return invoke_cli(
@@ -68,13 +68,13 @@ def process_some(connection, store):
     run(connection, till(Processed(keep=timedelta(days=1))))
 
 
-def test_nothing_is_changed_unless_it_is_said(connection, store, cli):
-    """It is told what would be, in words or as JSON."""
+def test_nothing_is_removed_without_apply(connection, store, cli):
+    """Without `--apply` nothing is removed; the output says what would be."""
     process_some(connection, store)
     count = "SELECT count(*) FROM reservation.processed_messages"
-    told = cli()
-    assert told.returncode == 0, told.stderr
-    assert told.stdout == (
+    printed = cli()
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout == (
         "processed messages of till Pay: 3 days would be removed\n"
         "Nothing is changed; remove it with --apply.\n"
     )
@@ -95,8 +95,8 @@ def partitions(connection):
     ).fetchone()[0]
 
 
-def test_days_of_every_handler_are_told_and_left(connection, store):
-    """Of those that have some; nothing is dropped, and none is made ahead."""
+def test_days_of_every_handler_are_listed_and_kept(connection, store):
+    """A dry run lists the days of every handler and drops or creates none."""
     process_some(connection, store)
     connection.execute(
         "INSERT INTO reservation.processed_handlers (consumer, type, keep, since) "
@@ -111,27 +111,27 @@ def test_days_of_every_handler_are_told_and_left(connection, store):
     age(connection, "other:command-1", 3)
     run(connection, other)
     before = partitions(connection)
-    told = sorted(prune_processed(connection, False, 100), key=lambda one: one.of)
-    assert told == [
+    results = sorted(prune_processed(connection, False, 100), key=lambda result: result.of)
+    assert results == [
         Pruned("processed messages", "other Pay", 1, "days"),
         Pruned("processed messages", "till Pay", 3, "days"),
     ]
     assert partitions(connection) == before
 
 
-def test_a_day_that_is_in_use_keeps_the_later_ones(connection, store, database_url, monkeypatch):
-    """It is tried for a while; then that is told, once, and nothing of that handler goes."""
+def test_a_day_in_use_keeps_the_later_ones(connection, store, database_url, monkeypatch):
+    """A day in use is reported once, and the handler's later days are kept too."""
     process_some(connection, store)
     monkeypatch.setattr(pruning, "_ATTEMPTS", 2)
     with connect(database_url) as busy:
         busy.execute("SELECT FROM reservation.processed_for_a_time")
-        (told,) = prune_processed(connection, True, 100)
-        assert (told.count, "is in use; run this again" in told.note) == (0, True)
-    assert [one.count for one in prune_processed(connection, True, 100)] == [1, 1, 1]
+        (result,) = prune_processed(connection, True, 100)
+        assert (result.count, "is in use; run this again" in result.note) == (0, True)
+    assert [result.count for result in prune_processed(connection, True, 100)] == [1, 1, 1]
 
 
-def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url, monkeypatch):
-    """It is tried again; meanwhile no handler is locked, which who uses the day may need."""
+def test_a_day_that_is_in_use_for_a_moment_is_dropped(connection, store, database_url, monkeypatch):
+    """A day that is in use for a moment is dropped at the next try, without a lock meanwhile."""
     process_some(connection, store)
     execute, tries, raised = connection.execute, [], []
     with connect(database_url) as busy:
@@ -148,12 +148,12 @@ def test_a_day_that_is_in_use_for_a_moment_goes(connection, store, database_url,
 
         with monkeypatch.context() as patch:
             patch.setattr(connection, "execute", watched)
-            assert [one.count for one in prune_processed(connection, True, 100)] == [1, 1, 1]
+            assert [result.count for result in prune_processed(connection, True, 100)] == [1, 1, 1]
     assert (len(tries), len(raised)) == (4, 3)
 
 
-def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
-    """Progress where it does not get into the result."""
+def test_progress_is_printed_with_what_stays_and_why(connection, store, cli):
+    """Progress and reasons are printed beside the result."""
     process_some(connection, store)
     store.write(pay("late"), SENT)
     age(connection, SENT, 3, key="late")
@@ -165,17 +165,17 @@ def test_progress_is_told_and_what_stays_and_why(connection, store, cli):
     assert len(json.loads(cli("--json").stdout)["kept"]) == 1
 
 
-def test_reservations_go_only_where_it_is_asked(connection, store, cli):
-    """Those of the age that is said, with what a reissue does then told to everybody."""
+def test_reservations_are_removed_only_on_request(connection, store, cli):
+    """Reservations are removed only on request, and a note says what reissues do then."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
     age(connection, "%+b", 91)
     age(connection, "%+c", 89)
     assert cli("--apply").stdout == "Nothing was to be removed.\n"
-    told = cli(*OLD)
-    assert "reservations of accountTransaction: 2 streams would be removed" in told.stdout
-    assert "takes effect again" in told.stderr
+    printed = cli(*OLD)
+    assert "reservations of accountTransaction: 2 streams would be removed" in printed.stdout
+    assert "takes effect again" in printed.stderr
     assert reserved(store) == ["a", "b", "c"]
     done = cli(*OLD, "--apply", "--batch-size", "1", "--json")
     result = json.loads(done.stdout)
@@ -188,7 +188,7 @@ def test_reservations_go_only_where_it_is_asked(connection, store, cli):
 
 
 def test_a_reissue_of_what_was_pruned_takes_effect_again(connection, store):
-    """That is what forgetting means."""
+    """A reissue of a pruned reservation takes effect again."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -205,13 +205,13 @@ def prune(connection, *, component=account, limit=100, apply=True):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_what_is_not_handled_yet_stays(connection, store, limit):
-    """Whatever its age; so does what waits among the dead letters."""
+def test_unhandled_messages_are_kept(connection, store, limit):
+    """Unhandled messages and those of dead letters are kept, whatever their age."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     batch(connection, "account:command").run(100)
     age(connection, f"{RESERVED}-%", 100)
     assert prune(connection, limit=limit) == 0
-    batch(connection, RESERVED).run(4)  # and it stands at d
+    batch(connection, RESERVED).run(4)  # and it is at d
     for key, state in (("a", "parked"), ("b", "handled")):
         connection.execute(
             "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
@@ -226,8 +226,8 @@ def test_what_is_not_handled_yet_stays(connection, store, limit):
     assert len(list(store.read_stream("account-123"))) == 6
 
 
-def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
-    """A further message in it keeps it, as long as that is young or not passed."""
+def test_a_stream_is_pruned_as_a_whole_or_not_at_all(connection, store):
+    """A stream with a young or unread message is kept as a whole."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
     for key in "az":
@@ -247,8 +247,8 @@ def test_a_stream_goes_as_a_whole_or_not_at_all(connection, store):
     assert reserved(store) == ["z"]
 
 
-def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, store):
-    """What one has passed may be before another."""
+def test_in_a_group_the_partition_furthest_behind_decides(connection, store):
+    """In a group the partition that is furthest behind decides what is kept."""
     store.write([open_(), deposit("a")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -260,8 +260,8 @@ def test_of_a_group_the_partition_that_is_furthest_behind_counts(connection, sto
     assert prune(connection) == 0
 
 
-def test_reservations_that_no_consumer_has_read_stay(connection, store):
-    """Of another component, or before the first start."""
+def test_reservations_that_no_consumer_has_read_are_kept(connection, store):
+    """Reservations of another component, or from before the first start, are kept."""
     other = Component("savings", id="account_id")
     other.reserve(Deposit, into=RESERVED, key="deposit_id")
     for key in "az":
@@ -281,8 +281,8 @@ def test_reservations_that_no_consumer_has_read_stay(connection, store):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])
-def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
-    """However small the portions are; nothing is told where nothing would go. The last stays."""
+def test_a_dry_run_counts_each_stream_once(connection, store, limit):
+    """A dry run counts each stream once, however small its batches."""
     store.write([open_(), *(deposit(key) for key in "abcde")], COMMANDS)
     drain(connection)
     look = prune_reservations(account, timedelta(days=90))
@@ -296,7 +296,7 @@ def test_what_would_go_is_counted_once_and_stays(connection, store, limit):
     ("consumer", "category"), [("savings", RESERVED), ("account", "account:command")]
 )
 def test_dead_letters_of_others_keep_nothing(connection, store, consumer, category):
-    """Each consumer tries its own again, in its own category."""
+    """Dead letters of another consumer or category keep nothing."""
     store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -311,7 +311,7 @@ def test_dead_letters_of_others_keep_nothing(connection, store, consumer, catego
 
 
 def test_the_first_message_of_all_can_be_pruned(connection, store):
-    """Where the store began with a copy; up to the position that its consumer is at."""
+    """A copy that is the first message of the store can be pruned."""
     for key in "az":
         store.write(deposit(key), f"{RESERVED}-123+{key}")
     connection.execute(
@@ -323,8 +323,8 @@ def test_the_first_message_of_all_can_be_pruned(connection, store):
     assert prune(connection) == 1
 
 
-def test_pruning_can_be_cut_and_goes_on(connection, store):
-    """After each step what was removed is removed."""
+def test_pruning_can_be_interrupted_and_continued(connection, store):
+    """An interrupted prune keeps its progress and can be continued."""
     store.write([open_(), *(deposit(str(n)) for n in range(9))], COMMANDS)
     drain(connection)
     age(connection, f"{RESERVED}-%", 100)
@@ -336,8 +336,8 @@ def test_pruning_can_be_cut_and_goes_on(connection, store):
     assert prune(connection, limit=2) == 4
 
 
-def test_consumers_are_not_waited_for(connection, store, database_url):
-    """One that is in the midst of writing keeps nothing that is old."""
+def test_pruning_waits_for_no_consumer(connection, store, database_url):
+    """A prune waits for no consumer that is writing."""
     store.write([open_(), deposit("a"), deposit("z")], COMMANDS)
     drain(connection)
     age(connection, "%+a", 100)
@@ -370,15 +370,15 @@ def test_consumers_are_not_waited_for(connection, store, database_url):
         (["bank:account", "--reservations-older-than", "36h"], None),
     ],
 )
-def test_what_can_not_be_asked_for(cli, arguments, problem):
-    """Ages and what belongs together."""
+def test_invalid_options_are_refused(cli, arguments, problem):
+    """Invalid ages and combinations of options are refused."""
     done = cli(*arguments)
     assert done.returncode == (2 if problem else 0), done.stderr
     assert (problem or "Nothing is to be removed.") in done.stderr + done.stdout
 
 
 def test_messages_of_a_till_take_effect_once_while_it_is_pruned(connection, store, cli):
-    """The command does to a consumer that keeps a day what it says."""
+    """Messages take effect once while the command prunes the consumer's records."""
     process_some(connection, store)
     assert cli("--apply").returncode == 0
     connection.execute("UPDATE reservation.positions SET position = 0")
@@ -421,7 +421,7 @@ class Everything:
             yield Portion(list(positions), [self._digest(message) for message in messages])
 
     def _digest(self, message):
-        texts = ["-" if one is None else f"{len(str(one))}:{one}" for one in message]
+        texts = ["-" if field is None else f"{len(str(field))}:{field}" for field in message]
         return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
@@ -441,8 +441,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("limit", [1, 100])
-def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, change, limit):
-    """It is nowhere else; the others go."""
+def test_messages_that_differ_from_the_archive_are_kept_and_named(connection, store, change, limit):
+    """Messages that differ from the archive are kept and named; the others are removed."""
     store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
     drain(connection)
     archive = Everything(connection, 4)
@@ -458,8 +458,8 @@ def test_what_is_otherwise_in_the_archive_stays_and_is_named(connection, store, 
     }
 
 
-def test_what_another_transaction_changes_meanwhile_stays(connection, store, database_url):
-    """The row is compared as it is when it is deleted."""
+def test_a_message_that_another_transaction_changes_is_kept(connection, store, database_url):
+    """A message that another transaction changes is compared again when it is deleted."""
     store.write([open_(), *(deposit(key) for key in "abcd")], COMMANDS)
     drain(connection)
     archive = Everything(connection, 4)
@@ -475,8 +475,8 @@ def test_what_another_transaction_changes_meanwhile_stays(connection, store, dat
     assert positions(connection, SENT_TO)[0] == 2
 
 
-def test_a_reservation_that_is_otherwise_in_the_archive_stays_and_is_named(connection, store):
-    """As a command does."""
+def test_a_reservation_that_differs_from_the_archive_is_kept_and_named(connection, store):
+    """A reservation that differs from the archive is kept and named."""
     store.write([open_(), deposit("a"), deposit("b")], COMMANDS)
     drain(connection)
     (first, *_) = positions(connection, RESERVED)
@@ -491,7 +491,7 @@ def test_a_reservation_that_is_otherwise_in_the_archive_stays_and_is_named(conne
 
 
 def prune_everything(connection, up_to, *, but=(), older_than=None, limit=100, apply=True):
-    """Prune what such an archive has; return how many messages went of each category."""
+    """Prune with such an archive; return the number of removed messages by category."""
     steps = prune_archived(account, Everything(connection, up_to, but), older_than)
     totals = Counter()
     for step in steps(connection, apply, limit):
@@ -510,8 +510,8 @@ def positions(connection, category):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
-def test_archived_commands_go_but_the_last_of_each_stream(connection, store, limit):
-    """The next one takes its position from it; reservations stay where nobody asks for them."""
+def test_archived_commands_are_removed_but_the_last_of_each_stream(connection, store, limit):
+    """Archived commands are removed but for the last of each stream, which has its position."""
     store.write([open_(), deposit("a"), deposit("b"), deposit("c")], COMMANDS)
     store.write([deposit("d"), deposit("e")], "account:command-456")
     batches(connection)
@@ -523,11 +523,11 @@ def test_archived_commands_go_but_the_last_of_each_stream(connection, store, lim
     assert prune_everything(connection, 6) == {}
     assert store.write(deposit("f"), COMMANDS) == 4
     store.write([deposit("a"), deposit("d")], COMMANDS)
-    assert sum(one.counts["duplicate"] for one in batches(connection)) == 2
+    assert sum(result.counts["duplicate"] for result in batches(connection)) == 2
 
 
-def test_archived_commands_that_somebody_still_needs_stay(connection, store):
-    """What is not in the archive, not read by every consumer, or waits among the dead letters."""
+def test_archived_commands_that_are_still_needed_are_kept(connection, store):
+    """Commands that are not archived, unread or dead letters are kept."""
     store.write([deposit(key) for key in "abcdefgh"], COMMANDS)
     batch(connection, SENT_TO).run(6)
     connection.execute(
@@ -545,14 +545,14 @@ def test_archived_commands_that_somebody_still_needs_stay(connection, store):
     assert prune_everything(connection, 4, but=[1]) == {SENT_TO: 1}
     assert positions(connection, SENT_TO) == [1, 2, 4, 5, 6, 7, 8]
     assert prune_everything(connection, 8) == {SENT_TO: 2}
-    assert positions(connection, SENT_TO) == [2, 5, 6, 7, 8]  # another stands at 5
+    assert positions(connection, SENT_TO) == [2, 5, 6, 7, 8]  # another is at 5
     connection.execute("DELETE FROM reservation.positions")
     assert prune_everything(connection, 8) == {}
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connection, store, limit):
-    """Those that are old enough, of which all is archived, and that are no dead letters."""
+def test_archived_reservations_are_removed_as_streams_and_only_on_request(connection, store, limit):
+    """Archived reservations are removed as whole streams, and only on request."""
     store.write([deposit(key) for key in "abcde"], COMMANDS)
     drain(connection)
     a, b, c, d, e = positions(connection, RESERVED)
@@ -570,7 +570,9 @@ def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connecti
     assert prune_everything(connection, e) == {SENT_TO: 4}
     gone = prune_everything(connection, e, older_than=days, limit=limit)
     assert gone == {RESERVED: 1}
-    assert [one for one in (a, b, c, d, e) if one in positions(connection, RESERVED)] == [
+    assert [
+        position for position in (a, b, c, d, e) if position in positions(connection, RESERVED)
+    ] == [
         b,
         c,
         d,
@@ -583,9 +585,9 @@ def test_archived_reservations_go_as_streams_and_only_where_it_is_asked(connecti
 
 
 def test_an_archive_is_named_with_the_component_that_it_is_of(cli, tmp_path):
-    """In one line, and nothing is removed."""
-    told = cli("--archived", str(tmp_path))
-    assert (told.returncode, "--archived needs APP" in told.stderr) == (2, True)
-    told = cli("bank:account", "--archived", str(tmp_path))
-    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
-    assert f"There is no archive in {tmp_path}" in told.stderr
+    """An archive without its component is refused in one line."""
+    printed = cli("--archived", str(tmp_path))
+    assert (printed.returncode, "--archived needs APP" in printed.stderr) == (2, True)
+    printed = cli("bank:account", "--archived", str(tmp_path))
+    assert (printed.returncode, printed.stderr.count("\n")) == (2, 1)
+    assert f"There is no archive in {tmp_path}" in printed.stderr

@@ -42,19 +42,19 @@ def check(source: str) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_an_example_imports_only_what_is_public(path):
-    """As a program of a reader's own."""
+    """Examples import public names only."""
     check(path.read_text())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_of_a_page_imports_only_what_is_public(page):
-    """Every block of it."""
+    """The Python of each page imports public names only."""
     for block in re.findall(r"^ *```python[^\n]*\n(.*?)^ *```$", page.read_text(), re.M | re.S):
         check(re.sub(r"^ {4}", "", block, flags=re.M) if block.startswith(" ") else block)
 
 
 def test_private_imports_are_found():
-    """Of a module, of a name, and where several names are imported."""
+    """The check finds imports of private modules and names."""
     for source in (
         "import reservation.errors",
         "from reservation.store.client import MessageStore",
@@ -68,14 +68,14 @@ def test_private_imports_are_found():
 
 
 def test_every_error_is_exported():
-    """A program can catch each by its name."""
-    tree = {name for name, one in vars(errors).items() if isinstance(one, type)}
+    """Every error is exported, so that a program can catch it."""
+    tree = {name for name, error in vars(errors).items() if isinstance(error, type)}
     tree = {name for name in tree if issubclass(getattr(errors, name), errors.ReservationError)}
     assert tree <= set(reservation.__all__)
 
 
 def test_the_errors_are_drawn_in_one_tree():
-    """The documentation of the module has each below the one that it is derived from."""
+    """The tree in the module's docstring equals the classes."""
     drawn: dict[str, str] = {}
     path: list[str] = []
     for line in errors.__doc__.splitlines():
@@ -84,18 +84,22 @@ def test_the_errors_are_drawn_in_one_tree():
             depth = len(found[1]) // 4
             path = [*path[:depth], found[2]]
             drawn[found[2]] = path[depth - 1] if depth else "Exception"
-    classes = [one for one in vars(errors).values() if isinstance(one, type)]
-    known = {one.__name__: one.__base__.__name__ for one in classes if issubclass(one, Exception)}
+    classes = [error for error in vars(errors).values() if isinstance(error, type)]
+    known = {
+        class_.__name__: class_.__base__.__name__
+        for class_ in classes
+        if issubclass(class_, Exception)
+    }
     assert drawn == known
 
 
 def test_the_version_is_that_of_the_distribution():
-    """It is written down in one place."""
+    """The version of the module is that of the distribution."""
     assert reservation.__version__ == importlib.metadata.version("reservation")
 
 
 def test_nothing_is_exported_twice_or_missing():
-    """The list is sorted as the linter sorts it, and each name is there."""
+    """`__all__` is sorted, without repetition, and every name exists."""
     assert len(set(reservation.__all__)) == len(reservation.__all__)
     for name in reservation.__all__:
         assert hasattr(reservation, name)

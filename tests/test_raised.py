@@ -31,7 +31,7 @@ DEADLY = [
 
 
 def quiet(log):
-    """Tell whether a log has neither a traceback nor the text of what was raised."""
+    """Return whether a log has neither a traceback nor the text of the exception."""
     return "Traceback" not in log and "secret" not in log
 
 
@@ -45,7 +45,7 @@ def others_are_handled(connection, store):
 def test_whatever_a_handler_raises_is_counted_and_becomes_a_dead_letter(
     connection, store, database_url, tmp_path, fault
 ):
-    """Also what is not derived from Exception; the process goes on."""
+    """Any exception becomes a dead letter, also one that is not derived from Exception."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -73,7 +73,7 @@ def test_whatever_a_handler_raises_is_counted_and_becomes_a_dead_letter(
 def test_whatever_a_class_or_a_key_function_raises_is_a_fault_of_the_message(
     connection, store, database_url, tmp_path, monkeypatch, code, category, reason, attempts
 ):
-    """As what a handler raises, so the process goes on."""
+    """What a message class or key function raises is a failure of the message."""
     monkeypatch.setenv("POISON_CODE", code)
     poison = Poison(tmp_path, bad=f"{code}_is_cancelled")
     write_two_accounts(store)
@@ -89,10 +89,10 @@ def test_whatever_a_class_or_a_key_function_raises_is_a_fault_of_the_message(
 
 
 @pytest.mark.parametrize("fault", DEADLY)
-def test_a_handler_that_closes_what_its_process_lives_by_is_counted(
+def test_a_handler_that_closes_its_processs_files_is_counted(
     connection, store, database_url, tmp_path, fault
 ):
-    """The process ends before it writes to a file that took the number of its connection."""
+    """A handler that closes its process's files ends the process, and the death counts."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -113,7 +113,7 @@ def test_a_handler_that_closes_what_its_process_lives_by_is_counted(
 def test_a_consumer_that_runs_alone_ends_with_status_1_and_the_next_one_counts(
     connection, store, database_url, tmp_path, fault
 ):
-    """The first death is that of a batch; then each is an attempt, by whichever process."""
+    """After the death of a batch each further death is an attempt, in whichever process."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as started:
@@ -134,7 +134,7 @@ def test_a_consumer_that_runs_alone_ends_with_status_1_and_the_next_one_counts(
 def test_a_handler_that_stops_its_process_and_fails_is_counted(
     connection, store, database_url, tmp_path
 ):
-    """Each process ends as if it had been asked to, and the next one counts the failure."""
+    """A handler that asks its process to stop and fails counts as a failure."""
     poison = Poison(tmp_path, bad="terminate_and_fail")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -147,10 +147,10 @@ def test_a_handler_that_stops_its_process_and_fails_is_counted(
     others_are_handled(connection, store)
 
 
-def test_what_is_not_raised_by_a_handler_ends_the_process_and_is_counted_too(
+def test_an_exception_of_a_projector_ends_the_process_and_is_counted(
     connection, store, database_url, tmp_path
 ):
-    """Such as an exception of a projector that is not derived from Exception."""
+    """An exception of a projector not derived from Exception ends the process and counts."""
     poison = Poison(tmp_path, bad="projector")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -171,7 +171,7 @@ def test_what_is_not_raised_by_a_handler_ends_the_process_and_is_counted_too(
 def test_the_last_line_names_the_message_and_debug_shows_the_traceback(
     connection, store, database_url, tmp_path, debug
 ):
-    """Without --debug nothing of what the exception says is shown."""
+    """Without `--debug` the last line shows nothing of the exception's text."""
     poison = Poison(tmp_path, bad="projector")
     store.write([deposit("d1"), deposit("bad")], COMMANDS)
     with start(database_url, poison, "--only", "commands") as started:
@@ -192,10 +192,8 @@ def test_the_last_line_names_the_message_and_debug_shows_the_traceback(
 
 
 @pytest.mark.parametrize("fault", ["fork", "failing_fork"])
-def test_a_copy_of_the_process_that_comes_back_from_a_handler_ends(
-    connection, store, database_url, tmp_path, fault
-):
-    """It is no second consumer on the same connection, and the handler's own process goes on."""
+def test_a_fork_that_returns_from_a_handler_ends(connection, store, database_url, tmp_path, fault):
+    """A fork that returns from a handler ends, and the original process goes on."""
     poison = Poison(tmp_path, bad=fault)
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -213,10 +211,10 @@ def test_a_copy_of_the_process_that_comes_back_from_a_handler_ends(
 
 
 @pytest.mark.parametrize("code", ["class", "key"])
-def test_a_copy_that_a_class_or_a_key_function_forks_ends_as_it_is_told(
+def test_a_fork_of_a_class_or_a_key_function_ends_as_it_asks(
     connection, store, database_url, tmp_path, monkeypatch, code
 ):
-    """Its SystemExit is no fault of the message."""
+    """The SystemExit of a fork is no failure of the message."""
     monkeypatch.setenv("POISON_CODE", code)
     poison = Poison(tmp_path, bad=f"{code}_forks")
     write_two_accounts(store)
@@ -232,7 +230,7 @@ def test_a_copy_that_a_class_or_a_key_function_forks_ends_as_it_is_told(
 def test_a_handler_that_asks_its_own_process_to_stop_is_no_fault(
     connection, store, database_url, tmp_path, arguments
 ):
-    """The batch is committed, and whoever is started next goes on behind it."""
+    """A handler that asks its process to stop is no failure: its batch is committed."""
     poison = Poison(tmp_path, bad="terminate")
     write_two_accounts(store)
     with start(database_url, poison, "--only", "commands") as started:

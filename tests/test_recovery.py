@@ -82,7 +82,7 @@ def wait_until_drained(connection, started):
 
 @pytest.mark.faults
 def test_consumers_that_wait_get_a_new_connection(connection, store, admin, database_url):
-    """The one they had was ended by the server; what comes next is handled, by the same claim."""
+    """Waiting consumers whose connection was ended reconnect and keep their claim."""
     store.write(open_(), COMMANDS)
     with Started(database_url) as started:
         started_in_full(started)
@@ -104,7 +104,7 @@ def test_consumers_that_wait_get_a_new_connection(connection, store, admin, data
 
 @pytest.mark.faults
 def test_notice_is_awaited_again_on_a_new_connection(connection, store, admin, database_url):
-    """At once, rather than when the next attempt would be due."""
+    """After a reconnection notices are awaited at once."""
     set_notices(connection, on=True)
     with Started(database_url, "--only", "commands") as started:
         started.wait_for("notice_awaited")
@@ -119,7 +119,7 @@ def test_notice_is_awaited_again_on_a_new_connection(connection, store, admin, d
 def test_a_batch_whose_connection_is_lost_is_read_again(
     connection, store, admin, database_url, tmp_path, monkeypatch
 ):
-    """It was within its transaction, in a handler; it takes effect once all the same."""
+    """A batch whose connection is lost is read again and takes effect once."""
     app = holding(tmp_path, monkeypatch)
     store.write([open_(), deposit(), deposit(HELD), deposit("d3")], COMMANDS)
     with Started(database_url, "--app-dir", str(tmp_path), app="held:account") as started:
@@ -137,7 +137,7 @@ def test_a_batch_whose_connection_is_lost_is_read_again(
 @pytest.mark.faults
 @pytest.mark.parametrize("when", list(Cut))
 def test_a_commit_whose_outcome_is_unknown_is_harmless(connection, store, database_url, when):
-    """The position tells whether it happened; the batch is read again if it did not."""
+    """After a commit with unknown outcome the position decides whether to read again."""
     acknowledged = load(store)
     with Proxy(database_url) as proxy, Started(proxy.address, "--batch-size", "10") as started:
         for category in (*READS, RESERVED):
@@ -154,7 +154,7 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless(connection, store, databa
 
 @pytest.mark.faults
 def test_consumers_outlive_a_crash_of_the_server(server_folder):
-    """Under load and twice; they go on once the server has recovered, and I1 to I8 hold."""
+    """After each of two crashes under load the consumers go on, and I1 to I8 hold."""
     server = OwnServer(server_folder / "postgres")
     try:
         with connect(server.address, autocommit=True) as connection:
@@ -182,7 +182,7 @@ def test_consumers_outlive_a_crash_of_the_server(server_folder):
 
 @pytest.mark.faults
 def test_a_database_that_lets_nobody_in_is_asked_less_and_less_often(admin, database_url):
-    """Each limit is twice the one before, and no log tells the password."""
+    """Waits for an unavailable database double, and no log shows the password."""
     password = conninfo.conninfo_to_dict(database_url).get("password") or "a-secret"
     address = conninfo.make_conninfo(database_url, password=password)
     with Started(address, "--only", "commands") as started:
@@ -205,10 +205,8 @@ def test_a_database_that_lets_nobody_in_is_asked_less_and_less_often(admin, data
 
 
 @pytest.mark.faults
-def test_a_consumer_that_dies_while_the_database_is_away_is_started_again_too(
-    admin, store, database_url
-):
-    """The host has seen that database, so it is waited for."""
+def test_a_consumer_that_dies_while_the_database_is_away_is_restarted(admin, store, database_url):
+    """The supervisor restarts a consumer during an outage of a database it has seen."""
     with Started(database_url) as started:
         started_in_full(started)
         allow(admin, database_url, False)
@@ -233,7 +231,7 @@ def test_a_consumer_that_dies_while_the_database_is_away_is_started_again_too(
 
 @pytest.mark.faults
 def test_a_consumer_that_waits_for_the_database_stops_at_once(admin, database_url):
-    """Nothing is in hand, so there is nothing to finish."""
+    """A consumer that waits for the database stops at once."""
     with Started(database_url) as started:
         started_in_full(started)
         allow(admin, database_url, False)
@@ -249,10 +247,10 @@ def test_a_consumer_that_waits_for_the_database_stops_at_once(admin, database_ur
 
 
 @pytest.mark.faults
-def test_who_was_taken_over_while_away_does_not_win_the_position_back(
+def test_a_consumer_that_was_taken_over_while_away_stands_by(
     connection, store, admin, database_url
 ):
-    """It finds the newer epoch on its new connection, and stands by."""
+    """A consumer that finds a newer epoch on its new connection stands by."""
     with Started(database_url, "--only", "commands") as older:
         older.wait_for("consumer_started", epoch=1)
         older.process.send_signal(signal.SIGSTOP)
@@ -270,8 +268,8 @@ def test_who_was_taken_over_while_away_does_not_win_the_position_back(
 
 
 @pytest.mark.faults
-def test_a_disk_that_is_full_is_waited_for(connection, store, database_url):
-    """The batch goes through when there is space again; until then it leaves nothing."""
+def test_consumers_wait_for_space_on_a_full_disk(connection, store, database_url):
+    """With a full disk a batch leaves nothing, and it succeeds once there is space."""
     connection.execute(
         """
         CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -300,8 +298,8 @@ def test_a_disk_that_is_full_is_waited_for(connection, store, database_url):
 
 
 @pytest.mark.faults
-def test_a_server_that_takes_no_writes_is_waited_for(connection, store, admin, database_url):
-    """It may have become a standby; a consumer goes on where it may write."""
+def test_consumers_wait_for_a_server_that_takes_no_writes(connection, store, admin, database_url):
+    """A consumer waits while the server accepts no writes, and continues where it may write."""
     read_only = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = {}")
     name = sql.Identifier(conninfo.conninfo_to_dict(database_url)["dbname"])
     with Started(database_url, "--only", "commands") as started:
@@ -323,7 +321,7 @@ def test_a_server_that_takes_no_writes_is_waited_for(connection, store, admin, d
 def test_a_member_that_does_not_know_whether_it_joined_joins_again(
     connection, store, database_url, when
 ):
-    """It held nothing yet; the member that it may have been is found gone."""
+    """A member whose join has an unknown outcome joins again, and the other one counts as gone."""
     store.write(open_(), COMMANDS)
     stop = Stop()
     with Proxy(database_url) as proxy, session(proxy.address) as opened:
@@ -340,10 +338,8 @@ def test_a_member_that_does_not_know_whether_it_joined_joins_again(
     assert connection.execute("SELECT FROM reservation.members").fetchall() == []
 
 
-def test_a_position_that_an_earlier_connection_still_moves_is_waited_for(
-    connection, store, database_url
-):
-    """Its commit may be on its way; what is held then is what came of it."""
+def test_a_consumer_waits_for_a_commit_of_its_earlier_connection(connection, store, database_url):
+    """A consumer waits for a commit of its earlier connection and continues behind it."""
     store.write([deposit(f"d{n}") for n in range(7)], COMMANDS)
     with session(database_url) as first, session(database_url) as second:
         membership = Membership(first, "account", COMMANDS, GroupShare(), Log("account", COMMANDS))
@@ -363,7 +359,7 @@ def test_a_position_that_an_earlier_connection_still_moves_is_waited_for(
 def test_a_batch_that_loses_race_after_race_is_run_until_it_wins(
     connection, store, database_url, monkeypatch
 ):
-    """It is told each time, and nothing ends."""
+    """A batch that loses race after race is retried until it wins, and each loss is logged."""
     monkeypatch.setattr(backoff.Backoff.__init__, "__defaults__", (0.001, 0.002))
     store.write(open_(), COMMANDS)
     stop, tries = Stop(), []
@@ -380,13 +376,13 @@ def test_a_batch_that_loses_race_after_race_is_run_until_it_wins(
     with session(database_url) as opened, structlog.testing.capture_logs() as logs:
         Consumer(opened, account, "account:command").run(stop)
     assert tries == [False] + [True] * 20
-    again = [one["times"] for one in logs if one["event"] == "race_lost_again"]
+    again = [event["times"] for event in logs if event["event"] == "race_lost_again"]
     assert again == list(range(2, 21))
     assert event_types(store) == ["Opened"]
 
 
 def test_connecting_ends_at_once_when_it_is_time_to_stop(database_url, monkeypatch):
-    """Even where connecting itself takes for ever."""
+    """A stop ends an attempt to connect at once, even one that never returns."""
     stop, connecting, never = Stop(), threading.Event(), threading.Event()
     with session(database_url) as opened:
 
@@ -408,7 +404,7 @@ def test_connecting_ends_at_once_when_it_is_time_to_stop(database_url, monkeypat
 
 
 def test_the_settings_of_a_consumers_connection(database_url):
-    """No limit of the server ends a long batch, and none of its locks outlives a lost client."""
+    """No limit of the server ends a long batch, and no lock outlives a lost client."""
     address = conninfo.make_conninfo(
         database_url,
         options="-c idle_in_transaction_session_timeout=7 -c statement_timeout=7000",

@@ -1,4 +1,4 @@
-"""What is stored is what an interpreter stores that takes one message at a time from the log.
+"""The stored messages equal those of an interpreter that takes one message at a time.
 
 Components and histories are drawn: handlers that share values between entity, events, further
 messages and commands, that change what they are given, raise or return nothing, under every
@@ -14,7 +14,7 @@ from tests.reference.world import World, broken
 
 
 def differences(address, played):
-    """Play a history and return in what the store differs from what the interpreter stores."""
+    """Play a history and return the differences of the store from the interpreter's result."""
     with capture_logs():
         world = World(address)
         try:
@@ -27,19 +27,19 @@ def differences(address, played):
 @settings(max_examples=50)
 @given(played=drawn(lambda chance: history(chance, kills=0)))
 def test_what_is_stored_is_what_the_interpreter_stores(database_url, played):
-    """Whatever is shared, changed or raised, and however large the batches are."""
+    """Whatever is shared, changed or raised, and in any batch size, the results are equal."""
     assert not differences(database_url, played)
 
 
 @settings(max_examples=50)
 @given(played=drawn(history))
 def test_faults_change_nothing_of_what_is_stored(database_url, played):
-    """A consumer dies, is cut off, lacks a right or a sequence number, at any of its statements."""
+    """The results are equal when a consumer dies, is cut off or lacks a right at any step."""
     assert not differences(database_url, played)
 
 
 @settings(max_examples=25)
 @given(played=drawn(lambda chance: history(chance, apart=True)))
 def test_partitions_change_nothing_of_what_is_stored(database_url, played):
-    """The messages of each entity are handled in order, those of others whenever it may be."""
+    """With partitions the results are equal, entity by entity."""
     assert not differences(database_url, played)

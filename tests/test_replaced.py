@@ -46,15 +46,15 @@ def reservation(database_url):
     return run
 
 
-def deal_with(connection, store, count=3):
-    """Have an account opened and deposits made, and leave nobody at work."""
+def handle_some(connection, store, count=3):
+    """Have an account with deposits and no consumer at work."""
     store.write([open_(), *(deposit(f"old{n}", "1") for n in range(count))], STREAM)
     drain(connection)
     connection.execute("DELETE FROM reservation.members")
 
 
 def new_log(connection, store, count=NEW):
-    """Clear the store as Message DB's clear-messages does, and have new commands in it at once."""
+    """Clear the store as Message DB's clear-messages does, and store new commands at once."""
     with connection.transaction():
         connection.execute(TRUNCATE)
         store.write([open_(), *(deposit(f"new{n}", "1") for n in range(count - 1))], STREAM)
@@ -77,8 +77,8 @@ def positions(connection):
 def test_a_consumer_that_is_started_on_a_cleared_store_stops(
     connection, store, reservation, database_url, before
 ):
-    """Whether there are fewer messages than before or more; the line names what to run."""
-    deal_with(connection, store, before)
+    """A consumer started on a cleared store stops with one line that names what to run."""
+    handle_some(connection, store, before)
     new_log(connection, store)
     with Started(database_url) as started:
         assert started.process.wait(PATIENCE) == 2
@@ -98,8 +98,8 @@ def test_a_consumer_that_is_started_on_a_cleared_store_stops(
 def test_a_running_consumer_stops_where_the_store_is_cleared(
     connection, store, reservation, database_url, before
 ):
-    """It takes nothing of the new log into the account that it knows, and passes nothing over."""
-    deal_with(connection, store, before)
+    """A running consumer stops when the store is cleared, and mixes the two logs nowhere."""
+    handle_some(connection, store, before)
     with Started(database_url) as started:
         for category in (COMMANDS, RESERVED):
             started.wait_for("consumer_started", category=category)
@@ -114,8 +114,8 @@ def test_a_running_consumer_stops_where_the_store_is_cleared(
 
 
 def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
-    """Between two looks at the category too: a batch finds the message before it, or is undone."""
-    deal_with(connection, store)
+    """No batch of a new log commits, even if it was cleared between two checks."""
+    handle_some(connection, store)
     claimed = batch(connection, COMMANDS)
     new_log(connection, store)
     before = positions(connection)
@@ -125,16 +125,16 @@ def test_no_batch_of_a_new_log_commits_on_an_old_position(connection, store):
     assert event_types(store) == []
 
 
-def test_a_position_goes_with_the_id_of_its_message(connection, store):
-    """In every category, the last message of a partition or of the category alike."""
-    deal_with(connection, store)
+def test_a_position_is_stored_with_the_id_of_its_message(connection, store):
+    """In every category a position is stored with the id of its message."""
+    handle_some(connection, store)
     for category, (position, message_id) in positions(connection).items():
         (message,) = islice(store.read_category(category, position=position), 1)
         assert (message.global_position, message.id) == (position, message_id)
 
 
 def test_a_snapshot_from_before_is_not_believed(connection, store):
-    """The stream reaches as far again, with other events; the balance is theirs."""
+    """A snapshot of a former log is ignored; the balance is that of the events."""
     component = purse(snapshot_every=2)
     for amount in ("100", "13"):
         connection.execute(TRUNCATE)
@@ -153,7 +153,7 @@ def test_a_snapshot_from_before_is_not_believed(connection, store):
 
 
 def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
-    """It is from before the upgrade, and may be of any log."""
+    """A snapshot from before the upgrade, which names no event, is replaced."""
     component = purse(snapshot_every=2)
     store.write([deposit(f"a{n}", "1") for n in range(4)], PURSE)
     drain(connection, component)
@@ -168,14 +168,17 @@ def test_a_snapshot_that_names_no_event_is_replaced(connection, store):
     assert found.fetchall() == [("6", True)]
 
 
-def test_status_and_positions_say_so(connection, store, reservation):
-    """With how much is left to handle, and the command that helps."""
-    deal_with(connection, store)
-    assert not any(one["foreign"] for one in reservation("status", "--json")["partitions"])
+def test_status_and_positions_show_foreign_positions(connection, store, reservation):
+    """`status` and `positions` show the foreign positions and the command that helps."""
+    handle_some(connection, store)
+    assert not any(
+        partition["foreign"] for partition in reservation("status", "--json")["partitions"]
+    )
     new_log(connection, store)
     shown = reservation("status", "--json")
     assert {
-        one["category"]: (one["foreign"], one["lagMessages"]) for one in shown["partitions"]
+        partition["category"]: (partition["foreign"], partition["lagMessages"])
+        for partition in shown["partitions"]
     } == {
         COMMANDS: (True, NEW),
         RESERVED: (True, 0),
@@ -184,12 +187,12 @@ def test_status_and_positions_say_so(connection, store, reservation):
     assert "not of this store" in table
     assert "`reservation positions reset bank:account`" in " ".join(table.split())
     listed = reservation("positions", "list", "--json")["positions"]
-    assert [one["foreign"] for one in listed] == [True, True]
+    assert [row["foreign"] for row in listed] == [True, True]
 
 
-def test_readiness_says_so_until_the_end(connection, store, database_url):
-    """While the host stops what else it runs, which a slow handler may keep it from."""
-    deal_with(connection, store)
+def test_readiness_shows_the_error_until_the_end(connection, store, database_url):
+    """Readiness shows the error while the supervisor stops the other consumers."""
+    handle_some(connection, store)
     with Watched(database_url) as watched:
         watched.ready()
         new_log(connection, store)
@@ -210,8 +213,8 @@ def test_readiness_says_so_until_the_end(connection, store, database_url):
 
 @pytest.mark.parametrize("how", ["messages alone", "positions alone", "both"])
 def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_tools):
-    """Of the messages alone it is recognized; the others agree, and nothing takes effect twice."""
-    deal_with(connection, store)
+    """A restore of the messages alone is recognized; one of both schemas repeats no effect."""
+    handle_some(connection, store)
     dump, restore = own_tools
     dump("message_store", "reservation")
     store.write([deposit(f"later{n}", "1") for n in range(5)], STREAM)
@@ -235,8 +238,8 @@ def test_a_restore_to_an_earlier_time(connection, store, database_url, how, own_
 def test_positions_of_another_store_are_recognized(
     connection, store, make_database, template, own_tools
 ):
-    """The schema reservation restored beside messages that it does not belong to."""
-    deal_with(connection, store)
+    """Positions restored beside messages of another store are recognized."""
+    handle_some(connection, store)
     dump, restore = own_tools
     dump("reservation")
     address = make_database(template)
@@ -249,7 +252,7 @@ def test_positions_of_another_store_are_recognized(
 
 @pytest.fixture
 def own_tools(server_url, database_url, tmp_path):
-    """Give what dumps schemas of the test's database, and what restores them."""
+    """Give functions that dump and restore schemas of the test's database."""
     folder = programs(server_url)
     if folder is None:
         pytest.skip("PostgreSQL's programs are not on this machine")
@@ -288,8 +291,8 @@ def pruned(connection):
 
 
 def test_prune_keeps_the_message_that_a_position_stands_at(connection, store):
-    """All else goes; the consumer goes on, and the next prune takes that one too."""
-    deal_with(connection, store)
+    """`prune` keeps the message at a position until the position has moved."""
+    handle_some(connection, store)
     age(connection)
     assert pruned(connection) == 2
     assert pruned(connection) == 0
@@ -301,8 +304,8 @@ def test_prune_keeps_the_message_that_a_position_stands_at(connection, store):
 
 
 def test_nothing_is_pruned_by_a_position_of_another_log(connection, store, reservation):
-    """The reserved commands before it were never handled."""
-    deal_with(connection, store, 50)
+    """A position of another log allows nothing to be pruned."""
+    handle_some(connection, store, 50)
     new_log(connection, store, 20)
     connection.execute(
         "UPDATE reservation.positions SET position = 0 WHERE category = %s", [COMMANDS]
@@ -336,8 +339,8 @@ def former_version(connection):
 
 
 def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store):
-    """Those that are there; the consumers go on, and recognize a new log from then on."""
-    deal_with(connection, store)
+    """An upgrade gives existing positions the ids of their messages."""
+    handle_some(connection, store)
     before = positions(connection)
     former_version(connection)
     assert install(connection).from_version == 7
@@ -351,8 +354,8 @@ def test_an_upgrade_gives_positions_the_ids_of_their_messages(connection, store)
 
 
 def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
-    """Its message was pruned before the upgrade, with the end of the log; so nothing is foreign."""
-    deal_with(connection, store)
+    """A position without an id, as its message was pruned, gets one when it moves."""
+    handle_some(connection, store)
     former_version(connection)
     connection.execute("DELETE FROM message_store.messages WHERE global_position >= 6")
     install(connection)
@@ -366,8 +369,8 @@ def test_a_position_without_an_id_takes_one_when_it_moves(connection, store):
 
 
 def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connection, store):
-    """A log that begins anew has not come as far."""
-    deal_with(connection, store)
+    """A position without an id is foreign if the log does not reach it."""
+    handle_some(connection, store)
     connection.execute("UPDATE reservation.positions SET message_id = NULL")
     connection.execute("TRUNCATE message_store.messages")
     batches(connection)
@@ -377,7 +380,7 @@ def test_a_position_without_an_id_is_foreign_beyond_all_that_was_written(connect
 
 
 def test_partitions_recognize_it_each(connection, store, database_url, reservation):
-    """Also those that the number of partitions carried over, where nothing was read since."""
+    """Each partition recognizes a new log, also those carried over from another number."""
     for n in range(8):
         store.write([open_(str(n)), deposit(f"d{n}", account=str(n))], f"{COMMANDS}-{n}")
     with Started(database_url, "--partitions", "4") as started:
@@ -388,7 +391,7 @@ def test_partitions_recognize_it_each(connection, store, database_url, reservati
     # One partition is far behind, so a change of their number carries the others' positions over.
     connection.execute("UPDATE reservation.positions SET position = 0 WHERE partition = 2")
     reservation("partitions", "bank:account", "2")
-    assert not any(one.stored.foreign for one in read_status(connection).partitions)
+    assert not any(partition.stored.foreign for partition in read_status(connection).partitions)
     new_log(connection, store)
     for arguments in (("partitions", "bank:account", "3"), ("start", "bank:account")):
         line = reservation(*arguments, status=2).stderr
@@ -401,7 +404,7 @@ def test_partitions_recognize_it_each(connection, store, database_url, reservati
 
 
 def test_an_imported_position_names_its_message(connection, store, reservation):
-    """Where one is there, as after a move by hand; then a new log is recognized at once."""
+    """An imported position has the id of its message, if there is one."""
     store.write([open_(), *(deposit(f"d{n}") for n in range(4))], STREAM)
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Recorded', "
@@ -430,10 +433,10 @@ def remember(connection, component, *commands):
     ("once", "declared"),
     [(Processed(key="pay_id"), "Processed(key='pay_id')"), (Revisions(), "Revisions()")],
 )
-def test_what_is_remembered_of_another_log_makes_no_new_message_a_duplicate(
+def test_records_of_another_log_can_be_forgotten(
     connection, store, once, declared, tmp_path, monkeypatch, database_url
 ):
-    """A reset asks what is to become of it, and with --forget the new messages take effect."""
+    """A reset with `--forget` lets new messages take effect despite records of the old log."""
     component = till(once)
     (tmp_path / "shop.py").write_text(
         "from tests.once import till\nfrom reservation import Processed, Revisions\n"
@@ -457,8 +460,8 @@ def test_what_is_remembered_of_another_log_makes_no_new_message_a_duplicate(
     assert effects(connection) == {"p1": 2, "p2": 1, "p3": 1}
 
 
-def test_what_is_forgotten_is_rebuilt_from_the_log(connection, store):
-    """Handled again, a message has the effects that are in the log, and its reissue is known."""
+def test_forgotten_records_are_rebuilt_from_the_log(connection, store):
+    """Records that were forgotten are rebuilt when the log is handled again."""
     component = purse(Processed(key=lambda command: command.deposit_id))
     store.write([deposit("a", "1"), deposit("b", "2")], PURSE)
     batches(connection, component)
@@ -475,7 +478,7 @@ def test_what_is_forgotten_is_rebuilt_from_the_log(connection, store):
 
 @pytest.mark.faults
 def test_failover_to_a_replica_that_lost_the_last_transactions(server_folder):
-    """The positions went with the messages, so the consumers go on by themselves."""
+    """After a failover that lost messages and positions alike, consumers go on."""
     with (
         closing(OwnServer(server_folder / "primary")) as primary,
         Standby(primary, server_folder) as standby,

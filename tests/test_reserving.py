@@ -1,4 +1,4 @@
-"""Reserving in sets, held against a model in memory."""
+"""Reserving in sets, compared with a model in memory."""
 
 import contextlib
 import itertools
@@ -85,7 +85,7 @@ commands = st.lists(
 
 @dataclass
 class Model:
-    """What is reserved: the first command of each key, in the order of the copies."""
+    """The reservations: the first command of each key, in the order of the copies."""
 
     first: dict[str, Command] = field(default_factory=dict)
 
@@ -98,7 +98,7 @@ class Model:
 
 
 def last_position(connection):
-    """Return the global position that was given last, to whatever came of it."""
+    """Return the last global position that the sequence gave."""
     return connection.execute(
         "SELECT last_value FROM message_store.messages_global_position_seq"
     ).fetchone()[0]
@@ -107,7 +107,7 @@ def last_position(connection):
 @settings(max_examples=150)
 @given(commands=commands, cuts=st.lists(st.integers(1, 25), max_size=2))
 def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
-    """Whatever is reserved together with whatever: one copy a key, the first, and only that."""
+    """Whatever is reserved together, each key gets one copy, that of its first command."""
     number = next(_numbers)
     for command in commands:
         command.global_position = connection.execute(
@@ -118,12 +118,14 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
     model = Model()
     given_before = last_position(connection)
     for start, end in itertools.pairwise([0, *sorted(cuts), len(commands)]):
-        batch = [(one, f"{one.into}{number}-{one.key}") for one in commands[start:end]]
+        batch = [
+            (command, f"{command.into}{number}-{command.key}") for command in commands[start:end]
+        ]
         with connection.transaction():
             outcomes = reserve(
-                connection, [(one.global_position, name) for one, name in batch], VOLATILE
+                connection, [(command.global_position, name) for command, name in batch], VOLATILE
             )
-        assert outcomes == [model.reserve(name, one) for one, name in batch]
+        assert outcomes == [model.reserve(name, command) for command, name in batch]
     assert last_position(connection) - given_before == len(model.first)
     sources = {m.global_position: m for m in store.read_category(f"c{number}:command")}
     copies = [
@@ -142,26 +144,26 @@ def test_reserving_agrees_with_a_model(connection, store, commands, cuts):
         assert json.loads(copy.metadata_json) == expected
 
 
-def told(connection, commands, stream_names, volatile):
-    """Return what the server tells of commands: a row of each that is not reserved."""
+def initiated(connection, commands, stream_names, volatile):
+    """Return the server's answer for commands: a row for each that is not reserved."""
     query = "SELECT * FROM reservation.reserve(%s, %s::text[], %s)"
     return connection.execute(query, [commands, stream_names, json.dumps(volatile)]).fetchall()
 
 
-def test_a_reissue_is_held_against_the_copy_alone(connection, store):
-    """And told once, whatever follows the copy in its stream, and of whatever type it is."""
+def test_a_reissue_is_compared_with_the_copy_alone(connection, store):
+    """A reissue is compared once with the copy, whatever follows it in the stream."""
     store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
     reserve(connection, [(1, f"{RESERVED}-a")], {})
     store.write([deposit("c"), deposit("d")], f"{RESERVED}-a")
     for volatile in ({}, {"Other": ["x"]}):
         names = [f"{RESERVED}-a"] * 2
         outcomes = [(1, "duplicate"), (2, "conflict")]
-        assert told(connection, [2, 3], names, volatile) == outcomes
+        assert initiated(connection, [2, 3], names, volatile) == outcomes
 
 
 @pytest.mark.parametrize("volatile", [{}, {"A": ["x"], "Deposit": [], "Z": ["depositId"]}])
-def test_an_initiation_is_held_against_what_the_stream_began_with(connection, store, volatile):
-    """And told once; the fields that may differ are those of its own type."""
+def test_an_initiation_is_compared_with_the_streams_first_message(connection, store, volatile):
+    """An initiation is compared once, without the volatile fields of its own type."""
     store.write([deposit("a"), deposit("a"), deposit("b")], "account:command-1")
     first = next(iter(store.read_category("account:command")))
     store.write([deposit("x"), deposit("y")], "account-1", metadata=first.follow_metadata())
@@ -170,7 +172,7 @@ def test_an_initiation_is_held_against_what_the_stream_began_with(connection, st
 
 
 def test_an_initiation_of_what_nothing_began_is_a_conflict(connection, store):
-    """There is nothing that it could repeat."""
+    """An initiation is a conflict if no known message started the stream."""
     store.write(deposit("a"), "account:command-1")
     assert compare_initiations(connection, [(1, "account-1")], {}) == [Outcome.CONFLICT]
 
@@ -183,7 +185,7 @@ def milliseconds(connection):
 
 
 def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
-    """They are UUIDs of version 7, so that the index over ids grows at its end."""
+    """Ids of copies are UUIDs of version 7, so that the index over ids grows at its end."""
     store.write([deposit(f"d{n}") for n in range(200)], "account:command-1")
     for start in (1, 101):
         before = milliseconds(connection)
@@ -194,12 +196,12 @@ def test_ids_of_copies_sort_by_the_time_of_their_making(connection, store):
         ids = [uuid.UUID(copy.id) for copy in copies]
         assert ids == sorted(set(ids))
         assert len(ids) == 100
-        assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}
-        assert all(before <= one.int >> 80 <= after for one in ids)
+        assert {(id_.version, id_.variant) for id_ in ids} == {(7, uuid.RFC_4122)}
+        assert all(before <= id_.int >> 80 <= after for id_ in ids)
 
 
-def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, store):
-    """One of them reserves a batch, and the others find it reserved, whoever is first."""
+def test_concurrent_processes_reserve_each_command_once(database_url, store):
+    """Concurrent processes that reserve the same commands reserve each once."""
     store.write_batch([Write(deposit(f"d{n}"), f"account:command-{n}") for n in range(300)])
     outcomes = []
     together = threading.Barrier(3, timeout=30)
@@ -220,7 +222,7 @@ def test_those_who_reserve_the_same_commands_reserve_each_once(database_url, sto
 
 
 def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(database_url, store):
-    """However often they do so, and whether or not they run with care."""
+    """Two consumers that keep taking over reserve each key once, with care or without."""
     keys = 120
     writes = [
         Write(deposit(f"d{n % keys}", time=LATER if n > keys else TIME), f"account:command-{n}")
@@ -233,10 +235,10 @@ def test_two_consumers_that_take_over_from_each_other_reserve_each_key_once(data
         with connect(database_url, autocommit=True) as connection:
             read = 1
             while read:
-                one = batch(connection, "account:command")
+                claimed = batch(connection, "account:command")
                 with contextlib.suppress(PositionLostError, *TO_BE_RETRIED):
                     for _ in range(3):
-                        result = one.run(7, careful=careful)
+                        result = claimed.run(7, careful=careful)
                         if result.part is None:  # the other has taken over before it began
                             break
                         read = result.read

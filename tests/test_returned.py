@@ -1,4 +1,4 @@
-"""What is stored is what the handler returned, and nothing that it was given leads into a cache."""
+"""What is stored is what the handler returned; nothing it was given leads into a cache."""
 
 import enum
 from dataclasses import dataclass, field
@@ -46,8 +46,8 @@ class Cart:
 
 def run(connection, component, size):
     """Take the commands of a component to their end in batches of a size."""
-    one = batch(connection, component.command_category, component)
-    while one.run(size).read:
+    claimed = batch(connection, component.command_category, component)
+    while claimed.run(size).read:
         pass
 
 
@@ -77,7 +77,7 @@ def cart():
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_projector_does_not_change_what_is_stored(connection, store, size):
-    """The entity's list is in the event, and the projector of the event clears it."""
+    """A projector that clears a list shared with the event changes nothing stored."""
     component = cart()
     component.handle(Put)(lambda command, entity, context: Added(entity.lines + command.lines))
     store.write([Put("1", ["a"]), Put("1", ["b"]), CheckOut("1"), CheckOut("1")], SENT)
@@ -87,7 +87,7 @@ def test_a_projector_does_not_change_what_is_stored(connection, store, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_later_message_does_not_change_what_is_stored(connection, store, size):
-    """The first event shares its list with the entity, and the events after it extend that."""
+    """Later messages that extend a list shared with an event change nothing stored."""
     component = Component("cart", entity=Cart, id="cart_id")
 
     @component.handle(Put)
@@ -111,7 +111,7 @@ def test_a_later_message_does_not_change_what_is_stored(connection, store, size)
 def test_a_further_message_is_stored_as_it_was_when_the_handler_returned(
     connection, store, size, once
 ):
-    """The handler goes on with the list that it wrote at its next call."""
+    """Changes to a further message after the handler returned are not stored."""
     kept = []
     component = Component("cart", entity=Cart, id="cart_id")
 
@@ -131,7 +131,7 @@ def test_a_further_message_is_stored_as_it_was_when_the_handler_returned(
 @pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
 @pytest.mark.parametrize("size", SIZES)
 def test_an_event_is_stored_as_it_was_returned(connection, store, size, once):
-    """The handler changes at its next call what it returned at the last."""
+    """Changes to an event after the handler returned it are not stored."""
     kept = []
     component = Component("cart", entity=Cart, id="cart_id")
     component.message(Added)
@@ -148,8 +148,8 @@ def test_an_event_is_stored_as_it_was_returned(connection, store, size, once):
 
 @pytest.mark.parametrize("returns", [True, False], ids=["an event", "nothing"])
 @pytest.mark.parametrize("size", SIZES)
-def test_what_a_handler_does_to_its_entity_leaves_no_trace(connection, store, size, returns):
-    """Only projectors change an entity; a handler works on a copy, down to the last list."""
+def test_a_handler_works_on_a_copy_of_its_entity(connection, store, size, returns):
+    """A handler works on a copy of its entity, which only projectors change."""
     component = Component("cart", entity=Cart, id="cart_id")
 
     @component.handle(Put)
@@ -174,16 +174,16 @@ def test_what_a_handler_does_to_its_entity_leaves_no_trace(connection, store, si
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_a_handler_keeps_leads_nowhere(connection, store, size):
-    """Entities and commands that it kept are changed at its next call."""
+def test_objects_that_a_handler_keeps_lead_nowhere(connection, store, size):
+    """Changes to an entity or command that a handler kept have no effect."""
     kept: list[Any] = []
     component = Component("cart", entity=Cart, id="cart_id")
 
     @component.handle(Put)
     def put(command, entity, context):
         seen = Added(list(entity.lines))
-        for one in kept:
-            one.lines.append("changed")
+        for holder in kept:
+            holder.lines.append("changed")
         kept[:] = [command, entity, returned := Added(command.lines)]
         context.write(seen, "seen-1")
         return returned
@@ -201,7 +201,7 @@ def test_what_a_handler_keeps_leads_nowhere(connection, store, size):
 @pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_handler_that_raises_leaves_no_trace(connection, store, size, once):
-    """Its next attempt finds the command and the entity as they were."""
+    """After a failure the next attempt gets the command and the entity unchanged."""
     seen = []
     component = Component("cart", entity=Cart, id="cart_id")
 
@@ -216,18 +216,18 @@ def test_a_handler_that_raises_leaves_no_trace(connection, store, size, once):
         entity.lines.clear()
 
     store.write([Put("1", ["a"]), Put("1", ["b"])], SENT)
-    one = batch(connection, component.command_category, component)
+    claimed = batch(connection, component.command_category, component)
     for _ in range(3):
         with pytest.raises(HandlerError):
-            one.run(size)
-    while one.run(size).read:
+            claimed.run(size)
+    while claimed.run(size).read:
         pass
     assert seen == [(["a"], [])] * 4 + [(["b"], [])]
     assert lines(store, "audit-1") == [["never"], ["never"]]
 
 
-def test_a_message_that_can_not_be_encoded_is_that_of_its_handler(connection, store):
-    """It is named at once, in the middle of a batch."""
+def test_a_message_that_cannot_be_encoded_is_that_of_its_handler(connection, store):
+    """An event that cannot be encoded fails its own message, in the middle of a batch."""
     component = Component("cart", entity=Cart, id="cart_id")
     component.message(Added)
 
@@ -242,8 +242,8 @@ def test_a_message_that_can_not_be_encoded_is_that_of_its_handler(connection, st
 
 
 @pytest.mark.parametrize("once", [None, StateBased()], ids=["events", "states"])
-def test_a_further_message_that_can_not_be_encoded_is_that_of_its_handler(connection, store, once):
-    """As an event is."""
+def test_a_further_message_that_cannot_be_encoded_is_that_of_its_handler(connection, store, once):
+    """A further message that cannot be encoded fails its own message."""
     component = Component("cart", entity=Cart, id="cart_id")
 
     @component.handle(Put, once=once)
@@ -261,7 +261,7 @@ class Text(str):
 
 @pytest.mark.parametrize(("hint", "value"), [(int, True), (str, Text("a")), (int, 1.5)])
 def test_a_field_holds_what_its_type_says(connection, store, hint, value):
-    """Whatever would come back as something else is refused."""
+    """A value that would be read back as something else is refused."""
     component = Component("cart", entity=Cart, id="cart_id")
     happened = event_of(hint)
     component.message(happened)
@@ -271,8 +271,8 @@ def test_a_field_holds_what_its_type_says(connection, store, hint, value):
         run(connection, component, 1000)
 
 
-def test_an_event_that_could_not_be_read_again_is_refused(connection, store):
-    """Stored, it would keep its entity from being projected ever after."""
+def test_an_event_that_could_not_be_decoded_again_is_refused(connection, store):
+    """An event that cannot be decoded is refused: its entity could not be loaded again."""
 
     @dataclass(frozen=True)
     class Positive:
@@ -352,7 +352,7 @@ VALUES = [
 def test_an_entity_is_what_its_events_make_of_it_when_they_are_read(
     connection, store, hint, value, size
 ):
-    """What the projector is given is what the store will return."""
+    """A projector gets what the store will return later."""
     happened = event_of(hint)
 
     @dataclass
@@ -374,6 +374,6 @@ def test_an_entity_is_what_its_events_make_of_it_when_they_are_read(
     run(connection, component, size)
     run(connection, component, size)
     (read,) = (message.decode(happened) for message in list(store.read_stream("cart-1"))[:1])
-    one = (type(read.value).__name__, read.value, vars(read))
+    value_read = (type(read.value).__name__, read.value, vars(read))
     seen = [message.decode(Noted).value for message in store.read_stream("seen-1")]
-    assert seen == [repr([one] * n) for n in range(3)]
+    assert seen == [repr([value_read] * n) for n in range(3)]

@@ -1,4 +1,4 @@
-"""Revision numbers: what is not newer is discarded, and where the numbers come from."""
+"""Revisions: messages that are not newer are discarded, and where the numbers come from."""
 
 import os
 import stat
@@ -61,8 +61,8 @@ def last(connection):
     return rows.fetchall()
 
 
-def test_a_message_that_is_read_again_takes_no_effect(connection, store):
-    """Nor one under a new id, as long as its revision is the same."""
+def test_a_redelivered_message_has_no_effect(connection, store):
+    """A redelivered message has no effect, nor has one of the same revision under a new id."""
     store.write([pay("a", 1), pay("b", 2)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=2)
     redeliver(connection)
@@ -72,14 +72,14 @@ def test_a_message_that_is_read_again_takes_no_effect(connection, store):
     assert last(connection) == [("till-123", "s", 3)]
 
 
-def test_the_highest_revision_is_one(connection, store):
-    """The last number that PostgreSQL has room for; the first that is refused is beyond it."""
+def test_the_highest_revision_is_accepted(connection, store):
+    """The highest revision is the largest bigint; a higher one is refused."""
     store.write([pay("a", 2**63 - 2), pay("b", 2**63 - 1)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=2)
 
 
-def test_what_is_older_takes_no_effect_even_if_it_never_had(connection, store):
-    """Within a batch and after it; gaps are nothing."""
+def test_an_older_revision_has_no_effect(connection, store):
+    """An older revision has no effect, within a batch and after it; gaps are allowed."""
     store.write([pay("b", 7), pay("a", 2)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=1, duplicate=1)
     store.write([pay("c", 6), pay("d", 70)], SENT)
@@ -88,7 +88,7 @@ def test_what_is_older_takes_no_effect_even_if_it_never_had(connection, store):
 
 
 def test_each_source_and_each_entity_has_revisions_of_its_own(connection, store):
-    """One that counts lower than another is not discarded for that."""
+    """Revisions of different sources and entities are independent."""
     store.write([pay("a", 9, "x"), pay("b", 1, "y"), pay("c", 2, "x"), pay("d", 2, "y")], SENT)
     store.write(pay("e", 1, "x", till="7"), "till:command-7")
     assert run(connection, till(ONCE), limit=2) == Counter(handled=4, duplicate=1)
@@ -104,8 +104,8 @@ def test_each_source_and_each_entity_has_revisions_of_its_own(connection, store)
         ("till", COMMANDS, "till-123", "x"),
     ],
 )
-def test_where_one_is_raised_another_that_was_as_high_stays(connection, store, other):
-    """Of another consumer, category, entity or source."""
+def test_raising_a_revision_changes_no_other(connection, store, other):
+    """Raising one revision changes no other consumer, category, entity or source."""
     store.write([pay("a", 5), pay("b", 6)], SENT)
     connection.execute("INSERT INTO reservation.revisions VALUES (%s, %s, %s, %s, 5)", other)
     assert run(connection, till(ONCE), limit=1) == Counter(handled=2)
@@ -118,21 +118,21 @@ def test_where_one_is_raised_another_that_was_as_high_stays(connection, store, o
 
 
 def test_without_a_source_all_are_counted_together(connection, store):
-    """Whatever the field of that name says; under a name that no source has."""
+    """Without a declared source all revisions are counted together."""
     store.write([pay("a", 9, "x"), pay("b", 1, "y")], SENT)
     assert run(connection, till(Revisions(source=None))) == Counter(handled=1, duplicate=1)
     assert last(connection) == [("till-123", "", 9)]
 
 
 def test_revisions_may_begin_with_0(connection, store):
-    """The first of all is newer than none."""
+    """Revisions may begin with 0."""
     store.write([pay("a", 0), pay("b", 0), pay("c", 1)], SENT)
     assert run(connection, till(ONCE)) == Counter(handled=2, duplicate=1)
     assert last(connection) == [("till-123", "s", 1)]
 
 
-def test_a_batch_in_which_a_revision_is_missing_is_not_begun(connection, store):
-    """Whatever place the message has: no handler is run for nothing."""
+def test_a_batch_with_a_missing_revision_runs_no_handler(connection, store):
+    """A batch with a missing revision runs no handler."""
     store.write([pay("a", 1), pay("b", -1)], SENT)
     messages = [
         Incoming(message, message.decode(Pay), "till-123")
@@ -143,7 +143,7 @@ def test_a_batch_in_which_a_revision_is_missing_is_not_begun(connection, store):
 
 
 def test_consumers_and_categories_do_not_see_each_other(connection, store):
-    """In two categories the messages of an entity come in no common order."""
+    """Revisions of different consumers and categories are independent."""
     store.write(pay("a", 5), SENT)
     store.write(pay("b", 5), "shop:command-123")
     run(connection, till(ONCE))
@@ -154,8 +154,8 @@ def test_consumers_and_categories_do_not_see_each_other(connection, store):
     assert batch(connection, "tillTransaction", component).run(9).counts == Counter(handled=1)
 
 
-def test_what_failed_leaves_no_revision(connection, store):
-    """It is there with the effect, or not at all."""
+def test_a_failed_message_leaves_no_revision(connection, store):
+    """The revision is committed with the effect, or not at all."""
     store.write([pay("a", 1), pay("b", 2)], SENT)
     with pytest.raises(HandlerError):
         run(connection, till(ONCE, fails={"b"}))
@@ -167,18 +167,18 @@ def test_what_failed_leaves_no_revision(connection, store):
 def test_of_two_processes_that_handle_a_revision_at_once_one_starts_anew(
     connection, database_url, store, known
 ):
-    """It had read the last revision before the other raised it."""
+    """Of two processes that handle a revision at once one runs its batch again."""
     if known:
         store.write(pay("0", 1), SENT)
         run(connection, till(ONCE))
     store.write(pay("a", 2), SENT)
     message = list(store.read_category(COMMANDS))[-1]
     incoming = Incoming(message, message.decode(Pay), "till-123")
-    with connect(database_url) as one, connect(database_url) as other:
-        checks = [ONCE.begin(c, "till", COMMANDS, [incoming]) for c in (one, other)]
+    with connect(database_url) as own, connect(database_url) as other:
+        checks = [ONCE.begin(c, "till", COMMANDS, [incoming]) for c in (own, other)]
         assert not any(check.is_duplicate(incoming) for check in checks)
         checks[0].record()
-        one.commit()
+        own.commit()
         with pytest.raises(SerializationError, match="run it again"):
             checks[1].record()
         other.rollback()
@@ -187,28 +187,28 @@ def test_of_two_processes_that_handle_a_revision_at_once_one_starts_anew(
 
 @pytest.mark.parametrize("revision", [-1, 2**63])
 def test_a_message_without_a_revision_is_named(connection, store, revision):
-    """And is not handled."""
+    """A message without a revision is an error that names it."""
     store.write(pay("a", revision), SENT)
     with pytest.raises(IdempotenceKeyError, match=r"Cannot handle Pay at .*revision is a whole"):
         run(connection, till(ONCE))
 
 
-def test_a_message_that_does_not_say_who_counts_is_named(connection, store):
-    """Its revision could be anybody's."""
+def test_a_message_without_its_source_is_named(connection, store):
+    """A message without its source is an error that names it."""
     store.write(pay("a", 1, ""), SENT)
     with pytest.raises(IdempotenceKeyError, match=r"Cannot handle Pay at .*: field source is empt"):
         run(connection, till(ONCE))
 
 
 @pytest.mark.parametrize("once", [Revisions("version"), Revisions(source="sender")])
-def test_a_field_that_is_not_there_is_refused_when_it_is_declared(once):
-    """Not when the first message comes."""
+def test_a_missing_field_is_refused_when_it_is_declared(once):
+    """A field that the command does not have is refused in the declaration."""
     with pytest.raises(DeclarationError, match=r"Pay has no field '(version|sender)'"):
         till(once)
 
 
 def test_the_role_of_a_consumer_may_keep_revisions(connection, store):
-    """With no more than it is granted."""
+    """The consumer's role may store revisions with its usual grants."""
     role = f"reviser_{connection.info.dbname}"
     grant(connection, "consumer", role)
     connection.execute(f"GRANT INSERT ON effects TO {role}")
@@ -224,18 +224,18 @@ def test_the_role_of_a_consumer_may_keep_revisions(connection, store):
 
 
 def test_revisions_of_an_entity_or_of_all(connection):
-    """By the scope."""
+    """The scope decides whether numbers are drawn per entity or for all."""
     with connection.transaction():
-        one, all_ = DatabaseRevisions(connection), DatabaseRevisions(connection, "global")
-        assert [one.next("a-1"), one.next("a-2"), one.next("a-1")] == [1, 1, 2]
+        by_entity, all_ = DatabaseRevisions(connection), DatabaseRevisions(connection, "global")
+        assert [by_entity.next("a-1"), by_entity.next("a-2"), by_entity.next("a-1")] == [1, 1, 2]
         assert [all_.next("a-1"), all_.next("a-2"), all_.next("a-1")] == [1, 2, 3]
     # Its name, which no stream has, is not to change: it would begin anew.
     counters_of = connection.execute("SELECT name FROM reservation.revision_counters ORDER BY 1")
     assert counters_of.fetchall() == [("",), ("a-1",), ("a-2",)]
 
 
-def test_what_was_rolled_back_is_drawn_again(connection):
-    """It was never seen."""
+def test_a_revision_that_was_rolled_back_is_drawn_again(connection):
+    """A number whose transaction was rolled back is drawn again."""
     with connection.transaction(force_rollback=True):
         assert DatabaseRevisions(connection).next("a-1") == 1
     with connection.transaction():
@@ -243,15 +243,15 @@ def test_what_was_rolled_back_is_drawn_again(connection):
 
 
 def test_outside_of_a_transaction_none_is_drawn(connection):
-    """Nothing would keep others from writing theirs first."""
+    """Outside a transaction no number is drawn, as nothing would keep the order."""
     with pytest.raises(StoreError, match=r"within `with connection\.transaction"):
         DatabaseRevisions(connection).next("a-1")
     with pytest.raises(DeclarationError, match="'entity' or 'global', not by 'stream'"):
         DatabaseRevisions(connection, "stream")
 
 
-def test_who_draws_later_commits_later(connection, database_url):
-    """The other waits, and no longer than for its own entity."""
+def test_a_sender_that_draws_later_commits_later(connection, database_url):
+    """A sender that draws later waits for the earlier one of its entity to commit."""
     with connect(database_url) as first, connect(database_url, autocommit=True) as second:
         revisions = DatabaseRevisions(first)
         assert revisions.next("a-1") == 1
@@ -268,7 +268,7 @@ def test_who_draws_later_commits_later(connection, database_url):
 
 
 def test_a_sender_may_draw_and_do_nothing_else(connection):
-    """It can neither see nor set what was drawn."""
+    """A sender can draw numbers but neither see nor set them."""
     role = f"drawer_{connection.info.dbname}"
     grant(connection, "sender", role, ["till:command"])
     try:
@@ -284,7 +284,7 @@ def test_a_sender_may_draw_and_do_nothing_else(connection):
 
 
 def start_drawing(*arguments):
-    """Start a process that draws and tells what it drew."""
+    """Start a process that draws revisions and prints them."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
     return subprocess.Popen(
         [sys.executable, "-m", "tests.drawing", *arguments],
@@ -307,7 +307,7 @@ def drawers():
 
 
 def kill_some(processes, make):
-    """Kill each once it has drawn a while, start another in its place, and return all that came."""
+    """Kill each after a while, start another in its place, and return all printed lines."""
     drawn: list[str] = []
     for n in range(2):
         drawn += [processes[n].stdout.readline().strip() for _ in range(40)]
@@ -323,7 +323,7 @@ def kill_some(processes, make):
 def test_processes_that_send_at_once_write_in_the_order_of_their_revisions(
     connection, store, database_url, drawers
 ):
-    """Each entity's, whoever is killed in between; so nothing that was sent is discarded."""
+    """Each entity's messages are written in revision order, whichever process is killed."""
 
     def make():
         return start_drawing("database", database_url, "150")
@@ -342,7 +342,7 @@ def test_processes_that_send_at_once_write_in_the_order_of_their_revisions(
 
 
 class Clock:
-    """A clock that stands where it is put, in milliseconds."""
+    """A clock that is set by the test, in milliseconds."""
 
     def __init__(self, now=1_000):
         self.now = now
@@ -352,7 +352,7 @@ class Clock:
 
 
 def test_revisions_are_milliseconds_and_a_sequence(tmp_path):
-    """Times a million; within a millisecond they are counted."""
+    """A revision is the time in milliseconds times a million, plus a sequence."""
     clock = Clock(5)
     revisions = ClockRevisions(tmp_path / "revision", clock)
     assert [revisions.next() for _ in range(3)] == [5_000_000, 5_000_001, 5_000_002]
@@ -360,14 +360,14 @@ def test_revisions_are_milliseconds_and_a_sequence(tmp_path):
     assert revisions.next() == 6 * PER_MILLISECOND
 
 
-def test_of_the_clock_of_the_machine(tmp_path):
-    """They are about now."""
+def test_revisions_are_close_to_the_current_time(tmp_path):
+    """Revisions are close to the machine's current time."""
     before = time.time_ns()
     assert before - 2_000_000 <= ClockRevisions(tmp_path / "r").next() <= time.time_ns()
 
 
 def test_a_clock_that_steps_back_does_not_matter(tmp_path):
-    """They go on from the last, also in a process that starts then."""
+    """Revisions go on from the last one when the clock steps back, also in a new process."""
     clock = Clock(1000)
     revisions = ClockRevisions(tmp_path / "revision", clock)
     first = revisions.next()
@@ -382,7 +382,7 @@ def test_a_clock_that_steps_back_does_not_matter(tmp_path):
     )
 )
 def test_whatever_the_clock_and_the_machine_do_they_rise(tmp_path_factory, steps):
-    """The machine may start again at any time, with what the disk held last."""
+    """Revisions increase whatever the clock does and whenever the machine restarts."""
     path, clock = tmp_path_factory.mktemp("r") / "revision", Clock()
     disk, fsync = [b""], os.fsync
     drawn, boot = [], 0
@@ -405,11 +405,11 @@ def test_whatever_the_clock_and_the_machine_do_they_rise(tmp_path_factory, steps
                 boot += 1
             revisions._boot = f"boot-{boot}"
             drawn.append(revisions.next())
-    assert all(one < other for one, other in pairwise(drawn))
+    assert all(earlier < other for earlier, other in pairwise(drawn))
 
 
-def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_path, monkeypatch):
-    """Which takes longer, and is as sure."""
+def test_without_a_boot_id_each_revision_is_synced_to_disk(tmp_path, monkeypatch):
+    """Where boots of the machine cannot be distinguished, each revision is synced to disk."""
     monkeypatch.setattr(revision_counters, "_BOOT", tmp_path / "none")
     path, synced, fsync = tmp_path / "revision", [], os.fsync
 
@@ -426,8 +426,8 @@ def test_where_starts_of_the_machine_can_not_be_told_each_is_on_the_disk(tmp_pat
     assert ClockRevisions(path, clock).next() > drawn[-1]
 
 
-def test_who_is_killed_while_the_disk_is_told_leaves_that_to_the_next(tmp_path, monkeypatch):
-    """What is not on the disk for sure is not taken for it."""
+def test_a_sync_that_is_interrupted_is_left_to_the_next_process(tmp_path, monkeypatch):
+    """After a kill during a sync the next process syncs the file and its folder."""
     calls, fsync = [], os.fsync
 
     def killed(file):
@@ -442,15 +442,15 @@ def test_who_is_killed_while_the_disk_is_told_leaves_that_to_the_next(tmp_path, 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="says which start it was on Linux alone")
-def test_the_file_says_in_which_start_of_the_machine_it_was_written(tmp_path):
-    """By which what the disk may have lost is known."""
+def test_the_file_records_the_boot_of_the_machine(tmp_path):
+    """The file records the boot of the machine, by which lost writes are recognized."""
     ClockRevisions(tmp_path / "last").next()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert (tmp_path / "last").read_text().split()[3] == boot
 
 
 def test_no_file_stays_open(tmp_path):
-    """However many are drawn; neither that of the revisions nor its folder."""
+    """Drawing revisions leaves no file open."""
 
     def opened():
         return len(list(Path("/dev/fd").iterdir()))
@@ -461,8 +461,8 @@ def test_no_file_stays_open(tmp_path):
     assert opened() == before
 
 
-def test_who_may_use_the_file_is_the_umasks_to_say(tmp_path):
-    """So processes of several users can share it; nobody is to run it."""
+def test_the_umask_decides_who_may_use_the_file(tmp_path):
+    """The umask decides who may use the file, which is never executable."""
     former = os.umask(0)
     try:
         ClockRevisions(tmp_path / "revision").next()
@@ -471,8 +471,8 @@ def test_who_may_use_the_file_is_the_umasks_to_say(tmp_path):
     assert stat.S_IMODE((tmp_path / "revision").stat().st_mode) == 0o666
 
 
-def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
-    """One in a second, and the folder once."""
+def test_few_revisions_wait_for_the_disk(tmp_path, monkeypatch):
+    """One revision in a second waits for the disk, and the folder is synced once."""
     calls, fsync = [], os.fsync
     monkeypatch.setattr(revision_counters.os, "fsync", lambda file: calls.append(fsync(file)))
     clock = Clock()
@@ -485,7 +485,7 @@ def test_few_of_them_wait_for_the_disk(tmp_path, monkeypatch):
 
 
 def test_threads_draw_no_revision_twice(tmp_path):
-    """With one generator, or each its own; each sees its own rise."""
+    """Threads draw no revision twice, with one generator or several."""
     shared = ClockRevisions(tmp_path / "revision", Clock())
     start = threading.Barrier(4)
 
@@ -502,13 +502,13 @@ def test_threads_draw_no_revision_twice(tmp_path):
 
 @pytest.mark.faults
 def test_processes_draw_no_revision_twice_whoever_is_killed(tmp_path, drawers):
-    """Each line is one that somebody may have used."""
+    """Processes draw no revision twice, whichever is killed."""
 
     def make():
         return start_drawing("clock", str(tmp_path / "revision"), "3000")
 
     drawers.extend(make() for _ in range(4))
-    drawn = [int(one) for one in kill_some(drawers, make)]
+    drawn = [int(line) for line in kill_some(drawers, make)]
     assert len(drawn) >= 4 * 3000
     assert len(set(drawn)) == len(drawn)
     assert ClockRevisions(tmp_path / "revision", Clock(0)).next() > max(drawn)
@@ -516,7 +516,7 @@ def test_processes_draw_no_revision_twice_whoever_is_killed(tmp_path, drawers):
 
 @pytest.mark.faults
 def test_a_process_that_forks_shares_nothing_but_the_file(tmp_path):
-    """Locks of the parent are not the child's."""
+    """A forked process shares the file only, and none of its parent's locks."""
     program = (
         "import os, sys; from reservation import ClockRevisions\n"
         "r = ClockRevisions(sys.argv[1]); r.next(); [os.fork() for _ in range(2)]\n"
@@ -533,15 +533,15 @@ def test_a_process_that_forks_shares_nothing_but_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"x", b"12 13\n", b"\xff 1 1\n", b"\0" * 100])
-def test_a_file_that_was_damaged_is_not_taken_for_a_new_one(tmp_path, content):
-    """Revisions would begin anew."""
+def test_a_damaged_file_is_an_error(tmp_path, content):
+    """A damaged file is an error: revisions would begin anew."""
     (tmp_path / "revision").write_bytes(content)
     with pytest.raises(ReservationError, match="revision does not hold the last revision; restore"):
         ClockRevisions(tmp_path / "revision").next()
     assert (tmp_path / "revision").read_bytes() == content
 
 
-def test_a_folder_that_is_not_there_is_the_callers_error(tmp_path):
-    """Making it could hide that a disk is not mounted."""
+def test_a_missing_folder_is_an_error(tmp_path):
+    """A missing folder is an error: creating it could hide an unmounted disk."""
     with pytest.raises(FileNotFoundError):
         ClockRevisions(tmp_path / "none" / "revision").next()

@@ -68,7 +68,7 @@ CONSUMER = {
 
 @pytest.fixture
 def new_role(connection):
-    """Give a function that names a role for this test, and makes it if it is asked to."""
+    """Give a function that names a role for this test, and creates it on request."""
     names = []
 
     def new(suffix="", *, create=True):
@@ -110,7 +110,7 @@ def write_many(connection, stream_names):
 
 
 def refused(connection, stream_name):
-    """Tell how a write is refused; None if it is not."""
+    """Return the error of a refused write, or None."""
     try:
         with connection.transaction(force_rollback=True):
             write(connection, stream_name)
@@ -132,7 +132,7 @@ def as_login(connection, database_url, role):
 
 
 def test_a_sender_may_write_to_its_categories_and_do_nothing_else(connection, new_role):
-    """Neither to others, nor by another way, nor read what it wrote."""
+    """A sender can write to its categories, in no other way, and cannot read."""
     role = new_role()
     grant(connection, "sender", role, ["account:command"])
     assert rights(connection, role) == SENDER
@@ -154,7 +154,7 @@ def test_a_sender_may_write_to_its_categories_and_do_nothing_else(connection, ne
 
 
 def test_a_batch_of_a_sender_is_refused_for_its_first_forbidden_category(connection, new_role):
-    """All or none of it is written, and the error has the way out."""
+    """A batch with a forbidden category is refused as a whole, with what to do."""
     role = new_role()
     grant(connection, "sender", role, ["a", "b"])
     run(connection, "SET ROLE {}", role)
@@ -169,7 +169,7 @@ def test_a_batch_of_a_sender_is_refused_for_its_first_forbidden_category(connect
 
 
 def test_code_that_a_sender_leaves_behind_writes_nothing_for_others(connection, new_role):
-    """An index of its table, which a superuser rebuilds, runs as the sender, but does not send."""
+    """Code of a sender that a superuser runs, as in an index, cannot send."""
     role = new_role()
     grant(connection, "sender", role, ["a"])
     run(connection, "CREATE SCHEMA lair AUTHORIZATION {}", role)
@@ -191,7 +191,7 @@ def test_code_that_a_sender_leaves_behind_writes_nothing_for_others(connection, 
 
 
 def test_a_stream_without_a_name_is_refused(connection, new_role):
-    """Whatever else may be wrong with it, nobody named its category for the sender."""
+    """A stream without a name is refused for a sender, whatever else is wrong."""
     role = new_role()
     grant(connection, "sender", role, ["a"])
     run(connection, "SET ROLE {}", role)
@@ -200,7 +200,7 @@ def test_a_stream_without_a_name_is_refused(connection, new_role):
 
 
 def test_the_caller_is_the_role_that_was_set_or_the_user_of_the_session(connection, new_role):
-    """Whether by SET ROLE, within a transaction, as another session user, or one in the other."""
+    """The caller is the role of SET ROLE or else the user of the session."""
     sender, other, user = new_role(), new_role(), new_role()
     grant(connection, "sender", sender, ["a"])
     grant(connection, "sender", other, ["b"])
@@ -226,7 +226,7 @@ def test_the_caller_is_the_role_that_was_set_or_the_user_of_the_session(connecti
 
 
 def test_a_function_of_the_sender_lends_nobody_its_categories(connection, new_role):
-    """Within SECURITY DEFINER functions the rights are those of the session, not of the owner."""
+    """In SECURITY DEFINER functions the session's rights count, not the owner's."""
     sender, other = new_role(), new_role()
     grant(connection, "sender", sender, ["a"])
     grant(connection, "sender", other, ["b"])
@@ -243,7 +243,7 @@ def test_a_function_of_the_sender_lends_nobody_its_categories(connection, new_ro
 
 
 def test_a_member_of_a_sender_may_send_what_it_inherits(connection, database_url, new_role):
-    """A role that may not log in can stand for many that do."""
+    """A member of a sender may write what it inherits."""
     group, user = new_role(), new_role()
     grant(connection, "sender", group, ["a"])
     run(connection, "GRANT {} TO {}", group, user)
@@ -252,8 +252,8 @@ def test_a_member_of_a_sender_may_send_what_it_inherits(connection, database_url
         assert refused(session, "b-1").startswith(f"The role {user} may not")
 
 
-def test_who_may_insert_into_the_log_may_write_anywhere(connection, new_role):
-    """Consumers, the clients of Message DB, and owners need no list of categories."""
+def test_roles_that_may_insert_into_the_log_may_write_anywhere(connection, new_role):
+    """Roles that may insert into the log need no list of categories."""
     role = new_role()
     grant(connection, "consumer", role)
     for name in (role, "message_store"):
@@ -263,7 +263,7 @@ def test_who_may_insert_into_the_log_may_write_anywhere(connection, new_role):
 
 
 def test_a_role_made_anew_under_an_old_name_may_send_nothing(connection, new_role):
-    """The categories belong to the role, not to its name."""
+    """A role created again under an old name has none of its former categories."""
     role = new_role()
     grant(connection, "sender", role, ["a"])
     run(connection, "DROP OWNED BY {}", role)
@@ -280,7 +280,7 @@ def test_a_role_made_anew_under_an_old_name_may_send_nothing(connection, new_rol
 
 
 def test_a_sender_that_is_renamed_keeps_its_categories(connection, new_role):
-    """As it keeps its other rights."""
+    """A renamed sender keeps its categories."""
     role, renamed = new_role(), new_role(create=False)
     grant(connection, "sender", role, ["a"])
     run(connection, "ALTER ROLE {} RENAME TO {}", role, renamed)
@@ -290,7 +290,7 @@ def test_a_sender_that_is_renamed_keeps_its_categories(connection, new_role):
 
 @pytest.mark.parametrize("suffix", ["'; DROP ROLE x --", '"quoted"', "Zoë %s {x} \\"])
 def test_odd_names_are_only_names(connection, new_role, suffix):
-    """Quotes, braces, signs of a template and of SQL in roles and categories change nothing."""
+    """Special characters in roles and categories are quoted correctly."""
     role = new_role(suffix, create=False)
     categories = ["o'x:command+x", '"c" {role} %s', "back\\slash"]
     granted = grant(connection, "sender", role, categories)
@@ -303,7 +303,7 @@ def test_odd_names_are_only_names(connection, new_role, suffix):
 
 
 def test_a_grant_is_exactly_what_it_says_whatever_was_before(connection, new_role):
-    """One kind takes the place of another, and takes away what was granted by hand."""
+    """A grant replaces the rights of another kind and those granted by hand."""
     role = new_role(create=False)
     first = grant(connection, "sender", role, ["b", "a", "b"])
     assert (first.created, first.categories) == (True, ("a", "b"))
@@ -329,7 +329,7 @@ def test_a_grant_is_exactly_what_it_says_whatever_was_before(connection, new_rol
 
 
 def test_the_statements_do_the_same_when_others_run_them(connection, new_role):
-    """A dry run changes nothing; what it prints is the whole of it."""
+    """A dry run changes nothing, and running its statements does the whole grant."""
     role = new_role(create=False)
     for kind, categories in (("sender", ["o'x"]), ("consumer", []), ("auditor", [])):
         shown = grant(connection, kind, role, categories, dry_run=True)
@@ -343,7 +343,7 @@ def test_the_statements_do_the_same_when_others_run_them(connection, new_role):
 
 
 def test_a_role_that_would_keep_more_is_refused_and_left_as_it_was(connection, new_role):
-    """Rather than said to be held to what it is not."""
+    """A role that would keep further rights is refused and left unchanged."""
     role, reader = new_role(), new_role()
     grant(connection, "sender", role, ["a"])
     run(connection, "GRANT pg_read_all_data TO {}", role)
@@ -375,14 +375,14 @@ def test_a_role_that_would_keep_more_is_refused_and_left_as_it_was(connection, n
         ("pg_mine", "the server.s own"),
     ],
 )
-def test_a_name_that_can_not_be_held_to_a_kind_is_refused(connection, role, problem):
-    """Neither those that the server takes for something else, nor Message DB's own role."""
+def test_a_reserved_role_name_is_refused(connection, role, problem):
+    """Names with a meaning to the server and Message DB's own role are refused."""
     with pytest.raises(StoreError, match=problem):
         grant(connection, "auditor", role)
 
 
 def test_superusers_and_owners_are_refused(connection, new_role):
-    """What they may do does not come from grants."""
+    """Superusers and owners are refused: their rights do not come from grants."""
     owner = new_role()
     (superuser,) = connection.execute("SELECT current_user").fetchone()
     with pytest.raises(StoreError, match="it is a superuser"):
@@ -393,7 +393,7 @@ def test_superusers_and_owners_are_refused(connection, new_role):
 
 
 def test_categories_are_for_senders_and_are_categories(connection, new_role):
-    """A mistake is told before anything is done."""
+    """Categories are accepted for senders only, and checked before anything is changed."""
     role = new_role(create=False)
     with pytest.raises(StoreError, match="none is named"):
         grant(connection, "sender", role)
@@ -405,8 +405,8 @@ def test_categories_are_for_senders_and_are_categories(connection, new_role):
     assert found.fetchone() is None
 
 
-def test_who_may_not_grant_is_told_so(connection, database_url, new_role):
-    """The server would merely warn, and do nothing."""
+def test_a_role_that_may_not_grant_is_an_error(connection, database_url, new_role):
+    """Granting without the right to is an error, where the server would merely warn."""
     role, poor = new_role(), new_role()
     grant(connection, "auditor", poor)
     with (
@@ -418,7 +418,7 @@ def test_who_may_not_grant_is_told_so(connection, database_url, new_role):
 
 
 def test_a_database_without_the_store_is_named(empty_database_url):
-    """With the command that mends it."""
+    """The error for a database without the store names the command that installs it."""
     with (
         connect(empty_database_url, autocommit=True) as empty,
         pytest.raises(SchemaError, match="reservation store install"),
@@ -427,7 +427,7 @@ def test_a_database_without_the_store_is_named(empty_database_url):
 
 
 def test_the_consumers_of_the_bank_run_as_a_consumer(connection, store, database_url, new_role):
-    """The role has all that `reservation start` needs; the command itself runs as it."""
+    """A consumer role has all that `reservation start` needs."""
     role = new_role()
     grant(connection, "consumer", role)
     store.write([open_(), deposit(), withdraw(), deposit(), open_()], COMMANDS)
@@ -443,7 +443,7 @@ def test_the_consumers_of_the_bank_run_as_a_consumer(connection, store, database
 
 
 def test_a_consumer_changes_no_message_and_no_right(connection, new_role):
-    """The log is only added to."""
+    """A consumer role can append to the log but change no message and no right."""
     role = new_role()
     grant(connection, "consumer", role)
     run(connection, "SET ROLE {}", role)
@@ -461,7 +461,7 @@ def test_a_consumer_changes_no_message_and_no_right(connection, new_role):
 
 
 def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store, new_role):
-    """Ours, Message DB's, and the queries of the Spark jobs."""
+    """An auditor reads with every client and the Spark jobs and writes nothing."""
     role = new_role()
     grant(connection, "auditor", role)
     store.write([open_(), deposit()], COMMANDS)
@@ -515,7 +515,7 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["consumer", "auditor"])
 def test_consumers_and_auditors_know_which_store_it_is(connection, new_role, kind):
-    """Spark's jobs run as either, and an archive is of one store."""
+    """Consumers and auditors can read the store's id."""
     role = new_role()
     grant(connection, kind, role)
     run(connection, "SET ROLE {}", role)
@@ -523,7 +523,7 @@ def test_consumers_and_auditors_know_which_store_it_is(connection, new_role, kin
 
 
 def test_an_auditor_reconciles(connection, store, database_url, new_role):
-    """The command runs as it, workers and all."""
+    """`reservation reconcile` and its workers run as an auditor."""
     role = new_role()
     grant(connection, "auditor", role)
     store.write([open_(), deposit(), deposit()], COMMANDS)
@@ -534,8 +534,8 @@ def test_an_auditor_reconciles(connection, store, database_url, new_role):
     assert "In order" in done.stdout
 
 
-def test_everybody_else_may_call_no_function_of_ours(connection, new_role, monkeypatch):
-    """Also not one that a later version adds: its upgrade takes the right away."""
+def test_roles_without_a_grant_may_call_no_function_of_ours(connection, new_role, monkeypatch):
+    """Roles without a grant may call no function of ours, also after an upgrade."""
     role = new_role()
     run(connection, "GRANT USAGE ON SCHEMA reservation TO {}", role)
     connection.execute("CREATE FUNCTION reservation.later() RETURNS int LANGUAGE sql RETURN 1")
@@ -546,7 +546,7 @@ def test_everybody_else_may_call_no_function_of_ours(connection, new_role, monke
 
 
 def test_a_sender_writes_through_the_client(connection, database_url, new_role):
-    """One message or a batch, and its refusal is one of the store's own errors."""
+    """A sender writes through the client, and its refusal is an error of the store."""
     role = new_role()
     grant(connection, "sender", role, ["account:command"])
     with MessageStore.open(as_login(connection, database_url, role)) as client:
@@ -556,8 +556,8 @@ def test_a_sender_writes_through_the_client(connection, database_url, new_role):
             client.write(deposit(), "account-123")
 
 
-def test_a_sender_is_told_when_the_owner_may_not_insert_either(connection, new_role):
-    """The rights that senders write with can be taken from the role that attached the schema."""
+def test_the_error_of_a_sender_says_that_the_owner_may_not_insert_either(connection, new_role):
+    """The rights used for senders' writes can be taken from the owner of the schema."""
     owner, sender = new_role("_owner"), new_role()
     grant(connection, "sender", sender, ["account:command"])
     grant(connection, "consumer", owner)

@@ -1,4 +1,4 @@
-"""Keys that the server takes: the stream that it names is the one that the declaration names."""
+"""Keys that the server extracts name the same stream as the declaration."""
 
 import dataclasses
 import itertools
@@ -47,13 +47,13 @@ scalars = (
     | numbers
     | st.sampled_from(["null", "true", "false", "[]", "{}", '[""]', '["a"]', '{"a": "b"}', '""'])
     | st.sampled_from(["a", "b"]).map(json.dumps)
-    | st.uuids().map(lambda one: json.dumps(str(one)))
+    | st.uuids().map(lambda id_: json.dumps(str(id_)))
     | st.builds(
-        lambda one, form: json.dumps(form(one)),
+        lambda id_, form: json.dumps(form(id_)),
         st.uuids(),
         st.sampled_from([lambda u: str(u).upper(), lambda u: u.hex, lambda u: u.urn]),
     )
-    | st.dates().map(lambda one: json.dumps(one.isoformat()))
+    | st.dates().map(lambda date: json.dumps(date.isoformat()))
     | st.from_regex(r"\A[0-2]0[0-9]{2}-[01][0-9]-[0-3][0-9]( |T00:00:00Z)?\Z").map(json.dumps)
     | st.decimals(allow_nan=False, allow_infinity=False).map(str)
     | st.sampled_from(["one", "two words", "a.b", "A+B", ""]).map(json.dumps)
@@ -81,8 +81,8 @@ class Count(Enum):
 # Those that the server takes.
 LIKELY: list[Any] = [str, int, uuid.UUID, date, Decimal, Word]
 FITTING = {
-    uuid.UUID: st.uuids().map(lambda one: json.dumps(str(one))),
-    date: st.dates().map(lambda one: json.dumps(one.isoformat())),
+    uuid.UUID: st.uuids().map(lambda id_: json.dumps(str(id_))),
+    date: st.dates().map(lambda date: json.dumps(date.isoformat())),
     Decimal: st.decimals(-(10**9), 10**9, allow_nan=False, places=2).map(str),
     Word: st.sampled_from(Word).map(json.dumps),
 }
@@ -105,7 +105,7 @@ NAMES = ["account_id", "key", "a__b", "_n", "x_ID", "größe_ß", "type", "into"
 
 @st.composite
 def declarations(draw):
-    """Draw how a command that did not exist before is reserved."""
+    """Draw the reservation of a new command."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=7, unique=True))
     likely = draw(st.booleans())  # all parts of a kind that the server takes
     fields: list[Any] = []
@@ -185,7 +185,7 @@ def key_alone(declared):
 
 
 def is_plain(declared, whole):
-    """Tell whether every part of the key is there and of the plainest kind."""
+    """Return whether every part of the key is present and of the plainest kind."""
     data = json.loads(whole.data, parse_float=Decimal) if whole.data else None
     if not isinstance(data, dict):
         return False
@@ -200,7 +200,7 @@ def is_plain(declared, whole):
 
 
 def check_names(connection, declared, written):
-    """Hold what the server named against what the declaration names; return how many it did not.
+    """Compare the server's names with the declared ones; return how many it left out.
 
     Only those are counted that it could have named.
     """
@@ -223,7 +223,7 @@ def check_names(connection, declared, written):
         assert (message.data, message.metadata_json) == (None, None)
         try:
             expected = named(declared, whole, declared.command)
-        except DecodeError:  # which its handling will tell; the key is there all the same
+        except DecodeError:  # which its handling will report; the key is there all the same
             expected = named(declared, whole, key_alone(declared))
         # What is too long for the store is refused when it is read.
         assert stream == expected or (expected is None and len(stream.encode()) > 2600)
@@ -233,7 +233,7 @@ def check_names(connection, declared, written):
 @settings(max_examples=300)
 @given(data=st.data(), declared=declarations())
 def test_the_server_names_the_stream_that_the_declaration_names_or_none(connection, data, declared):
-    """Whatever the payload and the fields are; where it names none, Python has the last word."""
+    """The server names the declared stream or none, and then Python decides."""
     written = data.draw(st.lists(payloads(declared.command), min_size=1, max_size=8))
     assert check_names(connection, declared, written) == 0
 
@@ -247,7 +247,7 @@ class Command:
 
 @pytest.fixture
 def encoded(request, admin, server_url):
-    """Give a connection to a store in another encoding, which hands out what is stored as UTF-8."""
+    """Give a connection to a store in another encoding, which returns stored text as UTF-8."""
     name = f"encoded_{os.getpid()}_{request.param.lower()}"
     create = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING {} LOCALE 'C'")
     admin.execute(create.format(sql.Identifier(name), sql.Literal(request.param)))
@@ -273,8 +273,12 @@ def encoded(request, admin, server_url):
     indirect=["encoded"],
 )
 def test_the_names_do_not_depend_on_the_encoding(encoded, characters, left):
-    """A pattern of PostgreSQL knows characters by their numbers in the encoding of the database."""
-    ids = [*characters, *(f"{one}+" for one in characters), *(f"k{one}" for one in characters)]
+    """Names are the same in every database encoding, on which patterns depend."""
+    ids = [
+        *characters,
+        *(f"{character}+" for character in characters),
+        *(f"k{character}" for character in characters),
+    ]
     written = [
         json.dumps({"key": key, "n": 7, "accountId": "a"}, ensure_ascii=False) for key in ids
     ]
@@ -284,7 +288,7 @@ def test_the_names_do_not_depend_on_the_encoding(encoded, characters, left):
 
 @pytest.mark.parametrize("encoded", ["UTF8", "LATIN1", "SQL_ASCII"], indirect=True)
 def test_names_of_fields_and_categories_may_be_of_any_letters_of_the_encoding(encoded):
-    """They are sent as they are, since an escape would not do in every encoding."""
+    """Field and category names may have any letters of the encoding."""
     command = dataclasses.make_dataclass("Command", [("größe", str)])
     declared = Reservation(command, "zähler", ("größe",))
     assert check_names(encoded, declared, ['{"größe": "1"}', '{"groesse": "1"}']) == 0
@@ -327,7 +331,7 @@ class Made:
 
 @pytest.mark.parametrize("class_", [Shown, Watched, Made])
 def test_a_class_that_makes_something_of_its_key_has_the_last_word(connection, class_):
-    """What it makes of a field can not be seen in the data."""
+    """The class decides on its key, which the data may not show."""
     declared = Reservation(class_, "transaction", ("key",))
     (message,), (stream,) = taken(connection, {"Command": declared}, ['{"key": "a"}'])
     assert stream is None
@@ -335,7 +339,7 @@ def test_a_class_that_makes_something_of_its_key_has_the_last_word(connection, c
 
 
 def test_the_server_takes_parts_of_every_kind_as_they_are_written(connection):
-    """And leaves to the reader what has another form than the key."""
+    """The server extracts keys of every kind, and leaves other forms to Python."""
     command = dataclasses.make_dataclass(
         "Command", [("a", uuid.UUID), ("b", date), ("c", Decimal), ("d", Word)]
     )
@@ -349,12 +353,12 @@ def test_the_server_takes_parts_of_every_kind_as_they_are_written(connection):
 
 
 def test_equal_values_are_one_key():
-    """However they are written."""
+    """Equal numbers are one key, however they are written."""
     command = dataclasses.make_dataclass("Command", [("key", Any)])
     declared = Reservation(command, into="t", key=("key",))
-    names = [declared.stream_name(command(Decimal(one))) for one in ("1.50", "1.5", "15E-1")]
+    names = [declared.stream_name(command(Decimal(number))) for number in ("1.50", "1.5", "15E-1")]
     assert names == ["t-1.5"] * 3
-    names = [declared.stream_name(command(Decimal(one))) for one in ("-0.0", "0", "0E+3")]
+    names = [declared.stream_name(command(Decimal(number))) for number in ("-0.0", "0", "0E+3")]
     assert names == ["t-0"] * 3
     assert declared.stream_name(command(Decimal("1E+2"))) == "t-100"
     assert declared.stream_name(command(Count.MANY)) == "t-10"

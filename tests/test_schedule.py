@@ -31,8 +31,8 @@ def parsed(text):
 
 def container(job):
     """Return the one container that a CronJob starts."""
-    (one,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    return one
+    (started,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    return started
 
 
 def commands():
@@ -44,7 +44,7 @@ def commands():
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: " ".join(command[1:3]))
 def test_the_command_can_be_given(command, monkeypatch, database_url, tmp_path):
-    """With its options and their values, as the reader would give it."""
+    """Each command of the examples is valid with its options and values."""
     program, name, *arguments = command
     called = []
     monkeypatch.setattr(main.commands[name], "callback", lambda **given: called.append(given))
@@ -59,7 +59,7 @@ def test_the_command_can_be_given(command, monkeypatch, database_url, tmp_path):
 
 
 def test_there_is_a_timer_for_each_service():
-    """Reconciling and pruning, each with a calendar."""
+    """Each service, for reconciling and for pruning, has a timer."""
     services = {name.removesuffix(".service") for name in UNITS if name.endswith(".service")}
     timers = {name.removesuffix(".timer") for name in UNITS if name.endswith(".timer")}
     assert services == timers == {"reservation-reconcile", "reservation-prune"}
@@ -72,7 +72,7 @@ def test_there_is_a_timer_for_each_service():
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
 def test_systemd_takes_the_units(tmp_path):
-    """It knows every section, name and value."""
+    """systemd accepts every section, name and value of the units."""
     for name, text in UNITS.items():
         program = re.sub(r"(?<=ExecStart=)\S+", shutil.which("true"), text)
         (tmp_path / name).write_text(program)
@@ -89,7 +89,7 @@ def test_systemd_takes_the_units(tmp_path):
 
 @pytest.mark.parametrize("job", CRON_JOBS, ids=lambda job: job["metadata"]["name"])
 def test_a_cron_job_never_runs_beside_itself(job):
-    """It has a schedule of five fields, ends, and finds the volumes that it mounts."""
+    """A CronJob has a schedule, no concurrency, a time limit and its volumes."""
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
     spec = job["spec"]
     assert len(spec["schedule"].split()) == 5

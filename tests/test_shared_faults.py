@@ -23,7 +23,7 @@ COMMIT = "COMMIT\0"  # the whole statement, not BEGIN ISOLATION LEVEL READ COMMI
 
 def stop(*running):
     """Stop what runs and return the exit statuses."""
-    return [one.stop() for one in running]
+    return [process.stop() for process in running]
 
 
 def holder(connection):
@@ -39,7 +39,7 @@ def holder(connection):
 def test_a_paused_process_finds_that_another_has_done_its_work(
     connection, store, database_url, tmp_path, monkeypatch
 ):
-    """Its late commit fails; it goes on as a member, and takes over when the other one leaves."""
+    """The late commit of a paused process fails, and it goes on as a member."""
     app = holding(tmp_path, monkeypatch)
     store.write([open_(), deposit(), deposit(HELD), deposit("d3")], COMMANDS)
     with Started(database_url, "--only", "commands") as commands:
@@ -67,7 +67,7 @@ def test_a_paused_process_finds_that_another_has_done_its_work(
 def test_a_process_that_is_paused_while_it_writes_does_not_keep_its_locks(
     connection, store, admin, database_url
 ):
-    """Neither that of its category nor those of its positions; others need them to go on."""
+    """A process paused in a write loses its locks, which others need."""
     store.write([open_(), deposit(), deposit("d2")], COMMANDS)
     with Started(database_url, "--only", "commands") as commands:
         wait_until_drained(connection, commands, categories=["account:command"])
@@ -99,7 +99,7 @@ def test_a_process_that_is_paused_while_it_writes_does_not_keep_its_locks(
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
-    """Past its lease, and under load: the other one does all that there is to do meanwhile."""
+    """A process may be paused past its lease at any moment; another does its work."""
     chance = random.Random(seed)
     arguments = (database_url, "--batch-size", "20", "--partitions", "4")
     traffic = make_traffic(accounts=20, sends=1000, seed=seed)
@@ -108,8 +108,8 @@ def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
         Started(*arguments, "--only", "reserved") as paused,
         Started(*arguments, "--only", "reserved") as other,
     ):
-        for one in (commands, paused, other):
-            one.wait_for("consumer_started")
+        for process in (commands, paused, other):
+            process.wait_for("consumer_started")
         with Sender(database_url, traffic, 1) as sender:
             for _ in range(chance.randrange(1, 4)):
                 paused.wait_for("batch_committed")
@@ -128,7 +128,7 @@ def test_a_process_may_be_paused_at_any_moment(connection, database_url, seed):
 
 @pytest.mark.parametrize("when", list(Cut))
 def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, database_url, when):
-    """Whose answer is lost reads its own positions again, and keeps its part of the category."""
+    """After an unknown commit a member reads its positions again and keeps its partitions."""
     traffic = make_traffic(accounts=20, sends=1000, seed=1)
     with (
         Proxy(database_url) as proxy,
@@ -150,8 +150,8 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, da
     assert broken(connection, sender.acknowledged) == {}
 
 
-def test_hosts_may_be_killed_and_stopped_while_others_go_on(connection, database_url):
-    """Two of two workers each, one of which is replaced, and a worker of the other one dies."""
+def test_supervisors_may_be_killed_and_stopped_while_others_go_on(connection, database_url):
+    """Of two supervisors one is replaced, and a worker of the other one dies."""
     arguments = (database_url, "--workers", "2", "--batch-size", "10")
     traffic = make_traffic(accounts=20, sends=2000, seed=1)
     with Sender(database_url, traffic, 1) as sender, Started(*arguments) as lasting:
@@ -174,7 +174,7 @@ def test_hosts_may_be_killed_and_stopped_while_others_go_on(connection, database
 
 
 class Members:
-    """The processes that share both categories, which come and go as chance has it."""
+    """The processes that share both categories, which join and leave at random."""
 
     def __init__(self, database_url, chance):
         self._database_url = database_url
@@ -191,8 +191,8 @@ class Members:
     def __exit__(self, *_):
         self.resume()
         for members in self._running.values():
-            for one in members:
-                one.kill()
+            for member in members:
+                member.kill()
 
     def change(self):
         """Let one join, leave, die, or pause; one that was paused before goes on."""
@@ -206,9 +206,9 @@ class Members:
             self._paused.append(self._chance.choice(members))
             self._paused[-1].send(signal.SIGSTOP)
         else:
-            one = members.pop(self._chance.randrange(len(members)))
+            leaving = members.pop(self._chance.randrange(len(members)))
             # One that was about to start ends as every process does.
-            assert one.stop() in (0, -signal.SIGTERM) if what == "leave" else one.kill()
+            assert leaving.stop() in (0, -signal.SIGTERM) if what == "leave" else leaving.kill()
             self.join(category)
 
     def join(self, category):
@@ -218,14 +218,14 @@ class Members:
         )
 
     def resume(self):
-        """Let the one that was paused go on."""
+        """Let the paused one continue."""
         while self._paused:
             self._paused.pop().send(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("seed", seeds(2))
 def test_members_may_come_and_go_under_load(connection, database_url, seed):
-    """Each message is handled exactly once, and those of an account in order."""
+    """While members come and go, each message is handled once and accounts stay in order."""
     chance = random.Random(seed)
     traffic = make_traffic(accounts=20, sends=1500, seed=seed)
     with Sender(database_url, traffic) as sender, Members(database_url, chance) as members:

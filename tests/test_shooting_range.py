@@ -31,13 +31,13 @@ ROOT = Path(__file__).parent.parent
 
 
 def play(connection):
-    """Let both components deal with all that there is, and return what became of the messages."""
+    """Let both components handle all messages, and return the counts."""
     results = batches(connection, shooting_range) + batches(connection, leader_board)
     return sum((result.counts for result in results), Counter())
 
 
 def redeliver(connection, position=0):
-    """Let the consumers read again what is behind a position."""
+    """Let the consumers read again from a position."""
     connection.execute("UPDATE reservation.positions SET position = %s", [position])
 
 
@@ -65,13 +65,13 @@ def log(connection):
 
 
 def unpublished(connection):
-    """Return how many versions are not known to be published."""
+    """Return the number of versions that are not marked as published."""
     rows = connection.execute("SELECT count(*) FROM reservation.states WHERE NOT published")
     return rows.fetchone()[0]
 
 
 def test_a_shot_is_a_hit_or_a_miss(connection, store):
-    """And the leader board, a component of its own, counts it."""
+    """A shot is a hit or a miss, and the leader board counts it."""
     store.write([MoveTarget("1", 7), FireAt("1", 7), MoveTarget("1", 8), FireAt("1", 7)], GAME)
     play(connection)
     assert outcomes(store) == ["Hit", "Missed"]
@@ -79,7 +79,7 @@ def test_a_shot_is_a_hit_or_a_miss(connection, store):
 
 
 def test_the_target_moves_by_chance_after_some_shots():
-    """To where the message says, so to speak: the same at every handling of it."""
+    """The target moves at random, and in the same way at every handling of a message."""
     done = check_deterministic(shooting_range, FireAt("1", 7), ShootingRange(7, ATTEMPTS - 1))
     assert [type(event).__name__ for event in done.events] == ["Hit"]
     assert done.state.attempts == 0
@@ -87,8 +87,8 @@ def test_the_target_moves_by_chance_after_some_shots():
     assert done.state.target_position == expected
 
 
-def test_a_shot_that_comes_again_after_the_target_moved_has_the_same_outcome(connection, store):
-    """The source's second scenario: move, fire, move, and the shot again."""
+def test_a_repeated_shot_has_the_same_outcome_after_the_target_moved(connection, store):
+    """A shot repeated after the target moved has the same outcome."""
     store.write([MoveTarget("1", 1), FireAt("1", 1)], GAME)
     play(connection)
     store.write(MoveTarget("1", 2), GAME)
@@ -101,8 +101,8 @@ def test_a_shot_that_comes_again_after_the_target_moved_has_the_same_outcome(con
     assert log(connection) == before
 
 
-def test_a_hit_that_comes_again_is_counted_once(connection, store):
-    """The source's last scenario, of the leader board alone."""
+def test_a_repeated_hit_is_counted_once(connection, store):
+    """A repeated hit is counted once on the leader board."""
     store.write([MoveTarget("1", 1), FireAt("1", 1)], GAME)
     play(connection)
     redeliver(connection)
@@ -111,7 +111,7 @@ def test_a_hit_that_comes_again_is_counted_once(connection, store):
 
 
 def test_a_shot_that_was_never_handled_meets_the_newest_state(connection, store):
-    """Also if it comes after those that were sent later, which stay what they are."""
+    """A late shot that was never handled is decided on the newest state."""
     store.write([FireAt("1", 5), MoveTarget("1", 5), FireAt("1", 5)], GAME)
     later = batch(connection, COMMANDS, shooting_range)
     redeliver(connection, 1)
@@ -128,7 +128,7 @@ def test_a_shot_that_was_never_handled_meets_the_newest_state(connection, store)
 
 @pytest.mark.faults
 def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, store):
-    """Before each exchange with the server in turn, among them both commits and what is between."""
+    """A process killed before any exchange with the server loses no shot."""
     crashing = subprocess.Popen(
         [sys.executable, "-P", "-m", "tests.crashing", database_url],
         cwd=ROOT,
@@ -165,14 +165,14 @@ def test_a_process_killed_at_any_point_loses_no_shot(database_url, connection, s
     assert found[-1] == (0, 4, 3)
     assert {ended for ended, _, _ in found[:-1]} == {-9}
     # What is committed is never less than before.
-    assert found == sorted(found, key=lambda one: one[1:])
+    assert found == sorted(found, key=lambda result: result[1:])
 
 
 @pytest.mark.faults
 def test_two_processes_that_are_killed_again_and_again_lose_no_shot(
     database_url, store, connection
 ):
-    """Consumers as they are run, killed while they are busy."""
+    """Two consumers that are killed again and again lose no shot."""
     games = [str(n) for n in range(5)]
     for _ in range(4):
         for game in games:
@@ -213,7 +213,7 @@ STEP = st.one_of(
 @given(st.lists(STEP, max_size=12), st.randoms(use_true_random=False))
 @settings(max_examples=40)
 def test_whatever_happens_every_shot_has_one_outcome(database_url, connection, steps, chance):
-    """Sends, crashes at any exchange, and redeliveries, in any order."""
+    """Every shot has one outcome under any sequence of sends, crashes and redeliveries."""
     store = MessageStore(connection)
     for table in ("message_store.messages", "reservation.states", "reservation.positions"):
         connection.execute(f"TRUNCATE {table} RESTART IDENTITY")
@@ -234,12 +234,12 @@ def test_whatever_happens_every_shot_has_one_outcome(database_url, connection, s
 
 
 def run_and_cut(url, component, limit, at):
-    """Take a component's commands forward by a batch on a connection that may be lost in it."""
+    """Run a batch of a component's commands on a connection that may be lost in it."""
     with connect(url, autocommit=True) as connection:
-        one = batch(connection, component.command_category, component)
+        claimed = batch(connection, component.command_category, component)
         Cut(connection, at, crash)
         try:
-            one.run(limit)
+            claimed.run(limit)
         except (Crash, ReservationError):
             pass
         finally:
@@ -247,7 +247,7 @@ def run_and_cut(url, component, limit, at):
 
 
 def check(connection, store):
-    """Hold what is stored to what the commands say, in the order in which they were captured."""
+    """Compare the stored messages with the commands in the order of their first handling."""
     for game in GAMES:
         commands = {m.id: m for m in store.read_stream(f"shootingRange:command-{game}")}
         versions = connection.execute(
@@ -276,7 +276,7 @@ def check(connection, store):
 
 
 def test_one_of_two_consumers_of_the_same_messages_commits(connection, store, database_url):
-    """The one that was taken over stores no state again and moves nothing."""
+    """A consumer that was taken over stores no state and moves no position."""
     store.write([MoveTarget("1", 7), FireAt("1", 7)], GAME)
     first = batch(connection, COMMANDS, shooting_range)
     with connect(database_url, autocommit=True) as other:

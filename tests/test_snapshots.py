@@ -43,7 +43,7 @@ def add(entity, event):
 
 
 def purse(every=3, *, entity=Purse, projector=add, **options):
-    """Return a component whose events tell what the handler saw."""
+    """Return a component whose events repeat what the handler saw."""
     component = Component("purse", entity=entity, id="account_id", snapshot_every=every, **options)
 
     @component.handle(Deposit)
@@ -78,19 +78,19 @@ def totals(store, account="123"):
     return [m.decode(Paid).total for m in store.read_stream(f"purse-{account}")]
 
 
-def test_a_snapshot_is_taken_when_there_are_events_enough(connection, store):
-    """And the next one as many events later."""
-    one = batch(connection, "purse:command", purse(3))
+def test_a_snapshot_is_taken_after_enough_events(connection, store):
+    """A snapshot is taken after the declared number of events, and again after as many."""
+    claimed = batch(connection, "purse:command", purse(3))
     taken = []
     for n in range(8):
         pay(store, f"d{n}")
-        one.run(100)
+        claimed.run(100)
         taken.append(snapshots(connection).get("purse-123"))
     assert taken == [None, None, 2, 2, 2, 5, 5, 5]
 
 
 def test_only_what_came_after_the_snapshot_is_read(connection, store):
-    """The events before it may as well be gone, but for the one that it stands at."""
+    """Only events behind a snapshot are read, and the one that it stands at."""
     pay(store, *"abcd")
     drain(connection, purse(4))
     pay(store, *"ef")
@@ -107,7 +107,7 @@ def test_only_what_came_after_the_snapshot_is_read(connection, store):
 
 
 def test_a_batch_takes_its_snapshots_in_one_statement(connection, store):
-    """As many entities as it may have, each where it is."""
+    """A batch takes the snapshots of all its entities in one statement."""
     for n in range(50):
         pay(store, *(f"{n}-{m}" for m in range(1 + n % 3)), account=str(n))
     drain(connection, purse(2))
@@ -120,7 +120,7 @@ def test_a_batch_takes_its_snapshots_in_one_statement(connection, store):
 
 
 def test_an_entity_with_a_long_stream_gets_one_when_it_is_read(connection, store):
-    """It may be older than the declaration."""
+    """An entity with a stream from before the declaration gets a snapshot when it is read."""
     plain = purse(None)
     pay(store, *"abcdef")
     drain(connection, plain)
@@ -131,13 +131,13 @@ def test_an_entity_with_a_long_stream_gets_one_when_it_is_read(connection, store
 
 
 def test_a_batch_that_fails_leaves_no_snapshot(connection, store):
-    """So none is ever ahead of its stream."""
+    """A batch that fails leaves no snapshot, so none is ahead of its stream."""
     pay(store, "a", "b", "bad")
-    one = batch(connection, "purse:command", purse(1))
+    claimed = batch(connection, "purse:command", purse(1))
     with pytest.raises(HandlerError):
-        one.run(100)
+        claimed.run(100)
     assert snapshots(connection) == {}
-    one.run(2)
+    claimed.run(2)
     assert snapshots(connection) == {"purse-123": 1}
 
 
@@ -157,8 +157,8 @@ def change(connection, **values):
         {"revision": "1"},
     ],
 )
-def test_a_snapshot_that_can_not_be_right_is_passed_over(connection, store, values):
-    """The events tell, and a new one takes its place."""
+def test_an_inconsistent_snapshot_is_ignored(connection, store, values):
+    """An inconsistent snapshot is ignored and replaced."""
     pay(store, *"abc")
     drain(connection, purse(3))
     change(connection, **values)
@@ -167,8 +167,8 @@ def test_a_snapshot_that_can_not_be_right_is_passed_over(connection, store, valu
     assert totals(store)[3] == Decimal("4.50")
 
 
-def test_a_snapshot_of_other_code_is_passed_over(connection, store):
-    """By the number that its author raises, the fields, and the types of events."""
+def test_a_snapshot_of_other_code_is_ignored(connection, store):
+    """A snapshot of another version, of other fields or event types is ignored."""
 
     @dataclass
     class Wallet(Purse):
@@ -185,7 +185,7 @@ def test_a_snapshot_of_other_code_is_passed_over(connection, store):
 
 
 def test_another_form_of_a_nested_class_is_another_code(connection, store):
-    """The fields are looked at all the way down."""
+    """A changed nested class makes a snapshot obsolete."""
 
     def nested(kind):
         @dataclass
@@ -206,7 +206,7 @@ def test_another_form_of_a_nested_class_is_another_code(connection, store):
 
 
 def test_of_two_snapshots_by_the_same_code_the_later_stays(connection, store):
-    """Another consumer of the component may be further on."""
+    """Of two snapshots by the same code the later one is kept."""
     pay(store, *"abcdef")
     drain(connection, purse(3))
     component = purse(3)
@@ -230,8 +230,8 @@ class Hiding(Purse):
 
 
 @pytest.mark.parametrize("entity", [Odd, Hiding])
-def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity):
-    """That is told, and is no reason to stop; it is read from its events as before."""
+def test_an_entity_that_json_would_change_gets_no_snapshot(connection, store, entity):
+    """An entity that JSON would change gets no snapshot but a logged warning."""
 
     def add_oddly(entity, event):
         entity.balance += event.amount
@@ -248,12 +248,14 @@ def test_an_entity_that_json_would_change_is_not_kept(connection, store, entity)
         drain(connection, component)
     assert snapshots(connection) == {}
     assert totals(store)[3] == Decimal("4.50")
-    told = [(one["log_level"], one["stream_name"]) for one in logs if "snapshot" in one["event"]]
-    assert told == [("warning", "purse-123")] * 2
+    warnings = [
+        (entry["log_level"], entry["stream_name"]) for entry in logs if "snapshot" in entry["event"]
+    ]
+    assert warnings == [("warning", "purse-123")] * 2
 
 
 def test_the_role_of_a_consumer_can_keep_snapshots(connection, store):
-    """With no more than it is granted."""
+    """The consumer's role can store snapshots with its usual grants."""
     from reservation.store.schema.roles import grant
 
     role = f"keeper_{connection.info.dbname}"
@@ -288,14 +290,14 @@ class Unfit:
         ({"snapshot_revision": 0}, "snapshot_revision is a whole number from 1, not 0"),
     ],
 )
-def test_what_can_not_be_kept_is_refused_when_it_is_declared(options, problem):
-    """Not when the first snapshot is due."""
+def test_a_wrong_snapshot_declaration_is_refused(options, problem):
+    """A wrong declaration of snapshots is refused when it is made."""
     with pytest.raises(DeclarationError, match=problem):
         purse(**options)
 
 
 def test_without_the_declaration_there_are_none(connection, store):
-    """Neither written nor read."""
+    """Without the declaration snapshots are neither written nor read."""
     pay(store, *"abcdef")
     (result,) = batches(connection, purse(None))
     assert result.counts == Counter(handled=6)

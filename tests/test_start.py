@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.check
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_both_consumers_run_until_they_are_told_to_stop(connection, store, database_url, number):
-    """One command starts both; a signal ends both, cleanly, with status 0."""
+def test_both_consumers_run_until_a_signal(connection, store, database_url, number):
+    """One command starts both consumers, and a signal ends them with status 0."""
     store.write([open_(), deposit(), withdraw(), deposit()], COMMANDS)
     with Started(database_url) as started:
         started.wait_for("batch_committed", category=RESERVED, handled=2)
@@ -34,7 +34,7 @@ def test_both_consumers_run_until_they_are_told_to_stop(connection, store, datab
 
 
 def test_each_consumer_runs_alone(store, database_url):
-    """Two processes, of which each does its half."""
+    """Two processes can each run one of the consumers."""
     store.write([open_(), deposit()], COMMANDS)
     with Started(database_url, "--only", "commands") as commands:
         commands.wait_for("batch_committed", category="account:command", reserved=1, handled=1)
@@ -46,8 +46,8 @@ def test_each_consumer_runs_alone(store, database_url):
     assert event_types(store) == ["Opened", "Deposited"]
 
 
-def test_a_consumer_that_dies_is_started_again_and_in_the_end_is_not(admin, store, database_url):
-    """It goes on where it was; one that dies again and again ends all, for a supervisor to see."""
+def test_a_dead_consumer_is_restarted_a_limited_number_of_times(admin, store, database_url):
+    """A dead consumer is restarted; after several deaths in a row the command ends."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
@@ -62,8 +62,8 @@ def test_a_consumer_that_dies_is_started_again_and_in_the_end_is_not(admin, stor
     assert wait_until_gone(admin, database_url)
 
 
-def test_consumers_whose_host_is_killed_stop_by_themselves(admin, database_url):
-    """Nobody would tell them to."""
+def test_consumers_whose_supervisor_is_killed_stop_by_themselves(admin, database_url):
+    """Consumers whose supervisor was killed stop by themselves."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
@@ -74,7 +74,7 @@ def test_consumers_whose_host_is_killed_stop_by_themselves(admin, database_url):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_same_consumer_started_twice_stands_by_and_takes_over(store, database_url, number):
-    """Whether the first one goes of its own accord or dies."""
+    """A consumer started twice stands by and takes over when the first one ends or dies."""
     with Started(database_url, "--only", "commands") as first:
         first.wait_for("consumer_started", epoch=1)
         with Started(database_url, "--only", "commands") as second:
@@ -89,10 +89,10 @@ def test_the_same_consumer_started_twice_stands_by_and_takes_over(store, databas
 
 
 @pytest.mark.parametrize("only", [[], ["--only", "commands"]])
-def test_a_message_that_can_not_be_dealt_with_stops_with_one_line_if_it_is_to(
+def test_with_stop_on_error_a_failed_message_stops_with_one_line(
     connection, store, database_url, only
 ):
-    """What was before it is done, and its position is not passed."""
+    """With `--stop-on-error` the consumer stops before the message that failed."""
     store.write([open_(), deposit()], COMMANDS)
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', '[1]')",
@@ -114,7 +114,7 @@ def test_a_message_that_can_not_be_dealt_with_stops_with_one_line_if_it_is_to(
 
 
 def test_logs_are_json_and_hold_no_payload(store, database_url):
-    """What a machine reads, and nothing of what the messages say."""
+    """Logs are JSON and hold no payload."""
     store.write([open_(customer="secret-customer"), deposit(amount="31415.92")], COMMANDS)
     store.write(deposit(amount="27182.81"), COMMANDS)
     with Started(database_url) as started:
@@ -127,7 +127,7 @@ def test_logs_are_json_and_hold_no_payload(store, database_url):
 
 
 def test_logs_are_lines_for_people_on_a_terminal(database_url):
-    """The same events, readable."""
+    """On a terminal logs are readable lines."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         command_line("start", "bank:account", "--only", "commands"),
@@ -146,7 +146,7 @@ def test_logs_are_lines_for_people_on_a_terminal(database_url):
 
 
 def test_a_component_without_reservations_has_no_reserved_consumer(tmp_path, database_url):
-    """Asking for it is a mistake, said in one line."""
+    """Asking a component without reservations for its reserved consumer is an error."""
     (tmp_path / "plain.py").write_text(
         "from dataclasses import dataclass\nfrom reservation import Component\n"
         "@dataclass\nclass Ping:\n    id: str\n"
@@ -169,7 +169,7 @@ def test_a_component_without_reservations_has_no_reserved_consumer(tmp_path, dat
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT] * 3)
 def test_a_signal_to_the_whole_group_is_a_clean_stop(database_url, number):
-    """Each consumer hears it twice then: once itself, once from the host."""
+    """A signal to the process group, which each consumer gets twice, is a clean stop."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
@@ -179,17 +179,17 @@ def test_a_signal_to_the_whole_group_is_a_clean_stop(database_url, number):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_consumers_start_is_a_clean_stop_too(database_url, number):
-    """A deployment may be taken back the moment it was made."""
+    """A signal while the consumers start is a clean stop."""
     with Started(database_url) as started:
-        host = psutil.Process(started.process.pid)
-        while len(host.children()) < 2:
+        supervisor = psutil.Process(started.process.pid)
+        while len(supervisor.children()) < 2:
             assert started.process.poll() is None
         assert started.stop_group(number) == 0, started.log
         assert "Traceback" not in started.log
 
 
-def test_a_consumer_that_is_told_to_stop_alone_is_started_again(database_url):
-    """Half of the pattern must not run on alone, unnoticed."""
+def test_a_consumer_that_stops_alone_is_started_again(database_url):
+    """A single consumer that was asked to stop is started again."""
     with Started(database_url) as started:
         for category in ("account:command", RESERVED):
             started.wait_for("consumer_started", category=category)
@@ -201,7 +201,7 @@ def test_a_consumer_that_is_told_to_stop_alone_is_started_again(database_url):
 
 
 def test_a_consumer_that_waits_for_a_lock_can_be_stopped(store, database_url):
-    """Somebody who holds a category for hours must not keep us from stopping."""
+    """A consumer that waits for a category's lock can be stopped."""
     with connect(database_url) as holder:
         holder.execute("SELECT message_store.acquire_lock('account-1')")
         store.write(open_(), COMMANDS)
@@ -211,8 +211,8 @@ def test_a_consumer_that_waits_for_a_lock_can_be_stopped(store, database_url):
     assert event_types(store) == []
 
 
-def test_a_long_reason_reaches_the_host(connection, database_url):
-    """A peer decides how long a type is; the pipe between the processes does not grow with it."""
+def test_a_long_reason_reaches_the_supervisor(connection, database_url):
+    """The supervisor reports an error about a very long type, and shortens it."""
     connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, '{}')",
         [COMMANDS, "T" * 200_000],
@@ -224,7 +224,7 @@ def test_a_long_reason_reaches_the_host(connection, database_url):
 
 
 def test_a_log_that_nobody_reads_any_more_stops_nothing(store, database_url):
-    """The work matters more than the telling of it."""
+    """A log whose reader is gone stops no consumer."""
     ours, theirs = os.pipe()
     with subprocess.Popen(
         command_line("start", "bank:account"),
@@ -244,8 +244,8 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(store, database_url):
         assert process.wait(PATIENCE) == 0
 
 
-def test_a_role_that_may_not_is_told_so_in_one_line(connection, database_url):
-    """Also when the consumers run in processes of their own."""
+def test_a_missing_right_is_reported_in_one_line(connection, database_url):
+    """A missing right ends the command with one line that names it and the grant."""
     connection.execute("REVOKE ALL ON reservation.positions FROM message_store")
     limited = conninfo.make_conninfo(database_url, options="-c role=message_store")
     with Started(limited) as started:

@@ -91,7 +91,7 @@ class Crash(BaseException):
 
 
 def tally(once=EVER, handler=None, **options):
-    """Return a component that adds up, or does what a handler does."""
+    """Return a component that adds up, or that uses a given handler."""
     component = Component("tally", entity=Tally, id="tally_id")
 
     @component.handle(Add, once=once, **options)
@@ -99,7 +99,7 @@ def tally(once=EVER, handler=None, **options):
         if handler is not None:
             return handler(command, state, context)
         state.total += command.n
-        context.write(Added(command.tally_id, state.total, "told"), "told-1")
+        context.write(Added(command.tally_id, state.total, "report"), "report-1")
         return Added(command.tally_id, state.total)
 
     @component.handle(Look, once=once)
@@ -122,12 +122,12 @@ def totals(store, stream="tally-1"):
 
 
 def redeliver(connection, position=0):
-    """Let the consumers read again what is behind a position."""
+    """Let the consumers read again from a position."""
     connection.execute("UPDATE reservation.positions SET position = %s", [position])
 
 
 def crash_between(connection, component):
-    """Handle what there is up to where the states are stored and nothing is published."""
+    """Handle all messages up to where the states are stored and nothing is published."""
     claimed = batch(connection, COMMANDS, component)
 
     def crash(*_, **__):
@@ -151,27 +151,27 @@ def whole(connection, stream=STATE):
     return json.loads(States(connection).newest(stream))
 
 
-# What is stored
+# Stored versions
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
 def test_each_message_makes_a_version(connection, store, form):
-    """Also one that changes nothing; each names its message, and positions have no gaps."""
+    """Each message, even one without change, stores one version that names it."""
     store.write([Add("1", 2), Look("1"), Add("1", 3)], SENT)
     drain(connection, tally(StateBased(form)))
     sent = list(store.read_stream(SENT))
     stored = versions(connection)
-    assert [one["position"] for one in stored] == [0, 1, 2]
-    assert [str(one["message_id"]) for one in stored] == [message.id for message in sent]
-    assert [one["global_position"] for one in stored] == [1, 2, 3]
-    assert {one["category"] for one in stored} == {COMMANDS}
-    assert all(one["published"] for one in stored)
+    assert [version["position"] for version in stored] == [0, 1, 2]
+    assert [str(version["message_id"]) for version in stored] == [message.id for message in sent]
+    assert [version["global_position"] for version in stored] == [1, 2, 3]
+    assert {version["category"] for version in stored} == {COMMANDS}
+    assert all(version["published"] for version in stored)
     assert whole(connection)["total"] == 5
     assert totals(store) == [2, 5]
 
 
 def test_a_delta_holds_what_changed(connection, store):
-    """And the first version the whole."""
+    """A delta holds what changed, and the first version holds the whole."""
     store.write([Add("1", 2), Add("1", 3), Look("1")], SENT)
     drain(connection, tally(StateBased("delta")))
     first, second, third = versions(connection)
@@ -181,20 +181,20 @@ def test_a_delta_holds_what_changed(connection, store):
 
 
 def test_the_whole_is_stored_now_and_then_among_deltas(connection, store):
-    """So that no state takes long to build; and each is what it would be without deltas."""
+    """A whole state is stored now and then, so that no state takes long to build."""
     n = 2 * MOST_DELTAS + 10
     store.write([Add("1")] * n, SENT)
     for size in (7, 100, 100):
         batch(connection, COMMANDS, tally(StateBased("delta"))).run(size)
     stored = versions(connection)
-    wholes = [one["position"] for one in stored if one["base"] == one["position"]]
+    wholes = [version["position"] for version in stored if version["base"] == version["position"]]
     assert wholes == [0, MOST_DELTAS + 1, 2 * MOST_DELTAS + 2]
     read = States(connection).read((STATE, position) for position in range(n))
     assert [json.loads(read[STATE, p].text)["total"] for p in range(n)] == list(range(1, n + 1))
 
 
 def test_forms_can_be_changed_for_one_stream(connection, store):
-    """A version says itself what it holds."""
+    """A stream may mix whole states and deltas: each version says what it holds."""
     for n, form in enumerate(["whole", "delta", "whole", "delta", "delta"], 1):
         store.write(Add("1"), SENT)
         batches(connection, tally(StateBased(form)))
@@ -213,14 +213,14 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), JSON), st.dictionaries(st.text(), JSON))
 def test_a_difference_makes_the_one_of_the_other(before, after):
-    """Whatever the objects hold."""
-    one, other = json.dumps(before), json.dumps(after)
-    assert json.loads(apply(one, difference(one, other))) == after
-    assert difference(one, one) == "{}"
+    """A difference of two states, applied to the first, gives the second."""
+    old, other = json.dumps(before), json.dumps(after)
+    assert json.loads(apply(old, difference(old, other))) == after
+    assert difference(old, old) == "{}"
 
 
 def test_a_mapping_keeps_its_order(connection, store):
-    """A handler that goes through it does the same after it was stored as before."""
+    """A stored mapping keeps its order."""
 
     def handle(command, state, context):
         state.by_name = {"zebra": Decimal("1.50"), "a": Decimal("0.10")} | state.by_name
@@ -238,12 +238,12 @@ def test_a_mapping_keeps_its_order(connection, store):
     assert notes == ["zebra=1.50 a=0.10"] * 2
 
 
-# What comes again
+# Redeliveries
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
-def test_what_comes_again_is_handled_on_the_state_before_it(connection, store, form):
-    """And neither stored nor published again."""
+def test_a_redelivery_is_handled_on_its_former_state(connection, store, form):
+    """A redelivery is handled on its former state, and neither stored nor published again."""
     seen = []
 
     def handle(command, state, context):
@@ -261,21 +261,21 @@ def test_what_comes_again_is_handled_on_the_state_before_it(connection, store, f
     assert (versions(connection), list(store.read_stream("tally-1"))) == before
 
 
-def test_what_was_stored_and_not_published_is_published(connection, store):
-    """With what came in between handled on top of it."""
+def test_a_stored_but_unpublished_state_is_published(connection, store):
+    """A state that was stored but not published is published later."""
     component = tally()
     store.write([Add("1", 1), Add("1", 10)], SENT)
     crash_between(connection, component)
-    assert [one["published"] for one in versions(connection)] == [False, False]
+    assert [version["published"] for version in versions(connection)] == [False, False]
     assert totals(store) == []
     store.write(Add("1", 100), SENT)
     assert batches(connection, component)[0].counts == {"redelivered": 2, "handled": 1}
-    assert totals(store) == totals(store, "told-1") == [1, 11, 111]
-    assert all(one["published"] for one in versions(connection))
+    assert totals(store) == totals(store, "report-1") == [1, 11, 111]
+    assert all(version["published"] for version in versions(connection))
 
 
-def test_what_was_never_handled_meets_the_newest_state(connection, store):
-    """Although it was sent first."""
+def test_an_unhandled_message_is_handled_on_the_newest_state(connection, store):
+    """A message that was never handled is handled on the newest state."""
     component = tally()
     store.write([Add("1", 1), Add("1", 10)], SENT)
     batch(connection, COMMANDS, component)
@@ -286,8 +286,8 @@ def test_what_was_never_handled_meets_the_newest_state(connection, store):
     assert totals(store) == [10, 11]
 
 
-def test_what_chance_gave_is_given_again(connection, store):
-    """Ids, random numbers and the time, although the message is stored at another time now."""
+def test_a_redelivery_gets_the_same_ids_and_random_numbers(connection, store):
+    """A redelivery gets the same ids, random numbers and time as the first handling."""
     seen = []
 
     def handle(command, state, context):
@@ -301,8 +301,8 @@ def test_what_chance_gave_is_given_again(connection, store):
     assert len({*seen[0]}) == 4
 
 
-def test_the_time_that_is_given_again_is_that_of_the_version(connection, store):
-    """And so are seed and ids: nothing is worked out anew."""
+def test_a_redelivery_reads_time_and_ids_from_its_version(connection, store):
+    """Time, seed and ids of a redelivery are read from the version."""
     seen = []
 
     def handle(command, state, context):
@@ -321,11 +321,11 @@ def test_the_time_that_is_given_again_is_that_of_the_version(connection, store):
     assert seen[1][1] != seen[0][1]
 
 
-# What differs
+# Handlers that are not deterministic
 
 
 def unsteady(results):
-    """Return a component whose handler publishes another of these each time, or raises it."""
+    """Return a component whose handler publishes or raises something else each time."""
     left = iter(results)
 
     def handle(command, state, context):
@@ -340,10 +340,10 @@ def unsteady(results):
 
 @pytest.mark.parametrize("again", [2, ValueError("something secret")])
 @pytest.mark.parametrize("crashes", [True, False])
-def test_a_handling_that_comes_out_otherwise_publishes_what_was_stored(
+def test_a_redelivery_with_another_result_publishes_the_stored_one(
     connection, store, again, crashes
 ):
-    """And raises an alarm that names the message and repeats nothing of it."""
+    """If a redelivery gives another result, the stored one is published and an error logged."""
     component = unsteady([1, again])
     store.write(Add("1"), SENT)
     if crashes:
@@ -363,7 +363,7 @@ def test_a_handling_that_comes_out_otherwise_publishes_what_was_stored(
 
 
 def test_outputs_are_published_with_all_their_metadata(connection, store):
-    """Those that were stored say the same as those that the handler wrote."""
+    """Stored outputs are published with the metadata that the handler wrote."""
     store.write(Add("1"), SENT, metadata=Metadata(properties={"by": "me"}, reply_stream_name="r-1"))
     crash_between(connection, unsteady([1]))
     drain(connection, unsteady([2]))
@@ -373,7 +373,7 @@ def test_outputs_are_published_with_all_their_metadata(connection, store):
 
 
 def test_a_test_finds_a_handler_that_is_not_deterministic():
-    """In its state, in its messages, and in how many there are."""
+    """`check_deterministic` finds differing states, messages and numbers of messages."""
 
     def other_state(command, state, context):
         state.total = uuid.uuid4().int
@@ -391,7 +391,7 @@ def test_a_test_finds_a_handler_that_is_not_deterministic():
     def other_stream(command, state, context):
         context.write(Added(command.tally_id, 1), next(streams))
 
-    for handler, told in (
+    for handler, problem in (
         (other_state, "left another state the second time: total differs"),
         (
             other_event,
@@ -400,27 +400,27 @@ def test_a_test_finds_a_handler_that_is_not_deterministic():
         (other_count, "published 1 messages, and the second time 2"),
         (other_stream, "stream name differs"),
     ):
-        with pytest.raises(NotDeterministicError, match=told):
+        with pytest.raises(NotDeterministicError, match=problem):
             check_deterministic(tally(handler=handler), Add("1"))
 
 
-def test_a_test_of_a_good_handler_gets_what_it_did():
-    """On the state that is given, which stays as it is."""
+def test_a_test_of_a_deterministic_handler_gets_its_result():
+    """`check_deterministic` returns the result and leaves the given state unchanged."""
     state = Tally(5)
     done = check_deterministic(tally(), Add("1", 2), state)
     assert (done.state.total, state.total) == (7, 5)
     assert done.events == [Added("1", 7)]
-    assert [write.message for write in done.context.writes] == [Added("1", 7, "told")]
+    assert [write.message for write in done.context.writes] == [Added("1", 7, "report")]
 
 
-# What a handler can not do
+# Limits of handlers
 
 
-def test_nothing_that_can_fail_later_is_published(connection, store):
-    """A message with an expected version is refused before the state is stored."""
+def test_an_output_with_an_expected_version_is_refused(connection, store):
+    """An output with an expected version is refused before the state is stored."""
 
     def handle(command, state, context):
-        context.write(Added("1", 1), "told-1", expected_version=-1)
+        context.write(Added("1", 1), "report-1", expected_version=-1)
 
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError, match="with an expected version; with StateBased the state"):
@@ -429,15 +429,15 @@ def test_nothing_that_can_fail_later_is_published(connection, store):
 
 
 def test_a_handler_has_no_connection(connection, store):
-    """What it does elsewhere would be done at every handling."""
+    """A state-based handler has no connection: what it does would be repeated."""
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError) as caught:
         batches(connection, tally(handler=lambda command, state, context: context.connection))
     assert "a handler with StateBased has none" in str(caught.value.__cause__ or caught.value)
 
 
-def test_a_state_that_can_not_be_stored_is_refused(connection, store):
-    """And nothing of its message is stored."""
+def test_a_state_that_cannot_be_stored_is_refused(connection, store):
+    """A state that cannot be stored is refused, with nothing of its message stored."""
 
     def handle(command, state, context):
         state.total = "many"
@@ -450,16 +450,16 @@ def test_a_state_that_can_not_be_stored_is_refused(connection, store):
     assert versions(connection) == []
 
 
-def test_an_output_that_can_not_be_stored_is_refused_before_the_state_is(connection, store):
-    """Because it could never be published."""
+def test_an_output_that_cannot_be_stored_is_refused_before_the_state_is(connection, store):
+    """An output that could never be published is refused before the state is stored."""
     store.write(Add("1"), SENT)
     with pytest.raises(EncodeError, match="Cannot encode a Added"):
         batches(connection, tally(handler=lambda *_: Added("1", "many")))
     assert versions(connection) == []
 
 
-def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, store, monkeypatch):
-    """It names the message, and nothing of it is stored."""
+def test_outputs_that_are_too_long_together_are_the_handlers_error(connection, store, monkeypatch):
+    """Outputs that are too long together are an error of the handler."""
     store.write(Add("1"), SENT)
     monkeypatch.setattr(writing, "MOST_BYTES", 100)
     with pytest.raises(HandlerError, match=r"handler of Add .* cannot publish: The 2 messages"):
@@ -468,23 +468,23 @@ def test_more_than_the_store_takes_at_once_is_the_handlers_error(connection, sto
 
 
 def test_outputs_are_kept_as_they_are():
-    """Also those without metadata, and numbers to their last digit."""
+    """Outputs are kept unchanged, also without metadata and with long numbers."""
     rows = [
         (
             uuid.uuid4(),
-            "told-1",
-            "Told",
+            "report-1",
+            "Reported",
             '{"n":1.10,"o":12345678901234567890}',
             '{"by":"me"}',
             None,
         ),
-        (uuid.uuid4(), "told-1", "Told", "{}", None, None),
+        (uuid.uuid4(), "report-1", "Reported", "{}", None, None),
     ]
     assert from_text(to_text(rows)) == rows
 
 
 def test_an_id_that_is_taken_stops_the_consumer(connection, store):
-    """With an error that names the version; the position is before the message."""
+    """An output's id that is in use stops the consumer before the message."""
     store.write(Add("1"), SENT)
     crash_between(connection, tally())
     (version,) = versions(connection)
@@ -496,41 +496,41 @@ def test_an_id_that_is_taken_stops_the_consumer(connection, store):
 
 @dataclass
 class Wave:
-    """A state that has no form in JSON."""
+    """A state that JSON cannot express."""
 
     amplitude: complex = 0j
 
 
 @pytest.mark.parametrize(
-    ("entity", "told"),
+    ("entity", "problem"),
     [
         (None, "the entity is None;"),
         (Counter, "the entity is Counter"),
         (Wave, "Wave cannot be kept as a state"),
     ],
 )
-def test_a_state_is_a_dataclass_with_a_form_in_json(entity, told):
-    """Anything else is refused when it is declared."""
+def test_a_state_is_a_dataclass_with_a_form_in_json(entity, problem):
+    """A state class that JSON cannot express is refused in the declaration."""
     component = Component("tally", entity=entity, id="tally_id")
-    with pytest.raises(DeclarationError, match=told):
+    with pytest.raises(DeclarationError, match=problem):
         component.handle(Add, once=StateBased())
 
 
 def test_options_that_mean_nothing_are_refused():
-    """When they are given."""
+    """Invalid options of StateBased are refused."""
     with pytest.raises(DeclarationError, match="'whole' state or a 'delta', not 'half'"):
         StateBased("half")
     with pytest.raises(DeclarationError, match="longer than 0"):
         StateBased(window=timedelta(0))
 
 
-# Others at the same time
+# Concurrent processes
 
 
 def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
     connection, store, database_url
 ):
-    """It finds the version when it runs again, and publishes the same."""
+    """The second of two concurrent handlings stores nothing and publishes the same."""
     store.write(Add("1", 5), SENT)
     with connect(database_url, autocommit=True) as other:
 
@@ -539,25 +539,25 @@ def test_the_second_of_two_that_handle_a_message_at_once_stores_nothing(
                 batches(other, tally())
                 redeliver(other)
             state.total += command.n
-            context.write(Added(command.tally_id, state.total, "told"), "told-1")
+            context.write(Added(command.tally_id, state.total, "report"), "report-1")
             return Added(command.tally_id, state.total)
 
-        one = batch(connection, COMMANDS, tally(handler=handle))
+        claimed = batch(connection, COMMANDS, tally(handler=handle))
         with pytest.raises(
             ExpectedVersionError, match="Another transaction stored the state first"
         ):
-            one.run(100)
+            claimed.run(100)
     assert batches(connection, tally(handler=handle))[0].counts == {"redelivered": 1}
-    assert totals(store) == totals(store, "told-1") == [5]
+    assert totals(store) == totals(store, "report-1") == [5]
 
 
 def is_stateful(message):
-    """Tell whether a message is one of those in two steps."""
+    """Return whether a message is handled in two phases."""
     return message.type in "SA"
 
 
 def test_batches_end_where_the_two_steps_begin_and_end():
-    """As much is read next as was of use, and then twice as much each time."""
+    """A batch ends where two-phase messages begin or end, and the next ones grow again."""
     read, taken = take(BatchSize(set(), is_stateful), "bbSSSbbbbbbbS")
     assert "".join(taken) == "bbSSSbbbbbbbS"
     assert all(len(set(part)) == 1 for part in taken)
@@ -572,7 +572,7 @@ def test_batches_end_where_the_two_steps_begin_and_end():
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
 def test_copies_within_the_category_of_their_commands_have_a_state(connection, store, form):
-    """Its versions are stored, and a redelivery of the copy publishes the same again."""
+    """Copies within the command category can be state-based."""
     component = within(StateBased(form))
     sent = [deposit("d1", "5", "1"), deposit("d1", "5", "1"), withdraw("w1", "2", account="1")]
     for command in sent:
@@ -586,7 +586,7 @@ def test_copies_within_the_category_of_their_commands_have_a_state(connection, s
 
 
 def test_other_handlers_of_the_component_share_no_batch_with_it(connection, store):
-    """And the order of the messages stays."""
+    """Other handlers share no batch with a state-based one, and the order stays."""
     calls = []
     component = tally()
     component.message(Added)
@@ -602,7 +602,7 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
 
 
 def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, database_url):
-    """Whether its handler failed, or its state was stored and its output could not follow."""
+    """A retried dead letter is published, also if its state was already stored."""
     broken = {2}
 
     def handle(command, state, context):
@@ -618,7 +618,7 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     store.write(Added("9", 9), "another-1", id=taken)
     run(connection, database_url, component, "SELECT count(*) = 3 FROM reservation.dead_letters")
     assert totals(store) == [1]
-    assert [one["published"] for one in versions(connection, "tally:state-2")] == [False]
+    assert [version["published"] for version in versions(connection, "tally:state-2")] == [False]
     broken.clear()
     connection.execute("DELETE FROM message_store.messages WHERE id = %s", [taken])
     administration.retry(connection, Selection(), [])
@@ -630,7 +630,8 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     )
     assert (totals(store), totals(store, "tally-2")) == ([1, 3, 6], [10])
     assert all(
-        one["published"] for one in versions(connection) + versions(connection, "tally:state-2")
+        version["published"]
+        for version in versions(connection) + versions(connection, "tally:state-2")
     )
 
 
@@ -651,7 +652,7 @@ def run(connection, database_url, component, until):
             running.join(60)
 
 
-# What may go
+# Cleanup
 
 
 def aged(connection, store, form="whole", n=5, window=DAY):
@@ -664,8 +665,8 @@ def aged(connection, store, form="whole", n=5, window=DAY):
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
-def test_old_versions_go_and_the_state_stays(connection, store, form):
-    """The newest never goes, nor what it builds on."""
+def test_old_versions_are_removed_and_the_state_is_kept(connection, store, form):
+    """Old versions are removed, but not the newest nor those it builds on."""
     n = MOST_DELTAS + 5
     component = aged(connection, store, form, n)
     expected = n - 1 if form == "whole" else MOST_DELTAS + 1
@@ -680,8 +681,8 @@ def test_old_versions_go_and_the_state_stays(connection, store, form):
 
 
 @pytest.mark.parametrize("form", ["whole", "delta"])
-def test_what_is_within_the_window_can_be_handled_again(connection, store, form):
-    """So the state before it stays, with what that builds on."""
+def test_versions_within_the_window_are_kept(connection, store, form):
+    """Versions within the window, and those they build on, are kept."""
     component = aged(connection, store, form, 5)
     store.write([Add("1")] * 2, SENT)
     batches(connection, component)
@@ -694,8 +695,8 @@ def test_what_is_within_the_window_can_be_handled_again(connection, store, form)
     assert not [entry for entry in logs if entry["event"] == "outputs_differ"]
 
 
-def test_what_is_not_known_to_be_published_stays(connection, store):
-    """However old it is, and all that comes after it."""
+def test_possibly_unpublished_versions_are_kept(connection, store):
+    """Versions that may be unpublished are kept with all later ones."""
     component = tally(StateBased(window=DAY))
     store.write([Add("1")] * 2, SENT)
     batches(connection, component)
@@ -703,13 +704,13 @@ def test_what_is_not_known_to_be_published_stays(connection, store):
     crash_between(connection, component)
     age(connection)
     assert clean_up_states(connection, DAY).removed == 1
-    assert [one["position"] for one in versions(connection)] == [1, 2]
+    assert [version["position"] for version in versions(connection)] == [1, 2]
     assert batches(connection, component)[0].counts == {"redelivered": 1}
     assert totals(store) == [1, 2, 3]
 
 
-def test_what_was_removed_is_refused_as_expired(connection, store):
-    """It is never taken for new; the position stays before it."""
+def test_a_message_whose_version_was_removed_is_expired(connection, store):
+    """A message whose version was removed is refused as expired, not handled as new."""
     component = aged(connection, store)
     clean_up_states(connection, DAY)
     for position in (0, 3):
@@ -724,7 +725,7 @@ def test_what_was_removed_is_refused_as_expired(connection, store):
 
 
 def test_a_backlog_that_is_older_than_the_window_is_new_all_the_same(connection, store):
-    """What counts is how far the removed versions went, not the clock."""
+    """A backlog older than the window is new: removed versions decide, not the clock."""
     component = aged(connection, store)
     store.write([Add("1")] * 2, SENT)
     connection.execute("UPDATE message_store.messages SET time = time - interval '1 year'")
@@ -732,8 +733,8 @@ def test_a_backlog_that_is_older_than_the_window_is_new_all_the_same(connection,
     assert batches(connection, component)[0].counts == {"handled": 2}
 
 
-def test_what_was_removed_counts_for_its_stream_and_category(connection, store):
-    """A message of another category or stream may be lower, and is new all the same."""
+def test_removed_versions_count_for_their_stream_and_category(connection, store):
+    """Removed versions make only messages of their stream and category expired."""
     store.write([Add("2")], "tally:command-2")
     component = tally(StateBased(window=DAY))
     store.write([Add("1")] * 3, SENT)
@@ -752,7 +753,7 @@ def test_what_was_removed_counts_for_its_stream_and_category(connection, store):
 
 
 def test_a_message_that_is_known_in_one_stream_is_new_to_another(connection, store):
-    """A state's stream has what was handled for it, and no more."""
+    """A message known in one stream is new to another."""
     store.write(Add("1"), SENT)
     drain(connection, tally())
     (stored,) = versions(connection)
@@ -763,8 +764,8 @@ def test_a_message_that_is_known_in_one_stream_is_new_to_another(connection, sto
     assert (there.known, there.newest) == (None, -1)
 
 
-def test_what_is_not_all_there_is_not_read(connection, store):
-    """Nor is what was never stored; there is no newest state of an unknown stream."""
+def test_a_state_with_missing_versions_is_not_read(connection, store):
+    """A state with missing versions is not read, nor one of an unknown stream."""
     store.write([Add("1")] * 3, SENT)
     drain(connection, tally(StateBased("delta")))
     states = States(connection)
@@ -774,8 +775,8 @@ def test_what_is_not_all_there_is_not_read(connection, store):
     assert set(states.read([(STATE, 0), (STATE, 2)])) == {(STATE, 0)}
 
 
-def test_no_more_is_read_than_what_a_state_builds_on(connection, store):
-    """Each version once, also where two states build on it."""
+def test_only_the_versions_that_a_state_builds_on_are_read(connection, store):
+    """Only the versions that the states build on are read, each once."""
     for stream in "12":
         store.write([Add(stream)] * 4, f"tally:command-{stream}")
     drain(connection, tally(StateBased("delta")))
@@ -786,7 +787,7 @@ def test_no_more_is_read_than_what_a_state_builds_on(connection, store):
 
 
 def test_a_version_is_found_wherever_it_is_stored(connection, store):
-    """And whatever way the planner takes to it."""
+    """A version is found at any place, whatever plan the server uses."""
     store.write([Add("1")] * 3, SENT)
     drain(connection, tally())
     connection.execute("UPDATE reservation.states SET published = true WHERE position = 0")
@@ -797,7 +798,7 @@ def test_a_version_is_found_wherever_it_is_stored(connection, store):
 
 
 def test_the_newest_of_a_stream_is_its_own(connection, store):
-    """Also where another has more versions."""
+    """The newest version of a stream is found beside longer streams."""
     for stream, n in (("1", 3), ("2", 1), ("3", 2)):
         store.write([Add(stream)] * n, f"tally:command-{stream}")
     drain(connection, tally())
@@ -805,7 +806,7 @@ def test_the_newest_of_a_stream_is_its_own(connection, store):
 
 
 def test_a_version_that_another_stored_first_is_named(connection, store):
-    """By its stream and position, which the server tells."""
+    """A version that another process stored first is named by stream and position."""
     store.write(Add("1"), SENT)
     drain(connection, tally())
     with pytest.raises(ExpectedVersionError, match=r"first: Key .*=\(tally:state-1, 0\)"):
@@ -814,8 +815,8 @@ def test_a_version_that_another_stored_first_is_named(connection, store):
         )
 
 
-def test_what_is_published_says_nothing_of_other_versions(connection, store):
-    """Neither of those in other streams nor of those before it."""
+def test_publishing_a_version_marks_no_other(connection, store):
+    """Publishing a version marks no other version as published."""
     component = tally()
     store.write([Add("1"), Add("1")], SENT)
     crash_between(connection, component)
@@ -823,12 +824,12 @@ def test_what_is_published_says_nothing_of_other_versions(connection, store):
     redeliver(connection, 2)
     drain(connection, component)
     States(connection).publish([(STATE, 1), ("tally:state-2", 0)])
-    assert [one["published"] for one in versions(connection)] == [False, True]
+    assert [version["published"] for version in versions(connection)] == [False, True]
 
 
 @pytest.mark.parametrize("streams", ["12", "21"])
 def test_a_stream_is_built_from_its_own_versions(connection, store, streams):
-    """Also if another holds the whole at other positions."""
+    """A state is built from the versions of its own stream only."""
     for stream in streams:
         form = "delta" if stream == "1" else "whole"
         store.write([Add(stream)] * 3, f"tally:command-{stream}")
@@ -840,7 +841,7 @@ def test_a_stream_is_built_from_its_own_versions(connection, store, streams):
 
 
 def test_a_reserved_command_has_its_state_too(connection, store):
-    """A reissue under another id is discarded before it comes to that."""
+    """A reserved command can be state-based; a reissue is discarded before it is handled."""
     component = tally()
     component.reserve(Add, into="tallyTransaction", key="n")
     store.write([Add("1", 5), Add("1", 5), Add("1", 6)], SENT)
@@ -848,11 +849,11 @@ def test_a_reserved_command_has_its_state_too(connection, store):
     redeliver(connection)
     drain(connection, component)
     assert totals(store) == [5, 11]
-    assert {one["category"] for one in versions(connection)} == {"tallyTransaction"}
+    assert {version["category"] for version in versions(connection)} == {"tallyTransaction"}
 
 
-def test_the_highest_of_what_was_removed_is_remembered(connection, store):
-    """However often something is removed, and whatever is removed last."""
+def test_the_highest_removed_position_is_kept(connection, store):
+    """The highest removed position is kept, however often something is removed."""
     component = aged(connection, store, n=3)
     assert clean_up_states(connection, DAY).removed == 2
     connection.execute("UPDATE reservation.states SET global_position = 1, category = 'other'")
@@ -870,7 +871,7 @@ def test_the_highest_of_what_was_removed_is_remembered(connection, store):
 
 
 def test_a_step_removes_a_bounded_number(connection, store):
-    """And says where the next one begins, until all streams were looked at."""
+    """A cleanup step removes a bounded number and says where the next one begins."""
     component = tally(StateBased(window=DAY))
     for n, added in enumerate((1, 1, 4, 5, 6)):
         store.write([Add(str(n))] * added, f"tally:command-{n}")
@@ -885,12 +886,18 @@ def test_a_step_removes_a_bounded_number(connection, store):
     assert sum(steps) == 12
     assert max(steps) == 2
     left = [versions(connection, f"tally:state-{n}") for n in range(5)]
-    assert [[one["position"] for one in stream] for stream in left] == [[0], [0], [3], [4], [5]]
+    assert [[version["position"] for version in stream] for stream in left] == [
+        [0],
+        [0],
+        [3],
+        [4],
+        [5],
+    ]
     assert count_removable(connection, DAY) == 0
 
 
-def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
-    """Young versions, and the states that these build on, are those of one stream."""
+def test_versions_needed_by_one_stream_keep_none_of_another(connection, store):
+    """Versions that one stream needs keep nothing of another stream."""
     whole_, delta = tally(StateBased(window=DAY)), tally(StateBased("delta", DAY))
     for stream, component in (("1", delta), ("2", whole_), ("3", delta), ("4", whole_)):
         store.write([Add(stream)] * 4, f"tally:command-{stream}")
@@ -901,7 +908,7 @@ def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
         batches(connection, component)
     assert clean_up_states(connection, DAY).removed == 6
     left = [versions(connection, f"tally:state-{n}") for n in (1, 2, 3, 4, 5)]
-    assert [[one["position"] for one in stream] for stream in left] == [
+    assert [[version["position"] for version in stream] for stream in left] == [
         [0, 1, 2, 3, 4],
         [3, 4],
         [0, 1, 2, 3],
@@ -910,8 +917,8 @@ def test_what_one_stream_needs_keeps_nothing_of_another(connection, store):
     ]
 
 
-def test_each_stream_is_looked_at_once(connection, store):
-    """A step goes on behind the last, or in the one that it had not done with."""
+def test_each_stream_is_cleaned_up_once(connection, store):
+    """A cleanup continues behind the last stream, or in one that it did not finish."""
     component = tally(StateBased(window=DAY))
     for n in range(6):
         store.write([Add(str(n))], f"tally:command-{n}")
@@ -931,7 +938,7 @@ def test_each_stream_is_looked_at_once(connection, store):
 
 
 def test_other_categories_are_left_alone(connection, store):
-    """Where one is named; also one whose name begins so."""
+    """A cleanup of one category leaves others alone, also those with a common prefix."""
     aged(connection, store)
     for name in ("tally:statement", "tally", "tally:stat"):
         assert count_removable(connection, DAY, category=name) == 0
@@ -948,7 +955,7 @@ def test_other_categories_are_left_alone(connection, store):
 
 
 def test_all_categories_are_cleaned_up_where_none_is_named(connection, store):
-    """Also those whose names sort first."""
+    """Without a named category all are cleaned up."""
     aged(connection, store)
     connection.execute("UPDATE reservation.states SET stream_name = '1:state-1'")
     assert count_removable(connection, DAY) == 4
@@ -956,11 +963,16 @@ def test_all_categories_are_cleaned_up_where_none_is_named(connection, store):
 
 
 def test_prune_removes_what_the_component_declares(connection, store):
-    """In steps of so many; without `apply` it only counts, without a window there is nothing."""
+    """`prune` removes versions in steps; without `apply` it only counts."""
     component = aged(connection, store)
     prune = prune_states(component)
-    (told,) = prune(connection, False, 2)
-    assert (told.kind, told.of, told.count, told.unit) == ("states", "tally:state", 4, "versions")
+    (result,) = prune(connection, False, 2)
+    assert (result.kind, result.of, result.count, result.unit) == (
+        "states",
+        "tally:state",
+        4,
+        "versions",
+    )
     assert len(versions(connection)) == 5
     assert list(prune_states(tally())(connection, True, 2)) == []
     removed = [Pruned("states", "tally:state", count, "versions") for count in (3, 1)]
@@ -970,7 +982,7 @@ def test_prune_removes_what_the_component_declares(connection, store):
 
 
 def test_a_component_is_pruned_whatever_its_name(connection, store):
-    """Names that begin with a capital sort before others."""
+    """A component is pruned whatever the sort order of its name."""
     component = Component("Tally", entity=Tally, id="tally_id")
     component.handle(Add, once=StateBased(window=DAY))(lambda *_: None)
     store.write([Add("1")] * 3, "Tally:command-1")
@@ -980,7 +992,7 @@ def test_a_component_is_pruned_whatever_its_name(connection, store):
 
 
 def test_one_process_at_a_time_cleans_up(connection, store, database_url):
-    """Another finds nothing to do, and waits for nobody."""
+    """One process cleans up at a time; another finds nothing to do and does not wait."""
     aged(connection, store)
     with connect(database_url, autocommit=True) as other, other.transaction():
         assert clean_up_states(other, DAY).removed == 4
@@ -989,7 +1001,7 @@ def test_one_process_at_a_time_cleans_up(connection, store, database_url):
 
 
 def test_a_consumer_that_has_nothing_to_do_cleans_up(connection, store, database_url, monkeypatch):
-    """Step by step, if the states have a window, and not again for a while."""
+    """An idle consumer cleans up step by step if there is a window, then pauses."""
     component = aged(connection, store, n=5)
     store.write([Add("1")] * 2, SENT)
     connection.execute("DELETE FROM reservation.members")
@@ -1009,7 +1021,7 @@ def test_a_consumer_that_has_nothing_to_do_cleans_up(connection, store, database
     events = [entry["event"] for entry in logs]
     assert events.index("batch_committed") < events.index("states_removed")
     assert [entry["versions"] for entry in logs if entry["event"] == "states_removed"] == [4]
-    assert [one["position"] for one in versions(connection)] == [4, 5, 6]
+    assert [version["position"] for version in versions(connection)] == [4, 5, 6]
 
 
 @pytest.mark.parametrize(
@@ -1017,7 +1029,7 @@ def test_a_consumer_that_has_nothing_to_do_cleans_up(connection, store, database
     [([None], None), ([DAY], DAY), ([DAY, 2 * DAY], 2 * DAY), ([DAY, None], None), ([], None)],
 )
 def test_the_longest_window_of_a_component_counts(windows, longest):
-    """Its handlers share their states."""
+    """The longest window of a component's handlers applies, as they share states."""
     component = Component("tally", entity=Tally, id="tally_id")
     for command, window in zip((Add, Look), windows, strict=False):
         component.handle(command, once=StateBased(window=window))(lambda *_: None)
@@ -1025,7 +1037,7 @@ def test_the_longest_window_of_a_component_counts(windows, longest):
 
 
 def test_a_consumer_without_a_window_removes_nothing(connection, store):
-    """However old the versions are."""
+    """Without a window nothing is removed, however old."""
     component = aged(connection, store, window=None)
     cleaning.Cleaning(component, structlog.get_logger()).at_leisure(connection)
     assert len(versions(connection)) == 5
@@ -1033,21 +1045,21 @@ def test_a_consumer_without_a_window_removes_nothing(connection, store):
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_a_connection_that_is_lost_at_any_point_loses_nothing(connection, store, database_url, at):
-    """Before each exchange with the server in turn."""
+    """A connection lost before any exchange with the server loses nothing."""
     store.write([Add("1", 1), Add("2", 10), Add("1", 100)], SENT)
     with connect(database_url, autocommit=True) as lost:
-        one = batch(lost, COMMANDS, tally())
+        claimed = batch(lost, COMMANDS, tally())
 
         def crash():
             raise Crash
 
         cut = Cut(lost, at, crash)
         try:
-            one.run(100)
+            claimed.run(100)
         except Crash:
             lost.close()
     batches(connection, tally())
     assert (totals(store), totals(store, "tally-2")) == ([1, 101], [10])
-    assert sorted(totals(store, "told-1")) == [1, 10, 101]
+    assert sorted(totals(store, "report-1")) == [1, 10, 101]
     assert cut.exchanges >= at - 1
     assert MessageStore(connection).stream_version("tally-1") == 1

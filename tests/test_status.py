@@ -54,7 +54,7 @@ def group(connection, positions, *, category=COMMANDS, consumer="account", carri
 
 
 def left(connection, partition, partitions, position):
-    """Count what is left of a partition, without any limit."""
+    """Count the unread messages of a partition, without any limit."""
     row = connection.execute(
         "SELECT count(*) FROM message_store.messages WHERE global_position > %s "
         "AND reservation.partition_of(stream_name, %s) = %s",
@@ -64,10 +64,10 @@ def left(connection, partition, partitions, position):
 
 
 def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
-    """With everything before it, and nobody at work."""
+    """A consumer that was never run is shown at the start, with its lag and no holder."""
     messages(connection, 1, 5, age=90)
     seen = read_status(connection, account).partitions
-    assert [one.stored.category for one in seen] == [COMMANDS, "accountTransaction"]
+    assert [partition.stored.category for partition in seen] == [COMMANDS, "accountTransaction"]
     assert (seen[0].stored.position, seen[0].head, seen[0].lag.messages) == (0, 5, 5)
     assert 90 <= seen[0].lag.seconds < 90 + PATIENCE
     assert (seen[0].stored.holder, seen[0].stored.updated_at) == (None, None)
@@ -76,33 +76,33 @@ def test_a_consumer_that_was_never_run_is_shown_at_the_start(connection):
 
 
 def test_each_partition_has_a_lag_of_its_own(connection):
-    """Of its own messages, from its own position."""
+    """Each partition shows the lag of its own messages."""
     messages(connection, 1, 500, age=300)
     messages(connection, 501, 600, age=20)
     positions = [100, 600, 550, 0]
     group(connection, positions)
     seen = read_status(connection).partitions
-    assert [one.stored.position for one in seen] == positions
+    assert [partition.stored.position for partition in seen] == positions
     expected = [left(connection, n, 4, position) for n, position in enumerate(positions)]
-    assert [one.lag.messages for one in seen] == expected
+    assert [partition.lag.messages for partition in seen] == expected
     assert expected[1] == 0 < min(expected[0], expected[2], expected[3])
-    assert not any(one.lag.at_least for one in seen)
-    ages = [one.lag.seconds for one in seen]
+    assert not any(partition.lag.at_least for partition in seen)
+    ages = [partition.lag.seconds for partition in seen]
     assert ages[1] is None
     assert ages[0] >= 300
     assert 20 <= ages[2] < 300 <= ages[3]
 
 
-def test_what_was_dealt_with_in_earlier_partitions_is_not_counted(connection):
-    """After a change of their number, readers pass over it, and so does the count."""
+def test_what_was_handled_in_earlier_partitions_is_not_counted(connection):
+    """Messages handled before the number of partitions changed do not count as lag."""
     messages(connection, 1, 100)
     group(connection, [0], carried=[100, 0])
     (seen,) = read_status(connection).partitions
     assert seen.lag.messages == left(connection, 1, 2, 0)
 
 
-def test_counting_ends_where_it_would_take_long_and_says_so(connection, monkeypatch):
-    """A partition far behind hides nothing of those that are not."""
+def test_counting_stops_at_a_limit_and_says_so(connection, monkeypatch):
+    """Counting stops at a limit and says so, and other partitions are counted exactly."""
     monkeypatch.setattr(module, "MOST_COUNTED", 50)
     messages(connection, 1, 1000)
     group(connection, [0, 990])
@@ -113,7 +113,7 @@ def test_counting_ends_where_it_would_take_long_and_says_so(connection, monkeypa
 
 
 def test_passes_are_few_however_far_apart_partitions_are(connection, monkeypatch):
-    """What no pass came to is at an unknown distance, and not said to be at none."""
+    """The number of queries is bounded; a lag beyond them is shown as unknown, not as 0."""
     monkeypatch.setattr(module, "MOST_COUNTED", 10)
     messages(connection, 1, 1000)
     group(connection, [0, 200, 400, 600, 800])
@@ -122,7 +122,7 @@ def test_passes_are_few_however_far_apart_partitions_are(connection, monkeypatch
 
 
 def test_dead_letters_are_counted_where_they_belong(connection):
-    """By their stream's partition; those that were seen to are not."""
+    """Open dead letters are counted in the partition of their stream."""
     group(connection, [100, 100])
     states = {"dead": 1, "parked": 2, "retry": 1, "handled": 3, "discarded": 1}
     n = 0
@@ -144,8 +144,8 @@ def test_dead_letters_are_counted_where_they_belong(connection):
     assert (other.dead, other.parked, other.retry) == (0, 0, 0)
 
 
-def test_an_auditor_may_look(connection):
-    """And needs nothing that it was not given."""
+def test_an_auditor_may_run_status(connection):
+    """An auditor may run `status` with its usual grants."""
     role = f"test_status_{os.getpid()}"
     messages(connection, 1, 5)
     group(connection, [2])
@@ -161,7 +161,7 @@ def test_an_auditor_may_look(connection):
 
 
 def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
-    """No name steers a terminal, and no colour goes into a pipe."""
+    """The table escapes names from the store, and has no colour in a pipe."""
     connection.execute(
         "INSERT INTO message_store.messages (global_position, stream_name, position, type, data) "
         "VALUES (1234567, E'a\\x1b[31m-1', 0, 'Deposit', '{}')"
@@ -177,7 +177,7 @@ def test_the_table_escapes_what_comes_from_the_store(connection, database_url):
 
 
 def test_the_json_is_as_documented(connection, database_url):
-    """One object, with times that can be read."""
+    """The JSON is one object with the documented keys and times in ISO format."""
     messages(connection, 1, 3, age=10)
     group(connection, [1])
     done = invoke_cli("status", "bank:account", "--json", "--database-url", database_url)
@@ -234,7 +234,7 @@ class Terminal:
         os.close(self.ours)
 
     def read_to(self, text):
-        """Read until the terminal was sent a text, and return what came since the last call."""
+        """Read until the terminal shows a text, and return the output since the last call."""
         deadline = time.monotonic() + PATIENCE
         while text not in self.text:
             assert select.select([self.ours], [], [], deadline - time.monotonic())[0], self.text
@@ -244,7 +244,7 @@ class Terminal:
 
 
 def test_watching_renews_the_table_and_ends_cleanly(connection, database_url):
-    """What is committed meanwhile is seen, and Ctrl-C gives the terminal back."""
+    """Watching shows new commits, and Ctrl-C restores the terminal."""
     messages(connection, 1, 7)
     group(connection, [0])
     with Terminal("status", "--watch", "0.1", "--database-url", database_url) as terminal:
@@ -258,7 +258,7 @@ def test_watching_renews_the_table_and_ends_cleanly(connection, database_url):
 
 
 def test_watching_outlives_the_database(server_url, database_url):
-    """The last table stays, with the reason why there is no newer one."""
+    """While the database is away the last table stays with the reason."""
     with Terminal("status", "--watch", "0.1", "--database-url", database_url) as terminal:
         terminal.read_to("No consumer")
         name = conninfo.conninfo_to_dict(database_url)["dbname"]
@@ -276,14 +276,14 @@ def test_watching_outlives_the_database(server_url, database_url):
     [(["--watch", "1", "--json"], "leave out one"), (["--watch"], "--watch needs a terminal")],
 )
 def test_watching_is_for_people(database_url, arguments, problem):
-    """Where nobody can look at it, it is refused."""
+    """Watching is refused where the output is no terminal."""
     done = invoke_cli("status", *arguments, "--database-url", database_url, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert problem in done.stderr
 
 
-def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
-    """Its time or its session is over, or it is no member any more."""
+def test_a_holder_without_lease_or_session_is_gone(connection, database_url):
+    """A holder whose lease or session has ended, or that is no member, is shown as gone."""
     group(connection, [0, 0, 0, 0, 0])
     with connect(database_url, autocommit=True) as theirs:
         join = (
@@ -299,7 +299,7 @@ def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
             "WHERE process <> 'host:2'"
         )
         theirs.execute("UPDATE reservation.positions SET holder = 999 WHERE partition = 3")
-        assert [one.stored.holder for one in read_status(connection).partitions] == [
+        assert [shown.stored.holder for shown in read_status(connection).partitions] == [
             Holder("host:0", gone=False),
             Holder("host:1", gone=True),
             Holder("host:2", gone=True),
@@ -308,8 +308,8 @@ def test_a_holder_that_went_without_a_word_is_gone(connection, database_url):
         ]
 
 
-def test_a_store_of_message_db_is_looked_at_too(make_database, message_db_template):
-    """There the functions for names are its own."""
+def test_status_works_on_a_store_of_message_db(make_database, message_db_template):
+    """`status` works on a store of Message DB."""
     with connect(make_database(message_db_template), autocommit=True) as connection:
         messages(connection, 1, 200)
         group(connection, [150, 0], carried=[0, 200, 50])

@@ -1,4 +1,4 @@
-"""Being told to stop while a handler is at work: in time, whatever the handler does."""
+"""Stopping while a handler is at work: in time, whatever the handler does."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def held(store, database_url):
 def test_the_batch_in_hand_is_finished_within_the_grace(
     connection, store, database_url, tmp_path, monkeypatch, only, number
 ):
-    """It is committed, and then the consumer ends."""
+    """A batch that ends within the grace period is committed before the consumer ends."""
     app = holding(tmp_path, monkeypatch)
     with start(database_url, app, *only) as started:
         app.wait()
@@ -54,10 +54,10 @@ def test_the_batch_in_hand_is_finished_within_the_grace(
 @pytest.mark.parametrize("only", ONLY)
 @pytest.mark.parametrize("how", ["once", "deaf"])
 @pytest.mark.usefixtures("held")
-def test_a_handler_that_takes_longer_than_the_grace_is_not_waited_for(
+def test_a_handler_that_exceeds_the_grace_period_is_ended(
     connection, store, database_url, tmp_path, monkeypatch, only, how
 ):
-    """Not even one that swallows every exception; its batch is handled after the next start."""
+    """A handler that exceeds the grace period is ended; its batch is handled after a restart."""
     app = holding(tmp_path, monkeypatch, how)
     with start(database_url, app, "--grace", "0.5", *only) as started:
         app.wait()
@@ -79,7 +79,7 @@ def test_a_handler_that_takes_longer_than_the_grace_is_not_waited_for(
 @pytest.mark.parametrize("only", ONLY)
 @pytest.mark.usefixtures("held")
 def test_a_second_signal_stops_at_once(database_url, store, tmp_path, monkeypatch, only):
-    """Whoever asks twice does not want to wait."""
+    """A second signal stops at once."""
     app = holding(tmp_path, monkeypatch, "deaf")
     with start(database_url, app, "--grace", "300", *only) as started:
         app.wait()
@@ -95,7 +95,7 @@ def test_a_second_signal_stops_at_once(database_url, store, tmp_path, monkeypatc
 def test_a_signal_to_the_group_leaves_time_to_finish(
     connection, database_url, tmp_path, monkeypatch
 ):
-    """Each consumer hears it twice, from the terminal and from the host, and that is one order."""
+    """The signals of the terminal and of the supervisor count as one request to stop."""
     app = holding(tmp_path, monkeypatch)
     with start(database_url, app) as started:
         app.wait()
@@ -108,28 +108,28 @@ def test_a_signal_to_the_group_leaves_time_to_finish(
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("held")
-def test_a_consumer_that_can_not_even_end_itself_is_killed_by_its_host(
+def test_a_consumer_that_cannot_end_itself_is_killed_by_its_supervisor(
     database_url, store, tmp_path, monkeypatch
 ):
-    """One that does not run at all, such as a stopped one, does not keep the host from ending."""
+    """A consumer that does not run at all, as after SIGSTOP, is killed by the supervisor."""
     app = holding(tmp_path, monkeypatch, "deaf")
     with start(database_url, app, "--grace", "0.1") as started:
         app.wait()
         consumers = psutil.Process(started.process.pid).children()[-2:]
-        for one in consumers:
-            one.suspend()
+        for consumer in consumers:
+            consumer.suspend()
         assert started.stop() == 0
         assert started.log.count("batch_abandoned") == 2
-        assert not any(one.is_running() for one in consumers)
+        assert not any(consumer.is_running() for consumer in consumers)
     assert event_types(store) == ["Opened"]
 
 
 @pytest.mark.faults
 @pytest.mark.usefixtures("held")
-def test_a_consumer_whose_host_was_killed_is_not_held_up_by_its_handler(
+def test_a_consumer_whose_supervisor_was_killed_is_not_held_up_by_its_handler(
     database_url, store, tmp_path, monkeypatch
 ):
-    """It would keep its locks for ever, and nobody would be there to end it."""
+    """A consumer whose supervisor was killed ends despite its handler and frees its locks."""
     app = holding(tmp_path, monkeypatch, "deaf")
     with start(database_url, app, "--grace", "0.1") as started:
         app.wait()
@@ -143,7 +143,7 @@ def test_a_consumer_whose_host_was_killed_is_not_held_up_by_its_handler(
 @pytest.mark.faults
 @pytest.mark.usefixtures("held")
 def test_a_statement_that_takes_long_ends_with_its_consumer(admin, connection, database_url):
-    """The server would go on with it, and keep its locks, until it has something to answer."""
+    """A long statement is cancelled when its consumer ends, so that it keeps no locks."""
     connection.execute(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM pg_sleep(3600); RETURN NULL; END $$"
@@ -164,16 +164,16 @@ def test_a_statement_that_takes_long_ends_with_its_consumer(admin, connection, d
 
 
 def test_a_grace_is_a_time(database_url):
-    """A negative one is refused with status 2."""
+    """A negative grace period is refused with status 2."""
     done = invoke_cli("start", "bank:account", "--grace", "-1", "--database-url", database_url)
     assert done.returncode == 2
     assert "--grace" in done.stderr
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_signal_whose_handler_cannot_be_given_back_is_handled_by_default(number, monkeypatch):
-    """One that was not installed from Python is not known; ours would write to a closed pipe."""
-    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+def test_a_signal_whose_handler_cannot_be_restored_is_handled_by_default(number, monkeypatch):
+    """A signal handler that was not installed from Python is replaced by the default."""
+    before = {signal_number: signal.getsignal(signal_number) for signal_number in STOP_SIGNALS}
     try:
         with monkeypatch.context() as patched:
             patched.setattr(signal, "getsignal", lambda _: None)
@@ -181,13 +181,13 @@ def test_a_signal_whose_handler_cannot_be_given_back_is_handled_by_default(numbe
                 pass
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_program_that_ran_a_consumer_hears_signals_as_before(number):
-    """Its own handlers are back, and what it starts inherits no blocked signal."""
+    """A program that ran a consumer has its own signal handlers and no blocked signal."""
     heard = []
     before = signal.signal(number, lambda *_: heard.append(number))
     try:

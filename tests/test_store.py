@@ -27,7 +27,7 @@ from tests.controls import COMMANDS, deposit, open_, withdraw
 
 
 def test_a_message_is_read_as_it_was_written(store):
-    """Data, metadata, id and positions survive the store."""
+    """A message is read with the data, metadata, id and positions of its write."""
     message_id = uuid7()
     metadata = Metadata(correlation_stream_name="transfer-1")
     assert store.write(deposit(), COMMANDS, id=message_id, metadata=metadata) == 0
@@ -39,7 +39,7 @@ def test_a_message_is_read_as_it_was_written(store):
 
 
 def test_several_messages_are_written_in_their_order(store):
-    """A batch has the positions and global positions of its order, in every stream."""
+    """A batch gets positions and global positions in its order, in every stream."""
     assert store.write([deposit("d1"), deposit("d2")], COMMANDS) == 1
     positions = store.write_batch(
         [
@@ -61,7 +61,7 @@ def test_several_messages_are_written_in_their_order(store):
 
 
 def test_an_expected_version_guards_each_stream(store):
-    """A stream that moved on refuses the writer, and the whole batch with it."""
+    """A wrong expected version of one stream refuses the whole batch."""
     assert store.write_initial(deposit("d1"), COMMANDS) == 0
     with pytest.raises(ExpectedVersionError, match=r"-1 \(Stream: account:command-123.*: 0\)"):
         store.write_initial(deposit("d2"), COMMANDS)
@@ -77,7 +77,7 @@ def test_an_expected_version_guards_each_stream(store):
 
 
 def test_a_write_is_repeated_without_harm(store):
-    """Whoever got no answer sends the same id again and gets the first position."""
+    """A repeated write of the same id returns the first position."""
     first, second = uuid7(), uuid7()
     writes = [
         Write(deposit("d1"), COMMANDS, id=first, expected_version=-1),
@@ -99,7 +99,7 @@ def test_a_write_is_repeated_without_harm(store):
     ],
 )
 def test_an_id_stands_for_one_content(store, other):
-    """The same id with other content, type, stream or metadata is a mistake, not a retry."""
+    """The same id with other content, type, stream or metadata is an error, not a retry."""
     message_id = uuid7()
     store.write(deposit("d1"), COMMANDS, id=message_id)
     with pytest.raises(MessageIdConflictError, match=str(message_id)):
@@ -107,8 +107,8 @@ def test_an_id_stands_for_one_content(store, other):
     assert len(list(store.read_category("account:command"))) == 1
 
 
-def test_one_id_can_not_serve_several_messages(store):
-    """Neither as an option nor within a batch; the same message twice is a retry."""
+def test_one_id_cannot_serve_several_messages(store):
+    """An id is refused for several messages; the same message twice is a retry."""
     with pytest.raises(StoreError, match="each its own"):
         store.write([deposit("d1"), deposit("d2")], COMMANDS, id=uuid7())
     same = uuid7()
@@ -119,27 +119,27 @@ def test_one_id_can_not_serve_several_messages(store):
 
 @pytest.mark.parametrize("level", list(IsolationLevel))
 def test_of_two_writers_one_wins_under_every_isolation_level(database_url, level):
-    """The other is told by the kind of error, however the server finds out."""
-    with connect(database_url) as one, connect(database_url) as other:
+    """The losing writer gets the same kind of error under every isolation level."""
+    with connect(database_url) as own, connect(database_url) as other:
         other.isolation_level = level
         other.execute("SELECT count(*) FROM message_store.messages")  # its snapshot is from before
-        MessageStore(one).write_initial(deposit("d1"), COMMANDS)
-        one.commit()
+        MessageStore(own).write_initial(deposit("d1"), COMMANDS)
+        own.commit()
         with pytest.raises(ExpectedVersionError):
             MessageStore(other).write_initial(deposit("d2"), COMMANDS)
 
 
 def test_a_race_lost_for_one_stream_is_not_blamed_on_the_version_of_another(database_url):
-    """A batch may expect something of one stream and nothing of the other."""
+    """A lost race in a batch is reported for the stream that lost it."""
     batch = [
         Write(deposit("d2"), COMMANDS),
         Write(open_("9"), "account:command-9", expected_version=NO_STREAM),
     ]
-    with connect(database_url) as one, connect(database_url) as other:
+    with connect(database_url) as own, connect(database_url) as other:
         other.isolation_level = IsolationLevel.REPEATABLE_READ
         other.execute("SELECT count(*) FROM message_store.messages")  # its snapshot is from before
-        MessageStore(one).write(deposit("d1"), COMMANDS)
-        one.commit()
+        MessageStore(own).write(deposit("d1"), COMMANDS)
+        own.commit()
         with pytest.raises(SerializationError, match="again from its start"):
             MessageStore(other).write_batch(batch)
         other.rollback()
@@ -147,7 +147,7 @@ def test_a_race_lost_for_one_stream_is_not_blamed_on_the_version_of_another(data
 
 
 def test_writers_of_many_streams_do_not_block_each_other_for_ever(database_url):
-    """Locks are taken in one order, whatever the order of the messages."""
+    """Locks are taken in a fixed order, whatever the order of the messages."""
     streams = [f"category{n}-1" for n in range(8)]
     failures = []
 
@@ -169,7 +169,7 @@ def test_writers_of_many_streams_do_not_block_each_other_for_ever(database_url):
 
 
 def test_a_write_takes_part_in_the_callers_transaction(database_url, store):
-    """A sender writes a command together with its own rows, or not at all."""
+    """A sender writes a command in the transaction of its own rows, or not at all."""
     with connect(database_url) as connection:
         MessageStore(connection).write(deposit(), COMMANDS)
         assert store.stream_version(COMMANDS) == NO_STREAM
@@ -178,7 +178,7 @@ def test_a_write_takes_part_in_the_callers_transaction(database_url, store):
 
 
 def test_reading_goes_on_to_the_end_batch_by_batch(store):
-    """The size of a batch changes nothing of what is read."""
+    """The batch size does not change what is read."""
     store.write([deposit(f"d{n}") for n in range(10)], COMMANDS)
     everything = list(store.read_stream(COMMANDS))
     for size in (1, 3, 10, 11):
@@ -190,8 +190,8 @@ def test_reading_goes_on_to_the_end_batch_by_batch(store):
 
 
 @pytest.mark.parametrize("read", ["stream", "category"])
-def test_what_a_reader_holds_does_not_grow_with_what_it_reads(store, read):
-    """Ten times the messages take no more memory at any moment, batch after batch."""
+def test_the_memory_of_a_reader_does_not_grow(store, read):
+    """Reading ten times the messages takes no more memory at any moment."""
 
     def highest():
         tracemalloc.start()
@@ -214,7 +214,7 @@ def test_what_a_reader_holds_does_not_grow_with_what_it_reads(store, read):
 
 
 def test_many_streams_are_read_at_once(store):
-    """Each from a position of its own, in order."""
+    """Many streams are read in one call, each from its own position and in order."""
     store.write([deposit("d1"), deposit("d2")], COMMANDS)
     store.write([deposit("d3"), deposit("d4")], "account:command-9")
     messages = store.read_streams({"account:command-9": 1, COMMANDS: 0, "account:command-0": 0})
@@ -226,7 +226,7 @@ def test_many_streams_are_read_at_once(store):
 
 
 def test_the_last_message_is_found_also_by_type(store):
-    """Of the stream, or of one type in it."""
+    """The last message of a stream can be read, and the last of one type."""
     assert store.last_message(COMMANDS) is None
     store.write([open_(), deposit("d1"), withdraw()], COMMANDS)
     assert store.last_message(COMMANDS).type == "Withdraw"
@@ -235,7 +235,7 @@ def test_the_last_message_is_found_also_by_type(store):
 
 
 def test_a_pool_serves_many_threads(database_url):
-    """A store that was opened by its address can be shared."""
+    """A store opened by its address can be shared between threads."""
     with MessageStore.open(database_url, max_connections=2) as store:
         threads = [
             threading.Thread(target=store.write, args=(deposit(f"d{n}"), COMMANDS))
@@ -249,7 +249,7 @@ def test_a_pool_serves_many_threads(database_url):
 
 
 def test_a_lost_connection_is_an_error_of_its_own(database_url, admin):
-    """What is to be retried must be told from what is refused."""
+    """A lost connection, which is worth a retry, has its own error."""
     with connect(database_url, autocommit=True) as connection:
         admin.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
         with pytest.raises(DatabaseUnavailableError, match="was lost"):
@@ -257,14 +257,14 @@ def test_a_lost_connection_is_an_error_of_its_own(database_url, admin):
 
 
 def test_a_message_is_written_to_a_stream_not_to_a_category(store):
-    """The server would take it, and no reader of the stream would ever find it."""
+    """Writing to a category is refused, as no reader of a stream would find the message."""
     for name in ("account:command", "account:command-"):
         with pytest.raises(StreamNameError, match="it has no id"):
             store.write(deposit(), name)
 
 
-def test_a_message_that_is_not_what_its_class_says_is_refused(store):
-    """The mistake shows where it is made."""
+def test_a_message_that_does_not_match_its_class_is_refused(store):
+    """A message whose values do not match its class is refused when it is written."""
 
     @dataclass
     class Wrong:
@@ -277,17 +277,17 @@ def test_a_message_that_is_not_what_its_class_says_is_refused(store):
 
 
 @pytest.mark.parametrize("text", ["d" * 300, "\N{GRINNING FACE}" * 75])
-def test_a_batch_that_the_server_can_not_take_at_once_is_refused(store, monkeypatch, text):
-    """The server would end the connection, however often one wrote again; each alone is taken."""
+def test_a_batch_that_is_too_long_for_the_server_is_refused(store, monkeypatch, text):
+    """A batch that is too long is refused; its messages can be written one by one."""
     writes = [Write(deposit(f"{n}{text}"), COMMANDS) for n in range(4)]
     monkeypatch.setattr(writing, "MOST_BYTES", 1600)
     with pytest.raises(StoreError, match=r"The 4 messages are \d+ bytes long together.* batches"):
         store.write_batch(writes)
-    assert [store.write_batch([one]) for one in writes] == [[0], [1], [2], [3]]
+    assert [store.write_batch([write]) for write in writes] == [[0], [1], [2], [3]]
 
 
 def test_ids_are_ordered_by_time():
-    """UUIDs of version 7 keep the index growing at its end."""
+    """Ids are UUIDs of version 7, which keep the index growing at its end."""
     made = [uuid7() for _ in range(50)]
-    assert all(one.version == 7 and one.variant == uuid.RFC_4122 for one in made)
-    assert [one.int >> 80 for one in made] == sorted(one.int >> 80 for one in made)
+    assert all(id_.version == 7 and id_.variant == uuid.RFC_4122 for id_ in made)
+    assert [id_.int >> 80 for id_ in made] == sorted(id_.int >> 80 for id_ in made)

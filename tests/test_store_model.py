@@ -1,4 +1,4 @@
-"""`MessageStore` held against a model in memory, through random writes and reads."""
+"""`MessageStore` compared with a model in memory through random writes and reads."""
 
 import hashlib
 import inspect
@@ -42,7 +42,7 @@ READS_A_SHARE = "correlation" in inspect.signature(MessageStore.read_category).p
 
 
 def member_of(name: str, size: int) -> int:
-    """Give the member of a consumer group that reads a stream, as Message DB has it."""
+    """Return the member of a consumer group that reads a stream in Message DB."""
     cardinal_id = stream_name.cardinal_id(name) or ""
     digest = hashlib.md5(cardinal_id.encode()).digest()[:8]
     return abs(int.from_bytes(digest, signed=True)) % size
@@ -50,7 +50,7 @@ def member_of(name: str, size: int) -> int:
 
 @dataclass
 class Stored:
-    """A message as the model has it."""
+    """A message of the model."""
 
     write: Write
     position: int
@@ -63,17 +63,21 @@ class Model(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Take categories of this example's own."""
+        """Take categories for this example alone."""
         self.prefix = f"m{next(_prefixes)}"
         self.messages: list[Stored] = []  # in the order of writing
 
     def of(self, stream_name: str) -> list[Stored]:
         """Give the messages of a stream."""
-        return [one for one in self.messages if one.write.stream_name == stream_name]
+        return [message for message in self.messages if message.write.stream_name == stream_name]
 
     def in_category(self, category: str) -> list[Stored]:
         """Give the messages of a category."""
-        return [one for one in self.messages if one.write.stream_name.startswith(f"{category}-")]
+        return [
+            message
+            for message in self.messages
+            if message.write.stream_name.startswith(f"{category}-")
+        ]
 
     def add(self, writes: list[Write]) -> list[int]:
         """Write to the model and give the positions."""
@@ -84,11 +88,11 @@ class Model(RuleBasedStateMachine):
         return positions
 
     def write(self, stream: str, message: object, metadata: Metadata | None) -> Write:
-        """Make what is to be written, under an id that no other has."""
+        """Return a write under a new id."""
         return Write(message, self.prefix + stream, uuid.uuid4(), metadata)
 
     def agree(self, read: list[Any], expected: list[Stored]) -> None:
-        """Compare what was read with what the model has."""
+        """Compare the messages that were read with those of the model."""
         assert [
             (m.id, m.stream_name, m.type, m.position, m.decode(type(e.write.message)), m.metadata)
             for m, e in zip(read, expected, strict=True)
@@ -107,16 +111,16 @@ class Model(RuleBasedStateMachine):
     @rule(stream=STREAMS, message=MESSAGES, metadata=METADATA, versioned=st.booleans())
     def write_one(self, stream, message, metadata, versioned):
         """A message goes to the end of its stream, with the right expected version or none."""
-        one = self.write(stream, message, metadata)
-        version = len(self.of(one.stream_name)) - 1 if versioned else None
+        write = self.write(stream, message, metadata)
+        version = len(self.of(write.stream_name)) - 1 if versioned else None
         written = self.store.write(
-            message, one.stream_name, id=one.id, metadata=metadata, expected_version=version
+            message, write.stream_name, id=write.id, metadata=metadata, expected_version=version
         )
-        assert [written] == self.add([one])
+        assert [written] == self.add([write])
 
     @rule(stream=STREAMS, message=MESSAGES, wrong=st.integers(-1, 12))
     def write_at_a_wrong_version(self, stream, message, wrong):
-        """A stream that is elsewhere refuses, and nothing changes."""
+        """A wrong expected version is refused, and nothing changes."""
         name = self.prefix + stream
         if wrong == len(self.of(name)) - 1:
             wrong += 1
@@ -135,13 +139,13 @@ class Model(RuleBasedStateMachine):
         writes, plain = [], []
         counts: dict[str, int] = {}
         for n, (stream, message, metadata, versioned) in enumerate(parts):
-            one = self.write(stream, message, metadata)
-            name = one.stream_name
+            write = self.write(stream, message, metadata)
+            name = write.stream_name
             version = counts.get(name, len(self.of(name))) - 1
             counts[name] = version + 2
-            plain.append(one)
+            plain.append(write)
             expected = version + 3 if n == wrong_at else version if versioned else None
-            writes.append(Write(message, name, one.id, metadata, expected))
+            writes.append(Write(message, name, write.id, metadata, expected))
         if wrong_at is not None and wrong_at < len(parts):
             with pytest.raises(ExpectedVersionError):
                 self.store.write_batch(writes)
@@ -155,23 +159,23 @@ class Model(RuleBasedStateMachine):
         old = data.draw(st.lists(st.sampled_from(self.messages), min_size=1, max_size=3))
         again = [
             Write(
-                one.write.message,
-                one.write.stream_name,
-                one.write.id,
-                one.write.metadata,
-                one.position - 1 if versioned else None,
+                stored.write.message,
+                stored.write.stream_name,
+                stored.write.id,
+                stored.write.metadata,
+                stored.position - 1 if versioned else None,
             )
-            for one in old
+            for stored in old
         ]
-        assert self.store.write_batch(again) == [one.position for one in old]
+        assert self.store.write_batch(again) == [stored.position for stored in old]
         new = self.write(stream, message, None)
         positions = self.store.write_batch([*again, new])
-        assert positions == [*(one.position for one in old), *self.add([new])]
+        assert positions == [*(stored.position for stored in old), *self.add([new])]
 
     @precondition(lambda self: self.messages)
     @rule(data=st.data(), other=STREAMS, message=MESSAGES)
     def write_other_content_with_an_id_in_use(self, data, other, message):
-        """It is a mistake that is told, and nothing changes."""
+        """It is refused as a mistake, and nothing changes."""
         used = data.draw(st.sampled_from(self.messages)).write
         name = self.prefix + other
         if (message, name) == (used.message, used.stream_name):
@@ -215,31 +219,37 @@ class Model(RuleBasedStateMachine):
         group_size=st.none() | st.integers(1, 3),
     )
     def read_a_share_of_a_category(self, data, category, batch_size, correlation, group_size):
-        """By what the messages belong to, and by the member of a consumer group."""
+        """A category is read by correlation, and by the member of a consumer group."""
         expected = self.in_category(self.prefix + category)
         options: dict[str, Any] = {}
         if correlation is not None:
             options["correlation"] = correlation
             expected = [
-                one
-                for one in expected
-                if one.write.metadata
-                and (one.write.metadata.correlation_stream_name or "").startswith(f"{correlation}-")
+                message
+                for message in expected
+                if message.write.metadata
+                and (message.write.metadata.correlation_stream_name or "").startswith(
+                    f"{correlation}-"
+                )
             ]
         if group_size is not None:
             member = data.draw(st.integers(0, group_size - 1))
             options |= {"consumer_group_member": member, "consumer_group_size": group_size}
             expected = [
-                one for one in expected if member_of(one.write.stream_name, group_size) == member
+                message
+                for message in expected
+                if member_of(message.write.stream_name, group_size) == member
             ]
         read = self.store.read_category(self.prefix + category, batch_size=batch_size, **options)
         self.agree(list(read), expected)
 
     @rule(stream=STREAMS, type_=st.sampled_from(["Deposit", "Withdraw", "Open", "Close", "None"]))
     def read_the_last_message(self, stream, type_):
-        """The last of a stream, and the last of a type."""
+        """The last message of a stream is read, and the last one of a type."""
         name = self.prefix + stream
-        of_type = [one for one in self.of(name) if type(one.write.message).__name__ == type_]
+        of_type = [
+            message for message in self.of(name) if type(message.write.message).__name__ == type_
+        ]
         for last, expected in (
             (self.store.last_message(name), self.of(name)),
             (self.store.last_message(name, type_), of_type),
@@ -248,7 +258,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(starts=st.dictionaries(STREAMS, st.integers(0, 5)))
     def read_many_streams(self, starts):
-        """Each stream from a position of its own."""
+        """Many streams are read at once, each from its own position."""
         named = {self.prefix + stream: position for stream, position in starts.items()}
         read = self.store.read_streams(named)
         for name, position in named.items():
@@ -257,14 +267,16 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def versions_are_the_last_positions(self):
-        """Nothing else was written, and nothing is missing."""
-        for name in {one.write.stream_name for one in self.messages} | {f"{self.prefix}one-9"}:
+        """Each stream's version is the position of its last message."""
+        for name in {message.write.stream_name for message in self.messages} | {
+            f"{self.prefix}one-9"
+        }:
             version = len(self.of(name)) - 1
             assert self.store.stream_version(name) == (version if version >= 0 else NO_STREAM)
 
 
 def test_the_store_behaves_as_its_model(store):
-    """Random writes and reads, right and wrong, give what a list in memory would give."""
+    """Random writes and reads, valid and invalid, give the same as a list in memory."""
     machine = type("Machine", (Model,), {"store": store})
     run_state_machine_as_test(
         machine,

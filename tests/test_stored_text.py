@@ -1,4 +1,4 @@
-"""What a message is decoded from is known before the server has it."""
+"""The client knows the text that a message will be decoded from before it is stored."""
 
 import math
 from decimal import Decimal
@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same, to the order of keys and the sign of zero."""
+    """Return whether two values are equal, including the order of keys and the sign of zero."""
     if isinstance(one, dict):
         return [*one] == [*other] and all(map(same, one.values(), other.values()))
     if isinstance(one, list):
@@ -35,7 +35,7 @@ def same(one: Any, other: Any) -> bool:
 @settings(max_examples=500)
 @given(value=VALUES)
 def test_the_text_is_read_as_that_of_the_server(connection, value):
-    """Keys in jsonb's order, numbers without exponents, zeros without a sign."""
+    """The text has jsonb's order of keys, no exponents and no signed zeros."""
     text = msgspec.json.encode(value).decode()
     stored = connection.execute("SELECT %s::jsonb::text", [text]).fetchone()[0]
     assert same(msgspec.json.decode(as_jsonb(text)), msgspec.json.decode(stored))
@@ -43,13 +43,13 @@ def test_the_text_is_read_as_that_of_the_server(connection, value):
 
 @pytest.mark.parametrize("number", ["1E+2", "1.50e1", "-0.00", "-0", "1e-400", "-1.5E+3", "1e16"])
 def test_a_number_has_the_digits_that_the_server_writes(connection, number):
-    """Which a Decimal keeps."""
+    """A number has the digits that the server writes, which a Decimal keeps."""
     stored = connection.execute("SELECT %s::jsonb::text", [number]).fetchone()[0]
     assert Decimal(as_jsonb(number)).as_tuple() == Decimal(stored).as_tuple()
 
 
 def test_as_deep_as_a_message_may_be():
-    """Deeper than Python would go with two calls a level."""
+    """A message may be nested as deep as the limit without a RecursionError."""
     text = "[" * 500 + "]" * 500
     assert as_jsonb(text) == text
 
@@ -68,6 +68,6 @@ def test_as_deep_as_a_message_may_be():
         (set[frozenset[Any]], False),
     ],
 )
-def test_what_must_be_rewritten_is_known_by_its_type(hint, expected):
-    """A bare list may hold anything."""
+def test_the_type_of_a_field_decides_whether_it_is_rewritten(hint, expected):
+    """The type of a field decides whether its text must be rewritten."""
     assert reads_the_same(hint) is expected

@@ -1,4 +1,4 @@
-"""The properties by which the consumers and the Spark jobs tell strategies from one another."""
+"""The properties by which consumers and Spark jobs distinguish strategies."""
 
 from datetime import timedelta
 
@@ -27,8 +27,8 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize(("strategy", "expected"), STRATEGIES.values(), ids=STRATEGIES)
-def test_each_strategy_says_how_it_differs(strategy, expected):
-    """A property that is not named is false."""
+def test_each_strategy_has_its_properties(strategy, expected):
+    """Each strategy has exactly the named properties."""
     properties = {"two_phase", "leaves_trace", "needs_order"}
     assert {name for name in properties if getattr(strategy, name)} == expected
     assert is_two_phase(strategy) == strategy.two_phase
@@ -36,7 +36,7 @@ def test_each_strategy_says_how_it_differs(strategy, expected):
 
 @pytest.mark.parametrize(("strategy", "_"), STRATEGIES.values(), ids=STRATEGIES)
 def test_each_strategy_is_found_under_its_command(strategy, _):
-    """Whatever kind it is of."""
+    """The strategy of a command is found, whatever its kind."""
     component = Component("purse", entity=Purse, id="account_id")
     if isinstance(strategy, Revisions):
         with pytest.raises(DeclarationError, match="no field 'revision'"):
@@ -48,14 +48,14 @@ def test_each_strategy_is_found_under_its_command(strategy, _):
 
 
 def test_only_a_two_phase_strategy_writes_other_categories():
-    """Those of its states, so that other writers can be held off."""
+    """Only a two-phase strategy writes to further categories, those of its states."""
     assert StateBased().categories("purse") == ["purse:state"]
-    others = [one for one, _ in STRATEGIES.values() if not one.two_phase]
+    others = [strategy for strategy, _ in STRATEGIES.values() if not strategy.two_phase]
     assert [list(strategy.categories("purse")) for strategy in others] == [[]] * 4
 
 
-def test_a_strategy_of_ones_own_defines_how_it_begins():
-    """All else it inherits."""
+def test_a_users_own_strategy_defines_begin():
+    """A user's own strategy defines `begin` and inherits the rest."""
 
     class Everything(Strategy):
         def begin(self, connection, consumer, category, batch):
@@ -68,8 +68,8 @@ def test_a_strategy_of_ones_own_defines_how_it_begins():
     assert component.state_window == timedelta(1)
 
 
-def test_what_only_has_the_methods_of_a_strategy_is_refused():
-    """It would lack the properties when a message comes."""
+def test_an_object_not_derived_from_strategy_is_refused():
+    """An object that is not derived from Strategy is refused, as it lacks the properties."""
 
     class Alike:
         def declare(self, component, command, entity): ...

@@ -19,10 +19,10 @@ from reservation.messages import stream_name
         ("account-", "account", "", ""),
     ],
 )
-def test_a_name_is_taken_apart_at_its_first_separators(
+def test_a_name_is_split_at_its_first_separators(
     connection, name, category, identifier, cardinal_id
 ):
-    """The client and the server must agree on every part of a name."""
+    """A name is split at its first separators, by the client as by the server."""
     assert stream_name.category(name) == category
     assert stream_name.identifier(name) == identifier
     assert stream_name.cardinal_id(name) == cardinal_id
@@ -40,7 +40,7 @@ def test_several_ids_make_a_compound_id():
 
 
 def test_commands_have_a_category_of_their_own():
-    """Commands stand beside the entity's events, not among them."""
+    """Commands have their own category beside the entity's events."""
     assert stream_name.command_category("account") == "account:command"
 
 
@@ -57,14 +57,14 @@ def test_commands_have_a_category_of_their_own():
         ("account", ["é" * 1300], "bytes long"),
     ],
 )
-def test_a_name_that_the_store_can_not_hold_is_refused(category, ids, problem):
-    """A bad name is refused before anything is sent."""
+def test_a_name_that_the_store_cannot_hold_is_refused(category, ids, problem):
+    """A name that the store cannot hold is refused before anything is sent."""
     with pytest.raises(StreamNameError, match=problem):
         stream_name.of(category, *ids)
 
 
 def test_the_longest_name_fits_the_index(store):
-    """The limit is one that the server's index takes."""
+    """The longest allowed name fits the server's index."""
     from tests.controls import deposit
 
     name = stream_name.of("account", "".join(map(chr, range(200, 1470)))[:1292])

@@ -1,4 +1,4 @@
-"""Faults of the surroundings: they are waited for, and never become a fault of a message."""
+"""Faults of the environment: consumers wait, and no message fails because of them."""
 
 import itertools
 import json
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def consumer(connection, database_url):
-    """Give the name of a role of this test's own with the rights of a consumer, and its address."""
+    """Give the name and the address of a consumer role for this test."""
     name = f"test_surroundings_{os.getpid()}_{next(_numbers)}"
     identifier = sql.Identifier(name)
     connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(identifier))
@@ -59,7 +59,7 @@ def wait_until_awaited(started, *categories):
 
 
 def all_handled(connection, store, *, deposits=1):
-    """Nothing is a dead letter, no attempt is counted, and everything took effect once."""
+    """Check that nothing is a dead letter, no attempt is counted, and all took effect once."""
     assert letters(connection) == []
     assert event_types(store) == ["Opened"] + ["Deposited"] * deposits
     assert connection.execute("SELECT sum(attempts) FROM reservation.positions").fetchone() == (0,)
@@ -102,8 +102,8 @@ RIGHTS = {
 
 
 @pytest.mark.parametrize("right", list(RIGHTS))
-def test_a_right_that_is_taken_away_is_waited_for(connection, store, consumer, right):
-    """The line names the consumer's right and role once; readiness says so meanwhile."""
+def test_consumers_wait_for_a_revoked_right(connection, store, consumer, right):
+    """Consumers wait for a missing right, which is logged once and shown in readiness."""
     role, address = consumer
     revoke, give, category, words = RIGHTS[right]
     with Watched(address) as started:
@@ -122,14 +122,14 @@ def test_a_right_that_is_taken_away_is_waited_for(connection, store, consumer, r
         wait_until_drained(connection, started)
         until(lambda: started.ask("/readyz")[0] == 200)
         assert started.stop() == 0
-        said = [one for one in started.lines if words in one and f'"{category}"' in one]
-        assert len(said) == 1
+        logged = [line for line in started.lines if words in line and f'"{category}"' in line]
+        assert len(logged) == 1
         assert "message_dead" not in started.log
     all_handled(connection, store)
 
 
-def test_policies_that_hide_rows_are_waited_for_and_named(connection, store, consumer):
-    """The rights of a consumer do not help; only what bypasses the policies does."""
+def test_consumers_wait_for_policies_that_hide_rows_and_name_them(connection, store, consumer):
+    """Consumers wait while row security policies hide messages, and name the remedy."""
     role, address = consumer
     with Watched(address) as started:
         started.ready()
@@ -147,10 +147,8 @@ def test_policies_that_hide_rows_are_waited_for_and_named(connection, store, con
     all_handled(connection, store)
 
 
-def test_a_sender_that_is_a_consumer_too_is_told_of_the_consumers_right(
-    connection, store, consumer
-):
-    """What the server says is that it may not write as a sender; that is not what is missing."""
+def test_a_role_that_sends_and_consumes_gets_the_error_of_a_consumer(connection, store, consumer):
+    """The error names the consumer's missing right, not the sender's."""
     role, address = consumer
     with Watched(address) as started:
         started.ready()
@@ -169,7 +167,7 @@ def test_a_sender_that_is_a_consumer_too_is_told_of_the_consumers_right(
 
 
 def test_a_right_that_is_missing_from_the_start_ends_with_status_2(connection, consumer):
-    """One line names all that are missing, and the command that grants them."""
+    """Rights missing at the start end the command with one line and status 2."""
     role, address = consumer
     on(connection, "REVOKE INSERT, SELECT ON message_store.messages FROM {role}", role)
     done = run_cli("start", "bank:account", "--database-url", address)
@@ -189,10 +187,10 @@ def set_back(connection, store):
         connection.execute(f"SELECT setval('{SEQUENCE}', 1)")
 
 
-def test_a_sequence_behind_the_log_is_waited_for_until_it_is_repaired(
+def test_consumers_wait_until_a_sequence_behind_the_log_is_repaired(
     connection, store, database_url
 ):
-    """Not one write is tried after the first, because it might take a position that is free."""
+    """With a sequence behind the log nothing more is written until it is repaired."""
     with Watched(database_url) as started:
         started.ready()
         set_back(connection, store)
@@ -213,7 +211,7 @@ def test_a_sequence_behind_the_log_is_waited_for_until_it_is_repaired(
 
 @pytest.mark.parametrize("called", [True, False])
 def test_a_sequence_behind_the_log_is_found_at_the_start(connection, store, database_url, called):
-    """Also one that gave no value yet, as logical replication leaves it."""
+    """A sequence behind the log is detected at the start, also one that is unused yet."""
     store.write([open_(), deposit(), deposit()], COMMANDS)
     connection.execute(f"SELECT setval('{SEQUENCE}', 1, %s)", [called])
     done = run_cli("start", "bank:account", "--database-url", database_url)
@@ -231,7 +229,7 @@ def test_a_sequence_behind_the_log_is_found_at_the_start(connection, store, data
 
 
 def test_the_sequence_of_an_empty_or_sound_log_is_not_behind(connection, store):
-    """Nor one that was set to the next position without being called."""
+    """The sequence of an empty or intact log is not reported."""
     check_preconditions(connection)
     store.write(open_(), COMMANDS)
     check_preconditions(connection)
@@ -242,8 +240,8 @@ def test_the_sequence_of_an_empty_or_sound_log_is_not_behind(connection, store):
         check_preconditions(connection)
 
 
-def test_a_sender_is_told_of_a_sequence_behind_the_log(connection, store, database_url):
-    """In both forms of writing, and by whichever client."""
+def test_a_sender_gets_an_error_for_a_sequence_behind_the_log(connection, store, database_url):
+    """Both clients raise an error for a sequence behind the log, for one message or a batch."""
     store.write([open_(), deposit()], COMMANDS)
     for write in (deposit("d2"), [deposit("d3"), deposit("d4")]):
         connection.execute(f"SELECT setval('{SEQUENCE}', 1, false)")
@@ -255,8 +253,8 @@ def test_a_sender_is_told_of_a_sequence_behind_the_log(connection, store, databa
         store.write(deposit("d2"), COMMANDS)
 
 
-def test_a_repair_waits_for_writers_and_keeps_others_off(connection, store, database_url):
-    """A message that was not committed when it began is behind the sequence too."""
+def test_a_repair_waits_for_writers_and_locks_out_new_ones(connection, store, database_url):
+    """A repair waits for running writers and locks out new ones."""
     store.write([open_(), deposit()], COMMANDS)
     connection.execute(f"SELECT setval('{SEQUENCE}', 100)")
     with connect(database_url) as writer:
@@ -273,11 +271,11 @@ def test_a_repair_waits_for_writers_and_keeps_others_off(connection, store, data
         thread.join(PATIENCE)
     assert done[0].returncode == 0, done[0].stderr
     store.write(deposit("d3"), COMMANDS)
-    assert [one.global_position for one in store.read_stream(COMMANDS)] == [1, 2, 101, 102]
+    assert [message.global_position for message in store.read_stream(COMMANDS)] == [1, 2, 101, 102]
 
 
-def test_a_sequence_without_values_is_waited_for(connection, store, database_url):
-    """SQLSTATE 2200H is of a class that is otherwise a message's."""
+def test_consumers_wait_for_an_exhausted_sequence(connection, store, database_url):
+    """Consumers wait for an exhausted sequence, though its SQLSTATE class is a message's."""
     with Watched(database_url) as started:
         started.ready()
         with connection.transaction():
@@ -294,10 +292,10 @@ def test_a_sequence_without_values_is_waited_for(connection, store, database_url
 # Objects of ours
 
 
-def test_a_function_that_was_dropped_is_waited_for_and_installed_again(
+def test_consumers_wait_until_a_dropped_function_is_installed_again(
     connection, store, database_url
 ):
-    """The line says what to run, and that does it although the version is the same."""
+    """Consumers wait for a dropped function, which installing again restores."""
     with Watched(database_url) as started:
         started.ready()
         connection.execute("DROP FUNCTION reservation.reserve")
@@ -314,8 +312,8 @@ def test_a_function_that_was_dropped_is_waited_for_and_installed_again(
 
 
 @pytest.mark.parametrize("table", ["dead_letters", "members", "positions"])
-def test_a_table_that_is_missing_is_waited_for(connection, store, database_url, table):
-    """Until it is restored, which may be from a backup."""
+def test_consumers_wait_for_a_missing_table(connection, store, database_url, table):
+    """Consumers wait for a missing table until it is restored."""
     with Watched(database_url) as started:
         started.ready()
         connection.execute(f"ALTER TABLE reservation.{table} RENAME TO away")
@@ -337,7 +335,7 @@ def terminate_consumers(connection):
 
 
 def test_another_version_of_the_schema_ends_a_running_consumer(connection, store, database_url):
-    """That takes another version of the package, so waiting would not help."""
+    """Another version of the schema ends a running consumer."""
     with Watched(database_url) as started:
         started.ready()
         connection.execute("INSERT INTO reservation.versions (version) VALUES (9999)")
@@ -349,8 +347,8 @@ def test_another_version_of_the_schema_ends_a_running_consumer(connection, store
 # The server
 
 
-def test_too_many_connections_are_waited_for(connection, store, consumer):
-    """The role has none left."""
+def test_consumers_wait_for_free_connections(connection, store, consumer):
+    """Consumers wait while their role has no connections left."""
     role, address = consumer
     with Watched(address) as started:
         started.ready()
@@ -368,7 +366,7 @@ def test_too_many_connections_are_waited_for(connection, store, consumer):
 
 @pytest.mark.parametrize("how", ["pg_cancel_backend(pid)", "pg_terminate_backend(pid, 60000)"])
 def test_a_statement_that_is_canceled_counts_for_nothing(connection, store, database_url, how):
-    """As often as it is; the cause is logged, and the message is handled in the end."""
+    """A cancelled statement is logged and retried, and counts no attempt."""
     connection.execute(
         "CREATE TABLE rounds (n int);"
         "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -402,10 +400,10 @@ def test_a_statement_that_is_canceled_counts_for_nothing(connection, store, data
     all_handled(connection, store)
 
 
-def test_no_attempt_is_counted_while_the_surroundings_fail_however_often_it_is_started(
+def test_restarts_during_a_fault_of_the_environment_count_no_attempts(
     connection, store, database_url, tmp_path
 ):
-    """The one before was killed, so each message is counted before it is handled."""
+    """Restarts during a fault of the environment count no attempts."""
     store.write([open_(), deposit()], COMMANDS)
     poison = Poison(tmp_path, d1="kill")
     with start(database_url, poison) as started:
@@ -441,10 +439,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("how", list(REFUSED))
-def test_what_the_store_can_not_hold_is_a_fault_of_its_message_alone(
+def test_a_message_that_the_store_cannot_hold_fails_alone(
     connection, store, database_url, tmp_path, how
 ):
-    """It is found one by one, and the others go on."""
+    """A message that the store cannot hold is found one by one, and the others go on."""
     connection.execute(
         "CREATE FUNCTION public.long() RETURNS text LANGUAGE sql IMMUTABLE AS "
         "$$ SELECT string_agg(md5(n::text), '') FROM generate_series(1, 3000) AS n $$;"
@@ -465,10 +463,8 @@ def test_what_the_store_can_not_hold_is_a_fault_of_its_message_alone(
     assert broken(connection) == {}
 
 
-def test_what_is_refused_at_the_commit_is_a_fault_of_the_message(
-    connection, store, database_url, tmp_path
-):
-    """Such as a deferred constraint of a table that a handler writes to."""
+def test_a_message_refused_at_the_commit_fails(connection, store, database_url, tmp_path):
+    """A message that a deferred constraint refuses at the commit fails."""
     connection.execute(
         "CREATE TABLE known (id text PRIMARY KEY);"
         "INSERT INTO known VALUES ('d1'), ('d3'), ('e1');"
@@ -491,7 +487,7 @@ def test_what_is_refused_at_the_commit_is_a_fault_of_the_message(
 def test_a_dead_letter_that_is_retried_obeys_the_same_table(
     connection, store, database_url, tmp_path
 ):
-    """The surroundings are waited for, and it is handled once they are mended."""
+    """A retry of a dead letter waits for the environment as well."""
     poison = Poison(tmp_path, bad="raise")
     write_two_accounts(store)
     with start(database_url, poison) as started:
@@ -512,8 +508,8 @@ def test_a_dead_letter_that_is_retried_obeys_the_same_table(
     assert broken(connection) == {}
 
 
-def test_the_errors_of_the_surroundings_are_the_stores_own(connection, consumer):
-    """So a program that catches StoreError catches them."""
+def test_faults_of_the_environment_raise_store_errors(connection, consumer):
+    """Faults of the environment raise StoreErrors."""
     role, address = consumer
     on(connection, "REVOKE SELECT ON reservation.positions FROM {role}", role)
     with connect(address) as own, pytest.raises(MissingRightError) as caught:

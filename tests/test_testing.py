@@ -1,4 +1,4 @@
-"""`check_deterministic` deals with what a handler returned as the consumers do."""
+"""`check_deterministic` treats what a handler returned as the consumers do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Odd:
 
 
 class Box:
-    """Is no dataclass, and has no form in JSON."""
+    """A class that is no dataclass, and that JSON cannot express."""
 
     def __init__(self) -> None:
         self.items: list[str] = []
@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
 
 @pytest.mark.parametrize(("handler", "kind", "problem"), REFUSED.values(), ids=REFUSED)
 def test_what_the_consumers_refuse_is_refused(connection, store, handler, kind, problem):
-    """With the same error."""
+    """What the consumers refuse is refused with the same error."""
     component = box(handler)
     with pytest.raises(kind, match=problem) as checked:
         check_deterministic(component, Fill("1"))
@@ -96,7 +96,7 @@ def test_what_the_consumers_refuse_is_refused(connection, store, handler, kind, 
 
 
 def test_an_initiation_is_checked_too(connection: Any, store: MessageStore):
-    """It has no entity, and must return an event."""
+    """An initiation is checked without an entity, and must return an event."""
     done = check_deterministic(box(lambda *_: Filled(["a"]), starts=True), Fill("1"))
     assert done.events == [Filled(["a"])]
     with pytest.raises(HandlerError, match="returned no event; a command that initiates must"):
@@ -107,7 +107,7 @@ def test_an_initiation_is_checked_too(connection: Any, store: MessageStore):
 
 
 def test_a_component_without_an_entity_is_checked():
-    """Its handlers get None."""
+    """The handlers of a component without an entity get None."""
     seen = []
     component = box(lambda command, entity, context: seen.append(entity), entity=None)
     assert check_deterministic(component, Fill("1")).events == []
@@ -115,7 +115,7 @@ def test_a_component_without_an_entity_is_checked():
 
 
 def test_an_entity_of_any_class_is_given_and_left_as_it_is():
-    """So is the command: each call gets copies of both."""
+    """Each call gets copies of the entity and the command."""
     state, command = Box(), Fill("1", ["a"])
     state.items.append("b")
 
@@ -131,7 +131,7 @@ def test_an_entity_of_any_class_is_given_and_left_as_it_is():
 
 
 def test_a_further_message_may_expect_a_version():
-    """As it may in the consumers, where no state is stored first."""
+    """A further message may have an expected version where no state is stored."""
 
     def handler(command: Fill, entity: Box, context: Context) -> None:
         context.write(Filled([]), "other-1", expected_version=3)
@@ -140,7 +140,7 @@ def test_a_further_message_may_expect_a_version():
 
 
 def test_a_command_without_a_handler_is_refused():
-    """There is nothing to check."""
+    """A command without a handler is refused."""
     component = Component("box", id="box_id")
     with pytest.raises(DeclarationError, match=r"box has no handler for Fill; declare one with"):
         check_deterministic(component, Fill("1"))

@@ -26,19 +26,19 @@ def handled(*declared):
 
 
 def test_without_options_all_share_one():
-    """Nothing needs more than the transaction of its batch."""
+    """Without options all messages share the transaction of their batch."""
     found = needs(handled((Deposit, {}), (Close, {})))
     assert (found.own, found.two_phase) == (frozenset(), frozenset())
     assert not found.is_two_phase(stored(deposit(), SENT))
 
 
 def test_a_transaction_of_its_own_is_per_type():
-    """The others share theirs."""
+    """The option applies to one type; the others share the transaction."""
     assert needs(handled((Deposit, {"transaction": "message"}), (Close, {}))).own == {"Deposit"}
 
 
 def test_an_ignored_type_needs_nothing():
-    """It is not handled."""
+    """An ignored type needs no transaction."""
     component = handled((Deposit, {"transaction": "message"}), (Withdraw, {"once": StateBased()}))
     component.ignore("Deposit", "Withdraw")
     found = needs(component)
@@ -48,7 +48,7 @@ def test_an_ignored_type_needs_nothing():
 
 @pytest.mark.parametrize(("category", "own"), [(COMMANDS, set()), ("sales", {"Deposit"})])
 def test_a_reserved_command_needs_its_own_where_it_is_handled(category, own):
-    """Where it is reserved, it shares the transaction of its batch."""
+    """A reserved command has its own transaction when handled, not when reserved."""
     component = handled((Deposit, {"transaction": "message"}))
     component.reserve(Deposit, into="sales", key="deposit_id")
     assert needs(component, category).own == own
@@ -56,7 +56,7 @@ def test_a_reserved_command_needs_its_own_where_it_is_handled(category, own):
 
 @pytest.mark.parametrize(("category", "two_phase"), [(COMMANDS, False), ("sales", True)])
 def test_a_reserved_command_is_two_phase_where_it_is_handled(category, two_phase):
-    """Not where it is reserved."""
+    """A reserved command takes two transactions when handled, not when reserved."""
     component = handled((Deposit, {"once": StateBased()}), (Close, {}))
     component.reserve(Deposit, into="sales", key="deposit_id")
     assert needs(component, category).is_two_phase(stored(deposit(), "sales-d1")) is two_phase
@@ -64,7 +64,7 @@ def test_a_reserved_command_is_two_phase_where_it_is_handled(category, two_phase
 
 
 def test_of_commands_reserved_within_their_category_only_copies_are_two_phase():
-    """A copy is the first of the stream that its key names, and says what it follows."""
+    """Within a category only copies take two transactions, not commands."""
     component = handled((Deposit, {"once": StateBased()}))
     component.reserve(Deposit, key="deposit_id")
     command = stored(deposit(), SENT)

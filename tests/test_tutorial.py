@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 class Reader:
-    """Who follows the tutorial, with a terminal for the consumers and one for everything else."""
+    """A reader of the tutorial, with a terminal for the consumers and another one."""
 
     def __init__(self, home: Path, runtime: Path) -> None:
         self.folder = home
@@ -55,7 +55,7 @@ class Reader:
         path.write_text(changed)
 
     def type(self, command: str) -> str | None:
-        """Give a command, and return what it prints; None where nothing is to be compared."""
+        """Enter a command, and return its output; None where nothing is to be compared."""
         program, *arguments = shlex.split(command)
         match program:
             case "cd":
@@ -114,11 +114,11 @@ class Reader:
         return {**self.environment, **named}
 
     def _wait_until_handled(self) -> None:
-        """Wait as the reader does, who looks again until nothing is left."""
+        """Wait as the reader does, who looks again until no message is left."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             partitions = json.loads(self._run("reservation status --json"))["partitions"]
-            if all(one["lagMessages"] + one["retry"] == 0 for one in partitions):
+            if all(partition["lagMessages"] + partition["retry"] == 0 for partition in partitions):
                 return
         raise AssertionError(partitions)
 
@@ -140,7 +140,7 @@ def _reader(tmp_path):
 
 
 def settled(text):
-    """Return an output without what differs between two runs, or cannot be seen."""
+    """Return an output without invisible text and what differs between two runs."""
     text = re.sub(r"in \d+\.\d+s", "in 0.04s", text)
     return re.sub(r" +$", "", text, flags=re.M)
 
@@ -152,7 +152,7 @@ def fits(printed, shown):
 
 
 def test_every_step_works_as_it_is_shown(reader):
-    """Files are written, commands given, and what they print is what the page says."""
+    """The tutorial's files and commands work, and print what the page shows."""
     for block in all_blocks(PAGE):
         if block.language == "python":
             reader.write(block)

@@ -23,7 +23,7 @@ Errors = dict[tuple[str, int], set[str]]  # the rules that are broken, by file a
 
 
 def expected(checker: str) -> Errors:
-    """Return the errors that a checker has to report of the declarations that are refused."""
+    """Return the errors that a checker must report for the refused declarations."""
     lines = enumerate(REFUSED.read_text().splitlines(), 1)
     marks = ((number, re.search(rf"\S  # .*\b{checker}: ([\w-]+)", line)) for number, line in lines)
     return {(REFUSED.name, number): {mark[1]} for number, mark in marks if mark}
@@ -80,28 +80,28 @@ def pyright(folder: Path, *paths: Path, mode: str = "strict") -> Errors:
 
 
 def test_mypy_accepts_and_refuses_what_it_must():
-    """Each line that is marked, and no other."""
+    """mypy refuses each marked line and no other."""
     assert mypy(ACCEPTED, REFUSED) == expected("mypy")
 
 
 def test_pyright_accepts_and_refuses_what_it_must(tmp_path):
-    """The same lines, in its strict mode, so that nothing of a public type is unknown."""
+    """pyright in strict mode refuses the same lines."""
     assert pyright(tmp_path, ACCEPTED, REFUSED) == expected("pyright")
 
 
 def test_every_line_is_refused_by_both():
-    """None is marked for one of the checkers alone."""
+    """No line is marked for only one of the checkers."""
     assert set(expected("mypy")) == set(expected("pyright"))
     assert len(expected("mypy")) > 30
 
 
 def test_pyright_finds_no_error_in_the_modules_of_public_names(tmp_path):
-    """Those that define what `reservation` and `consumers` export."""
+    """pyright accepts the modules that define the exported names."""
     modules = {"reservation.testing"}
     for package in (reservation, consumers):
         exported = [getattr(package, name) for name in package.__all__]
-        modules |= {one.__module__ for one in exported if hasattr(one, "__module__")}
-        modules |= {one.__name__ for one in exported if inspect.ismodule(one)}
+        modules |= {item.__module__ for item in exported if hasattr(item, "__module__")}
+        modules |= {item.__name__ for item in exported if inspect.ismodule(item)}
     files = [Path(importlib.import_module(name).__file__) for name in sorted(modules)]
     assert len(files) > 15
     assert pyright(tmp_path, *files, mode="standard") == {}

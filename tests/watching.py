@@ -1,4 +1,4 @@
-"""Asking a running ``reservation start`` for its metrics and its health."""
+"""Requests to a running ``reservation start`` for its metrics and its health."""
 
 import time
 import urllib.error
@@ -10,7 +10,7 @@ from tests.processes import PATIENCE, Started
 
 
 def until(check):
-    """Ask again and again until the answer is one, and return it."""
+    """Ask repeatedly until the answer is true, and return it."""
     deadline = time.monotonic() + PATIENCE
     while not (answer := check()):
         assert time.monotonic() < deadline
@@ -19,7 +19,7 @@ def until(check):
 
 
 class Watched(Started):
-    """A ``reservation start`` that can be asked how it is."""
+    """A ``reservation start`` whose metrics and health can be requested."""
 
     def __init__(self, database_url, *arguments, **app):
         super().__init__(database_url, "--metrics-port", "0", *arguments, **app)

@@ -1,1 +1,1 @@
-"""Seeded runs of drawn components under faults, held against the reference interpreter."""
+"""Seeded runs of drawn components under faults, compared with the reference interpreter."""

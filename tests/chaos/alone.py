@@ -26,17 +26,17 @@ class Alone:
         return World(stores.shared())
 
     def play(self) -> list[str]:
-        """Play it; return what is wrong."""
+        """Play it; return the violations."""
         self.played.play(self.history)
         return [*broken(self.played.control), *self.played.differences(self.history)]
 
     def describe(self) -> str:
-        """Return what is repeated by the seed, for people."""
+        """Return a readable description of what the seed repeats."""
         parts = [*self.history.plan.roles, *self.history.plan.projectors.items()]
         return "\n".join(map(repr, [*parts, self.history, *self.history.actions])) + "\n"
 
     def log(self) -> str:
-        """Return what other processes logged."""
+        """Return the log of other processes."""
         return ""
 
     def close(self) -> None:

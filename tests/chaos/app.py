@@ -6,7 +6,7 @@ from tests.reference.plans import Plan
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Attempts at a message wait for hundredths of seconds only, so that a run is short.
+# Attempts are hundredths of a second apart, so that a run is short.
 _APP = """
 import sys
 

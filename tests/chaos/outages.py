@@ -29,7 +29,7 @@ class _Crashing(World):
 
 
 class _FailingOver(World):
-    """A store that becomes what it was a while ago, as a replica has it that lost the tail.
+    """A store that is replaced by an earlier copy, as by a replica that lost the tail.
 
     The replica is a copy of the database, made before messages are sent or consumers run. What was
     sent since then is sent again: a sender of which nothing is known any more does so. Nothing of
@@ -42,7 +42,7 @@ class _FailingOver(World):
     def before(self, action: Action) -> None:
         self.copied = self.copied and not self.ran
         self.ran = isinstance(action, Run)
-        if isinstance(action, Run) and not any(one.kind == "failover" for one in action.faults):
+        if isinstance(action, Run) and not any(fault.kind == "failover" for fault in action.faults):
             self.copied = False
         elif not self.copied:
             self.sent: list[Send] = []
@@ -75,7 +75,7 @@ class _FailingOver(World):
         )
 
     def _admin(self, *statements: str) -> None:
-        """Do something to the database, which nobody of ours is connected to meanwhile."""
+        """Change the database while nobody of ours is connected to it."""
         name = str(conninfo.conninfo_to_dict(self.owner)["dbname"])
         self.close()
         with connect(conninfo.make_conninfo(self.owner, dbname="postgres"), autocommit=True) as on:

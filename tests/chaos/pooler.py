@@ -33,7 +33,7 @@ class Pooler(Alone):
         return made
 
     def play(self) -> list[str]:
-        """Play it; return what is wrong."""
+        """Play it; return the violations."""
         direct, self.played.address = self.played.address, self._behind
         try:
             self.played.plan = self.history.plan

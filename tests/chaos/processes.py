@@ -44,12 +44,12 @@ FAULTS = ["kill one", "kill all", "pause", "terminate", "cut", *SURROUNDINGS]
 
 
 class Processes:
-    """Consumers in processes of their own, which faults of every kind befall."""
+    """Consumers in processes of their own, under faults of every kind."""
 
     def __init__(self, stores: "Stores", seed: int) -> None:
         self._chance = random.Random(seed)
         drawn = history(Seeded(seed), apart=True, kills=3, raised=[*RAISED, *ENDS])
-        loads = [one.messages for one in drawn.actions if isinstance(one, Send)]
+        loads = [action.messages for action in drawn.actions if isinstance(action, Send)]
         self.loads = [list(load) for load in loads]
         self.history = drawn
         self._stores, self.address = stores, stores.fresh()
@@ -60,7 +60,7 @@ class Processes:
         self.batch_size = self._chance.choice([1, 3, 10, 1000])
 
     def play(self) -> list[str]:
-        """Play it; return what is wrong."""
+        """Play it; return the violations."""
         self.world = World(self.address)
         with Proxy(self.world.address) as self.proxy:
             sender = Sender(self.address, self.loads)
@@ -75,20 +75,20 @@ class Processes:
         if sender.problem:
             found.append(sender.problem)
         order = self._order()
-        found += [f"I1, acknowledged and not stored: {one}" for one in sender.sent - set(order)]
+        found += [f"I1, acknowledged and not stored: {id_}" for id_ in sender.sent - set(order)]
         played = History(self.history.plan, 1, (Send(tuple(order.values())), Run(), Run()))
         self.world.counts = None  # they are in other processes
         return [*found, *broken(self.world.control), *self.world.differences(played)]
 
     def describe(self) -> str:
-        """Return what is repeated by the seed, for people."""
+        """Return a readable description of what the seed repeats."""
         plan = self.history.plan
         parts: Sequence[Any] = [*plan.roles, *plan.projectors.items(), *self.loads, self.faults]
         options = f"workers {self.workers}, batches of {self.batch_size}"
         return "\n".join([*map(repr, parts), options]) + "\n"
 
     def log(self) -> str:
-        """Return what the processes logged."""
+        """Return the log of the processes."""
         return (self._folder / "log").read_text()
 
     def close(self) -> None:
@@ -130,7 +130,9 @@ class Processes:
 
     def _drained(self) -> list[str]:
         deadline = time.monotonic() + PATIENCE
-        while left := [one for one in self.history.plan.categories if self.world.pending(one)]:
+        while left := [
+            category for category in self.history.plan.categories if self.world.pending(category)
+        ]:
             if time.monotonic() > deadline:
                 return [f"I7, no end is reached of {left}"]
             time.sleep(0.02)
@@ -138,7 +140,7 @@ class Processes:
 
     def _order(self) -> dict[str, Sent]:
         """Return the messages that were sent, in the order in which they are stored."""
-        by_id = {str(one.row[0]): one for load in self.loads for one in load}
+        by_id = {str(message.row[0]): message for load in self.loads for message in load}
         rows = self.world.control.execute(
             "SELECT id::text FROM message_store.messages ORDER BY global_position"
         ).fetchall()
@@ -146,7 +148,7 @@ class Processes:
 
 
 class Clock(Processes):
-    """The clock of the consumers' machine is wrong, and jumps whenever they start again."""
+    """The clock of the consumers' machine is wrong, and jumps at each of their starts."""
 
     def __init__(self, stores: "Stores", seed: int) -> None:
         if not (libraries := sorted(Path("/").glob(LIBFAKETIME.lstrip("/")))):
@@ -175,7 +177,7 @@ class Sender(threading.Thread):
             for load in self._loads:
                 while not self._sends(load):
                     time.sleep(0.02)
-                self.sent.update(str(one.row[0]) for one in load)
+                self.sent.update(str(message.row[0]) for message in load)
         except Exception as error:  # noqa: BLE001  which the run reports
             self.problem = f"the sender failed: {error!r}"
 
@@ -251,22 +253,22 @@ class Supervised:
 
     def _kill(self, processes: Sequence[psutil.Process]) -> None:
         first = self._process
-        for one in processes:
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
-        if any(one.pid == first.pid for one in processes):
+                process.kill()
+        if any(process.pid == first.pid for process in processes):
             first.wait(PATIENCE)
 
     def pause(self, chance: random.Random, seconds: float) -> None:
-        """Let one of the processes stand still for a while."""
-        for one in chance.sample(self._all(), k=1) if self._all() else []:
+        """Suspend one of the processes for a while."""
+        for process in chance.sample(self._all(), k=1) if self._all() else []:
             with suppress(psutil.NoSuchProcess):
-                one.suspend()
+                process.suspend()
                 time.sleep(seconds)
-                one.resume()
+                process.resume()
 
     def _asked(self) -> bool:
-        """Ask it to stop, if it is ready for that: it runs, and has logged something."""
+        """Ask it to stop, if it is ready for that: it runs, and has logged an event."""
         with self._lock:
             if self._process.poll() is not None or self._size() == self._logged:
                 return False
@@ -275,7 +277,7 @@ class Supervised:
             return True
 
     def stop(self) -> list[str]:
-        """Ask it to stop; return what is wrong with how it does."""
+        """Ask it to stop; return what is wrong with its end."""
         deadline = time.monotonic() + PATIENCE
         while not self._asked():
             if time.monotonic() > deadline:
@@ -287,7 +289,7 @@ class Supervised:
         log = (self._folder / "log").read_text()
         found = [] if self._status == 0 else [f"it stopped with status {self._status}"]
         if self._status == 1 and "ended unexpectedly (by signal 9)" in log[self._logged :]:
-            found = []  # a fault killed a consumer just before it was to stop, and the host says so
+            found = []  # a consumer was killed just before the stop, and the supervisor says so
         if "Traceback" in _ORPHANED.sub("", log):
             found.append("there is a traceback in the log")
         return found

@@ -19,12 +19,17 @@ class Replaced(Alone):
     def draw(self, seed: int) -> None:
         """Draw what happens before; after that, the same is sent once more as other messages."""
         self.history = history(Seeded(seed), kills=0)
-        sent = [m for one in self.history.actions if isinstance(one, Send) for m in one.messages]
-        again = tuple(dataclasses.replace(one, n=one.n + 1000) for one in sent)
+        sent = [
+            m
+            for action in self.history.actions
+            if isinstance(action, Send)
+            for m in action.messages
+        ]
+        again = tuple(dataclasses.replace(message, n=message.n + 1000) for message in sent)
         self.after = History(self.history.plan, 1, (Send(again), Run()))
 
     def play(self) -> list[str]:
-        """Play both; return what is wrong."""
+        """Play both; return the violations."""
         world = self.played
         if found := super().play():
             return found

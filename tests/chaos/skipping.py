@@ -2,4 +2,4 @@
 
 
 class Skipped(Exception):
-    """A kind of run that cannot be done here, and why."""
+    """A kind of run that this machine cannot do, and why."""

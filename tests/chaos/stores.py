@@ -35,7 +35,7 @@ def _hangs(_number: int, _frame: object) -> None:
 
 
 class Stores:
-    """Databases with the store installed, and what is kept of a run in which something is wrong."""
+    """Databases with the store installed, and the evidence of runs with violations."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -88,7 +88,7 @@ class Stores:
         )
 
     def run(self, kind: str, seed: int, evidence: Path) -> list[str]:
-        """Run a seed; return what is wrong, and keep the evidence if anything is."""
+        """Run a seed; return the violations, and keep the evidence if there are any."""
         with capture_logs() as logs:
             run = KINDS[kind](self, seed)
             signal.setitimer(signal.ITIMER_REAL, LONGEST)
@@ -101,7 +101,7 @@ class Stores:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             if found:
                 self._keep(evidence / str(seed), run, found, logs)
-                self._shared = None  # whatever is in it
+                self._shared = None  # whatever it contains
             run.close()
         return found
 
@@ -111,7 +111,7 @@ class Stores:
         (folder / "violation.txt").write_text("\n".join(found) + "\n")
         (folder / "history.txt").write_text(run.describe())
         (folder / "log.json").write_text(
-            "".join(json.dumps(one, default=str) + "\n" for one in logs)
+            "".join(json.dumps(event, default=str) + "\n" for event in logs)
         )
         (folder / "log.txt").write_text(run.log())
         with connect(run.address, autocommit=True) as connection:

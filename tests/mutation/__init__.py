@@ -1,1 +1,1 @@
-"""Mutation tests: what is changed in a way to be idempotent must make one of its tests fail."""
+"""Mutation tests: a change of a strategy must make one of its tests fail."""

@@ -67,14 +67,14 @@ class Tree:
             os.killpg(self._running.pid, signal.SIGKILL)
 
     def notes(self, files: list[str]) -> dict[str, dict[str, Any]]:
-        """Run the tests as the code is, and return what those that pass reach."""
+        """Run the tests on the unchanged code, and return what the passing ones reach."""
         path = self._choice.with_name("notes.json")
         self._pytest(files, {"MUTATION_NOTE": str(path)}, 1800)
         notes: dict[str, dict[str, Any]] = json.loads(path.read_text())
         return notes
 
     def test(self, mutant: Mutant, notes: dict[str, targets.Note]) -> Result:
-        """Return what becomes of a mutant."""
+        """Return the result of a mutant."""
         chosen = targets.tests_of(mutant, notes, ROOT, _ENOUGH)
         if not chosen:
             return Result(mutant, "not reached")
@@ -87,12 +87,12 @@ class Tree:
             status = self._pytest(files, {"MUTATION_CHOOSE": str(self._choice)}, _HANGS)
         finally:
             self._write(path, original)
-        # 5 says that none of them was there to run.
+        # 5 means that there was none to run.
         outcomes = {0: "survived", 5: "not reached", None: "hung"}
         return Result(mutant, outcomes.get(status, "killed"))
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Write a module so that what was compiled of it is not taken for what it is now."""
+        """Write a module so that its compiled form is not reused."""
         path.write_bytes(content)
         self._changes += 1
         os.utime(path, (self._changes, self._changes))
@@ -122,7 +122,7 @@ class Tree:
 
 
 def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
-    """Return what the tests reach, as it was noted for this very code, or else noted now."""
+    """Return what the tests reach, as noted for this very code, or noted now."""
     digest = hashlib.sha256()
     for folder in ("reservation", "consumers", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
@@ -134,7 +134,7 @@ def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
         with ThreadPoolExecutor() as pool:
             found = list(pool.map(Tree.notes, trees, shares))
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps({test: one for part in found for test, one in part.items()}))
+        kept.write_text(json.dumps({test: noted for part in found for test, noted in part.items()}))
     notes = {test: targets.Note(**note) for test, note in json.loads(kept.read_text()).items()}
     print(f"{len(notes)} tests reach them", flush=True)
     return notes
@@ -143,7 +143,7 @@ def what_tests_reach(trees: list[Tree]) -> dict[str, targets.Note]:
 def run(
     trees: list[Tree], mutants: list[Mutant], notes: dict[str, targets.Note]
 ) -> Iterator[Result]:
-    """Give what becomes of each mutant, as soon as it is known."""
+    """Yield the result of each mutant as soon as it is known."""
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     results: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
     for mutant in mutants:
@@ -177,7 +177,9 @@ def main() -> None:
     given = parser.parse_args()
 
     groups = {Path(module).name: found for module, found in targets.all_mutants(ROOT).items()}
-    chosen = [(name, one) for name in groups if given.only in (None, name) for one in groups[name]]
+    chosen = [
+        (name, mutant) for name in groups if given.only in (None, name) for mutant in groups[name]
+    ]
     if not chosen:
         parser.error(f"there is no module {given.only}; there are {', '.join(groups)}")
     total = len(chosen)
@@ -188,7 +190,7 @@ def main() -> None:
     began = time.monotonic()
     names = {mutant: name for name, mutant in chosen}
     table: dict[str, Counter[str]] = {name: Counter() for name in groups}
-    # Who does not want to wait for the end has the score of what was run.
+    # After an interrupt the score is that of the finished ones.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
         suppress(KeyboardInterrupt),
@@ -203,7 +205,7 @@ def main() -> None:
             if done % 50 == 0:
                 print(f"{done} done in {(time.monotonic() - began) / 60:.0f} minutes", flush=True)
             if outcome != "killed":
-                print(f"{outcome}: {mutant.told(ROOT)}", flush=True)
+                print(f"{outcome}: {mutant.description(ROOT)}", flush=True)
     _report(table, time.monotonic() - began)
 
 

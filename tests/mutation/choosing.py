@@ -59,7 +59,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write down what was noted."""
+    """Write the notes."""
     if "MUTATION_NOTE" in os.environ:
         notes = {
             test: {

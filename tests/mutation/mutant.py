@@ -28,8 +28,8 @@ class Mutant:
         """Return the file's content with the change in it."""
         return content[: self.start] + self.text + content[self.end :]
 
-    def told(self, root: Path) -> str:
-        """Return what it changes where, on one line."""
+    def description(self, root: Path) -> str:
+        """Return the change and its place on one line."""
         content = (root / self.path).read_bytes()
         line = content.count(b"\n", 0, self.start) + 1
         before = " ".join(content[self.start : self.end].decode().split())

@@ -41,7 +41,7 @@ def mutants(path: str, content: bytes) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     return sorted(
         set(_Mutator(path, content, starts).of(ast.parse(content))),
-        key=lambda one: (one.start, one.end, one.text),
+        key=lambda mutant: (mutant.start, mutant.end, mutant.text),
     )
 
 
@@ -112,7 +112,7 @@ class _Mutator:
         return self._mutant(self._start(node), self._end(node), text, node)
 
     def _between(self, left: Any, right: Any, node: Any, text: str) -> Mutant:
-        """Replace what stands between two nodes, but for the brackets around them."""
+        """Replace the text between two nodes, except for the brackets around them."""
         start, end = self._end(left), self._start(right)
         between = self._content[start:end]
         closing = ")" * between.count(b")")

@@ -65,11 +65,11 @@ def mutants(path: str, content: bytes) -> list[Mutant]:
         line = content.count(b"\n", 0, part.start()) + 1
         for first, last, text in [*_swaps(visible, start), *_dropped(visible, start)]:
             found.add(Mutant(path, first, last, text, range(line, line + 1), name))
-    return sorted(found, key=lambda one: (one.start, one.end, one.text))
+    return sorted(found, key=lambda mutant: (mutant.start, mutant.end, mutant.text))
 
 
 def _hide(hidden: re.Match[bytes]) -> bytes:
-    """Return something as long as a comment or a text, in which nothing is found."""
+    """Return a text as long as a comment or a literal, in which nothing is found."""
     if hidden[0].startswith(b"--"):
         return b" " * len(hidden[0])
     return hidden[0] if b"infinity" in hidden[0] else b"'" + b"_" * (len(hidden[0]) - 2) + b"'"
@@ -83,7 +83,7 @@ def _swaps(text: bytes, start: int) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _dropped(text: bytes, start: int) -> Iterator[tuple[int, int, bytes]]:
-    """Give each condition of a WHERE, an ON, or an IF as what is to be always true."""
+    """Yield each condition of a WHERE, an ON or an IF, to be replaced by true."""
     tokens = list(_CLAUSE.finditer(text, start))
     for n, token in enumerate(tokens):
         if not re.fullmatch(rb"WHERE|AND|OR|ON|IF|WHEN", token[0]) or _is_of_between(tokens, n):

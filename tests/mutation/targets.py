@@ -70,9 +70,9 @@ def all_mutants(root: Path) -> dict[str, list[Mutant]]:
         found[name] = python.mutants(module, (root / module).read_bytes())
         for path in queries:
             found[name] += [
-                one
-                for one in sql.mutants(path, (root / path).read_bytes())
-                if one.query not in _LEFT_OUT
+                mutant
+                for mutant in sql.mutants(path, (root / path).read_bytes())
+                if mutant.query not in _LEFT_OUT
             ]
     return found
 

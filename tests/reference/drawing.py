@@ -1,4 +1,4 @@
-"""Components and histories by chance: of hypothesis, which shrinks them, or of a seed."""
+"""Components and histories at random: from hypothesis, which shrinks them, or from a seed."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Drawn:
 
 
 def drawn(make: Callable[[Chance], T]) -> st.SearchStrategy[T]:
-    """Return the strategy that draws what a function makes by chance."""
+    """Return the hypothesis strategy of what a function draws."""
     return st.composite(lambda draw: make(Drawn(draw)))()
 
 
@@ -98,7 +98,7 @@ def history(
     kinds: Sequence[str] = FAULTS,
     raised: Sequence[str] = tuple(RAISED),
 ) -> History:
-    """Draw a component and what happens to it.
+    """Draw a component and its history.
 
     Args:
         chance: what decides.
@@ -149,9 +149,9 @@ def plan(chance: Chance, *, apart: bool, attempts: int, raised: Sequence[str]) -
 def _role(
     chance: Chance, name: str, raised: Sequence[str], *, entity: bool, apart: bool, within: bool
 ) -> Role:
-    ways = ["direct", "reserve", "initiate", "within" if within else "reserve"]
-    how = chance.pick(ways)
-    choices = [one for one in ONCE if entity or one not in ("whole", "delta")]
+    roles = ["direct", "reserve", "initiate", "within" if within else "reserve"]
+    how = chance.pick(roles)
+    choices = [strategy for strategy in ONCE if entity or strategy not in ("whole", "delta")]
     once = "" if how == "initiate" else chance.pick(choices)
     further = (
         ["other"] if apart else ["other", "entity"] if within else ["other", "entity", "command"]

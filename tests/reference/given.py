@@ -36,7 +36,7 @@ class Given:
         self._further.append((message, name, None, True))
 
     def encoded(self, made: Any, once: Any, *, starts: bool) -> list[tuple[Any, ...]]:
-        """Return what is to be written: id, stream, type, data and metadata of each message."""
+        """Return the messages to be written: id, stream, type, data and metadata of each."""
         events = made if isinstance(made, list | tuple) else [] if made is None else [made]
         assert events or not starts
         assert not (isinstance(once, StateBased) and self.rows)  # it has no connection
@@ -49,8 +49,8 @@ class Given:
         metadata = m.follow_metadata()
         own = dataclasses.replace(metadata, local_properties=local)
         writes = [
-            (followed_id(m.id, self._stream, n), self._stream, *text(one), own.encode())
-            for n, one in enumerate(events)
+            (followed_id(m.id, self._stream, n), self._stream, *text(event), own.encode())
+            for n, event in enumerate(events)
         ]
         replying = dataclasses.replace(metadata, reply_stream_name=None)
         for message, name, expected, reply in self._further:
@@ -70,7 +70,7 @@ def text(message: Any) -> tuple[str, str]:
 def known_by(
     once: Any, category: str, message: StoredMessage, command: Any, stream: str
 ) -> tuple[Any, int]:
-    """Return what a message is known again by, and the number that must rise; -1 for none."""
+    """Return what identifies a message, and the number that must rise; -1 for none."""
     if isinstance(once, Processed):
         return ("processed", message.type, command.key if once.key else message.id), 0
     if isinstance(once, Revisions):
@@ -103,22 +103,22 @@ def entity_by_stream(component: Any, of: str, message: StoredMessage) -> str | N
     """Return the entity that a message is for by the name of its stream, if that says so."""
     declared, id_ = component.reservations.get(message.type), cardinal_id(message.stream_name)
     if declared and not declared.entity and of != component.command_category:
-        return None  # the stream is named by the key
+        return None  # the key alone names the stream
     return f"{component.name}-{id_}" if id_ else None
 
 
-def compare(one: StoredMessage, first: StoredMessage, declared: Any) -> str:
+def compare(later: StoredMessage, first: StoredMessage, declared: Any) -> str:
     """Return whether a command is a duplicate of the first of its key, or in conflict with it."""
-    contents = [(m.type, json.loads(m.data or "{}")) for m in (one, first)]
+    contents = [(m.type, json.loads(m.data or "{}")) for m in (later, first)]
     for field in declared.volatile:
         for _, data in contents:
             data.pop(codec.camel_case(field), None)
     if contents[0] == contents[1]:
         return "duplicate"
-    if one.type != first.type:
+    if later.type != first.type:
         return "conflict"
     try:
-        meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (one, first)]
+        meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (later, first)]
     except DecodeError:
         return "conflict"
     for field in declared.volatile:

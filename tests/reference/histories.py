@@ -1,4 +1,4 @@
-"""What happens to a component, as data: messages are sent, consumers run, die and are cut off."""
+"""The history of a component, as data: messages are sent, consumers run, die and are cut off."""
 
 import uuid
 import zlib
@@ -126,7 +126,7 @@ Action = Send | Run | Back
 
 @dataclass(frozen=True)
 class History:
-    """A component and what happens to it."""
+    """A component and its history."""
 
     plan: Plan
     partitions: int

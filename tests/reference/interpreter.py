@@ -1,4 +1,4 @@
-"""What must be stored: one message at a time, each on what the log says, nothing kept or batched.
+"""What must be stored: one message at a time, each on the log alone, nothing cached or batched.
 
 It shares with the consumers what a component declares and how messages are encoded, and no more.
 """
@@ -17,11 +17,11 @@ DONE = ("reserved", "handled", "duplicate", "redelivered", "ignored")
 
 
 class Failed(Exception):
-    """A message cannot be dealt with; the reason of its dead letter."""
+    """A message cannot be handled; the reason of its dead letter."""
 
 
 class Interpreter:
-    """A log, the letters of the messages that were passed, and what strategies remember."""
+    """A log, the dead letters, and what strategies record."""
 
     def __init__(self, component: Any, copy_id: Callable[[str], str]) -> None:
         self.component, self.copy_id = component, copy_id
@@ -33,12 +33,12 @@ class Interpreter:
         self.rows: list[str] = []
 
     def send(self, id_: Any, name: str, type_: str, data: str | None, metadata: str | None) -> None:
-        if not any(one.id == str(id_) for one in self.log):
+        if not any(message.id == str(id_) for message in self.log):
             at = len(self.stream(name)), len(self.log) + 1
             self.log.append(StoredMessage(str(id_), name, type_, *at, data, metadata, None))
 
     def stream(self, name: str) -> list[StoredMessage]:
-        return [one for one in self.log if one.stream_name == name]
+        return [message for message in self.log if message.stream_name == name]
 
     def drain(self, of: str) -> bool:
         moved = False
@@ -55,7 +55,7 @@ class Interpreter:
             self.positions[of] = left[max(len(read) - messages, 0)]
 
     def take(self, of: str, m: StoredMessage) -> str:
-        """Deal with a message; return what became of it."""
+        """Handle a message; return how it is counted."""
         self.entity = entity_by_stream(self.component, of, m)
         for _ in range(self.component.attempts):
             try:
@@ -109,7 +109,7 @@ class Interpreter:
 
     def handle(self, of: str, m: StoredMessage, command: Any) -> str:
         component, stream = self.component, str(self.entity)
-        started = [one for one in self.stream(stream) if one.type != "PseudoEvent"]
+        started = [event for event in self.stream(stream) if event.type != "PseudoEvent"]
         initiation = component.initiations.get(m.type)
         if initiation and started:
             cause = started[0].metadata.causation_message_global_position or 0
@@ -120,15 +120,15 @@ class Interpreter:
             raise Failed("key")
         if self.memory.get(line, -1) >= value:
             return "redelivered" if isinstance(once, StateBased) else "duplicate"
-        ids = {one.id for one in self.log}
+        ids = {message.id for message in self.log}
         if str(followed_id(m.id, stream, 0)) in ids:
             return "redelivered"
         given = Given(m, stream, lambda name: len(self.stream(name)) - 1)
         entity = component.entity and component.entity()
         if isinstance(once, StateBased):
             entity = codec.decode(component.entity, self.states.get(stream) or codec.encode(entity))
-        for one in started if entity is not None and not isinstance(once, StateBased) else ():
-            component.projection.apply_stored(entity, one)
+        for event in started if entity is not None and not isinstance(once, StateBased) else ():
+            component.projection.apply_stored(entity, event)
         handler = component.handlers.get(m.type)
         try:
             made = (

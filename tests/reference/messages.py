@@ -87,5 +87,5 @@ class Sealed:
     part: Part | None = None
 
 
-COMMANDS = {one.__name__: one for one in (Alpha, Beta, Gamma, Delta)}
-EVENTS = {one.__name__: one for one in (Plain, Rich, Sealed)}
+COMMANDS = {class_.__name__: class_ for class_ in (Alpha, Beta, Gamma, Delta)}
+EVENTS = {class_.__name__: class_ for class_ in (Plain, Rich, Sealed)}

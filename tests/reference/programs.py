@@ -18,8 +18,8 @@ from tests.reference.messages import COMMANDS, EVENTS, Part
 MOST = 6  # values in a list, which would double with each event that shares it
 
 RAISED: dict[str, type[BaseException]] = {
-    one.__name__: one
-    for one in (
+    error.__name__: error
+    for error in (
         ValueError,
         RecursionError,
         MemoryError,
@@ -115,7 +115,7 @@ ENDS = ["os._exit", "SIGKILL", "SIGTERM"]
 
 
 class Calls:
-    """How often each message came to a step that raises, over the ends of processes if need be.
+    """How often each message came to a step that raises, also over the ends of processes.
 
     With a folder, this is a process of its own, which may be ended.
     """
@@ -147,7 +147,7 @@ class Calls:
 def handle(
     steps: tuple[Step, ...], form: str, calls: Calls, command: Any, entity: Any, context: Any
 ) -> Any:
-    """Do what a handler's program says."""
+    """Run a handler's program."""
     made: dict[str, Any] = {"command": command, "entity": entity, "made": command}
     made["left"] = command.amount  # as it came, for the program may change it
     events: list[Any] = []
@@ -199,7 +199,7 @@ def make(step: Make, made: dict[str, Any], events: list[Any], context: Any) -> A
 
 
 def project(steps: tuple[Step, ...], entity: Any, event: Any) -> None:
-    """Do what a projector's program says."""
+    """Run a projector's program."""
     for step in steps:
         if isinstance(step, Place):
             place(step, entity, event)

@@ -1,4 +1,4 @@
-"""Faults of the surroundings of consumers: none of them is the fault of a message."""
+"""Faults of the consumers' environment: none of them is the fault of a message."""
 
 import uuid
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _RIGHTS = {
 
 
 class Surroundings:
-    """A database whose rights, sequence and writers misbehave until that is mended."""
+    """A database whose rights, sequence and writers are faulty until it is repaired."""
 
     control: Connection[Any]
 
@@ -42,7 +42,7 @@ class Surroundings:
             grant(control, "consumer", ROLE)
 
     def disturb(self, kind: str) -> None:
-        """Have something be wrong until `mend`."""
+        """Cause a fault that lasts until `mend`."""
         if right := _RIGHTS.get(kind):
             self.control.execute(f"REVOKE {right} FROM {ROLE}")
             self._mends.append(lambda: self.control.execute(f"GRANT {right} TO {ROLE}"))
@@ -52,7 +52,7 @@ class Surroundings:
             self._insert_late()
 
     def mend(self) -> bool:
-        """Put everything right; tell whether anything was wrong."""
+        """Repair everything; return whether anything was wrong."""
         wrong = bool(self._mends or self._writers)
         while self._writers:  # first, because a repair of the sequence waits for writers
             with self._writers.pop() as writer:
@@ -70,7 +70,7 @@ class Surroundings:
         self._mends.append(lambda: repair_sequence(self.control))
 
     def _insert_late(self) -> None:
-        """Have a writer that takes no lock commit after its successors."""
+        """Have a writer without a lock commit after its successors."""
         writer = psycopg.connect(self._address)
         writer.execute(
             "INSERT INTO message_store.messages (stream_name, type, position, data)"

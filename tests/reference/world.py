@@ -1,4 +1,4 @@
-"""A history played on a real store with the real consumers, and held against the interpreter."""
+"""A history played on a real store with the real consumers, and compared with the interpreter."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ class Died(BaseException):
 
 
 class Now(Stop):
-    """Waits for nothing but what it is woken by, and has what is broken mended meanwhile."""
+    """Waits for a wake-up alone, and has faults repaired meanwhile."""
 
     mend: Callable[[], object]
 
@@ -64,7 +64,7 @@ class Draining(Consumer):
 
 
 class Counting(Telemetry):
-    """Counts what became of the messages."""
+    """Counts the outcomes of the messages."""
 
     counts: Counter[str]
 
@@ -126,7 +126,7 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
 
     What no client of ours would write goes to the function that Message DB's clients call.
     """
-    writes = [one.write for one in messages]
+    writes = [message.write for message in messages]
     store, left = MessageStore(connection), list(zip(messages, writes, strict=True))
     for sound, group in itertools.groupby(left, lambda pair: pair[1] is not None):
         part = list(group)
@@ -134,8 +134,8 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
             for _ in range(2):
                 store.write_batch([write for _, write in part if write])
             continue
-        for one, _ in part:
-            id_, *rest = one.row
+        for message, _ in part:
+            id_, *rest = message.row
             with contextlib.suppress(psycopg.errors.UniqueViolation):
                 connection.execute(
                     "SELECT message_store.write_message(%s::varchar, %s, %s, %s::jsonb, %s::jsonb)",
@@ -144,7 +144,7 @@ def send(connection: Connection[Any], messages: Sequence[Sent]) -> None:
 
 
 class World:
-    """A store that a history is played on."""
+    """A store on which a history is played."""
 
     def __init__(self, address: str) -> None:
         self.owner = address
@@ -161,7 +161,7 @@ class World:
         empty(self.control)
 
     def connect(self) -> None:
-        """Open the connection of whoever is no consumer."""
+        """Open the connection of someone who is no consumer."""
         self.control = connect(self.owner, autocommit=True)
         self.surroundings.control = self.control
 
@@ -171,14 +171,14 @@ class World:
         self.control.close()
 
     def before(self, action: Action) -> None:
-        """Prepare for what happens next."""
+        """Prepare the next step."""
 
     def outage(self, kind: str) -> None:
         """Have an outage of a kind, at an exchange of a consumer with the server."""
         raise NotImplementedError
 
     def play(self, history: History) -> None:
-        """Let happen what is said there."""
+        """Play one step of the history."""
         self.plan, self.counts = history.plan, Counter[str]()
         self.component = build(self.plan)
         for action in history.actions:
@@ -206,13 +206,13 @@ class World:
         categories = self.plan.categories
         faults = {
             category: {
-                one.at: one.kind
-                for one in run.faults
-                if categories[one.consumer % len(categories)] == category
+                fault.at: fault.kind
+                for fault in run.faults
+                if categories[fault.consumer % len(categories)] == category
             }
             for category in categories
         }
-        while pending := [one for one in categories if self.pending(one)]:
+        while pending := [left for left in categories if self.pending(left)]:
             self.drain(pending[0], run.batch_size, faults[pending[0]], partitions)
             self.surroundings.mend()
 
@@ -241,7 +241,7 @@ class World:
                 break
             except BaseException as error:
                 if self.surroundings.mend() and isinstance(error, StoreError):
-                    continue  # it ended, with status 2, because of what is mended now
+                    continue  # it ended with status 2 because of a fault that is repaired now
                 cause = error.__cause__ or error
                 if not isinstance(cause, Died) and str(cause) != "as it was drawn":
                     raise
@@ -268,13 +268,13 @@ class World:
             apply_changes(self.control, [plan_move(self.control, group, [to])])
 
     def differences(self, history: History) -> list[str]:
-        """Return in what the store differs from what the interpreter says."""
+        """Return the differences of the store from the interpreter's result."""
         found = stored(self.control)
         ids = {stream: messages[0]["id"] for stream, messages in found["messages"].items()}
         expected = interpret(history, ids)
-        differences = list(compare(found, told(expected), "the store"))
+        differences = list(compare(found, expectation(expected), "the store"))
         calm = not any(
-            isinstance(one, Back) or getattr(one, "faults", ()) for one in history.actions
+            isinstance(action, Back) or getattr(action, "faults", ()) for action in history.actions
         )
         if calm and self.counts is not None and +self.counts != +expected.counts:
             differences.append(f"counts are {self.counts}, not {expected.counts}")
@@ -290,8 +290,8 @@ def interpret(history: History, ids: dict[str, str]) -> Interpreter:
     for action in history.actions:
         match action:
             case Send(messages):
-                for one in messages:
-                    interpreter.send(*one.row)
+                for message in messages:
+                    interpreter.send(*message.row)
             case Back(messages):
                 if not any(entity for _, entity in interpreter.letters.values()):
                     interpreter.back(messages)
@@ -301,8 +301,8 @@ def interpret(history: History, ids: dict[str, str]) -> Interpreter:
     return interpreter
 
 
-def told(interpreter: Interpreter) -> dict[str, Any]:
-    """Return what the interpreter stored, by what names it rather than by global positions."""
+def expectation(interpreter: Interpreter) -> dict[str, Any]:
+    """Return what the interpreter stored, without global positions."""
     rows = [
         (m.id, m.stream_name, m.type, m.data, m.metadata_json, m.global_position, m.position)
         for m in interpreter.log
@@ -319,7 +319,7 @@ def told(interpreter: Interpreter) -> dict[str, Any]:
 
 
 def stored(connection: Connection[Any]) -> dict[str, Any]:
-    """Return what is in the store, in the same form."""
+    """Return the contents of the store in the same form."""
     execute = connection.execute
     rows = execute(
         "SELECT id::text, stream_name, type, data::text, metadata::text, global_position, position"
@@ -351,7 +351,7 @@ FAILED = {"handler": "failed", "process_died": "failed", "write": "failed"}
 
 
 def by_stream(rows: list[Any]) -> dict[str, list[Any]]:
-    """Return messages by their streams; global positions differ, so they are told by names."""
+    """Return messages by their streams; named by position, not global position."""
     names = {at: f"{stream} {position}" for _, stream, _, _, _, at, position in rows}
     streams: dict[str, list[Any]] = {}
     for id_, stream, type_, data, metadata, _, position in rows:

@@ -15,7 +15,7 @@ GRACE = timedelta(seconds=60)
 
 
 class Heard:
-    """An audience that keeps what it is told."""
+    """An audience that keeps what is reported."""
 
     def __init__(self):
         self.events = []
@@ -24,7 +24,7 @@ class Heard:
         self.events.append(event)
 
     def take(self):
-        """Return what was told since the last time."""
+        """Return what was reported since the last time."""
         events, self.events = self.events, []
         return [(event.is_mended, event.violation.finding) for event in events]
 
@@ -49,7 +49,7 @@ class Following:
             yield self.follower
 
     def round(self, seconds):
-        """Do a round so many seconds after the first; return what is told."""
+        """Do a round at a number of seconds after the first; return what is reported."""
         with exported_snapshot(self.run.database_url) as snapshot:
             self._began = self._began or snapshot.time
             look = self.follower.look_at(
@@ -59,6 +59,6 @@ class Following:
         return self.heard.take()
 
     def everything(self):
-        """Return what a run over everything finds now."""
+        """Return the findings of a run over everything."""
         with exported_snapshot(self.run.database_url) as snapshot:
             return in_session(replace(self.run, state=None), snapshot, self._spark)

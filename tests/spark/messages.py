@@ -40,8 +40,8 @@ def message(global_position: int, stream_name: str, type_: str, **columns: Any) 
 
 
 def reading(spark: SparkSession, messages: Sequence[dict[str, Any]]) -> Rows:
-    """Return what reads these messages as a job reads a store."""
-    rows = [tuple(one[name] for name in COLUMNS) for one in messages]
+    """Return a reader of these messages, as a job reads a store."""
+    rows = [tuple(message[name] for name in COLUMNS) for message in messages]
     return Rows(spark.createDataFrame(rows, SCHEMA))
 
 
@@ -51,8 +51,8 @@ def whole(
     component: Component,
     progress: Progress,
 ) -> FullRun:
-    """Return a run over these messages that looks closely only at what is not in order."""
-    rows = [tuple(one[name] for name in COLUMNS) for one in messages]
+    """Return a run over these messages that examines only suspicious ones."""
+    rows = [tuple(message[name] for name in COLUMNS) for message in messages]
     frame = spark.createDataFrame(rows, SCHEMA)
 
     def at(positions: DataFrame) -> Read:

@@ -1,4 +1,4 @@
-"""Stores by chance, in which anything may be missing, doubled, contradicted or misplaced."""
+"""Random stores, in which anything may be missing, doubled, contradicted or misplaced."""
 
 import json
 import random
@@ -44,7 +44,7 @@ AMOUNTS: list[Any] = [1, 1, 1.0, 2, [1, 2], [2, 1], {"a": 1, "b": 2}, {"a": 2, "
 
 
 class Planting:
-    """Adds to a store, by chance.
+    """Adds to a store at random.
 
     Attributes:
         chance: the random numbers, by which it can be repeated.
@@ -88,7 +88,7 @@ class Planting:
         return int(at)
 
     def consumers(self, head: int, partitions: int) -> None:
-        """Have consumers be somewhere, with letters and conflicts of what they read."""
+        """Give consumers positions, dead letters and conflicts."""
         chance = self.chance
         for category in ("thing:command", "sent"):
             self._connection.execute(
@@ -198,7 +198,7 @@ class Planting:
 
     def _start(self) -> None:
         """Start an entity's stream, as a command that initiates does."""
-        opened = [one for one in self._sent if one[2] == "Open"]
+        opened = [sent for sent in self._sent if sent[2] == "Open"]
         if opened:
             at, cause, _, data = self.chance.choice(opened)
             stream_name = f"thing-{data['thingId']}"
@@ -208,7 +208,7 @@ class Planting:
                 self._write(stream_name, "Opened", {}, metadata, id_)
 
     def _odd(self) -> None:
-        """Write what belongs nowhere, or take away what does."""
+        """Write a message that belongs nowhere, or remove one that does."""
         chance = self.chance
         if chance.random() < 0.5:
             self._write(f"sent-{chance.randrange(3)}+odd", chance.choice(["Open", "Audit"]), {})

@@ -1,4 +1,4 @@
-"""Reports that are made up: one with everything in it, and what is unusual."""
+"""Made-up reports: one with everything in it, and unusual ones."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ NASTY = "<script>alert('x')</script>\u202egnp\x1b[31m&\"\\\n]]>\x00\ufffe{{ 7*7 
 
 
 def category(**counts: int) -> CommandCounts:
-    """Return the counts of the bank's deposits, all of them 0 where nothing else is said."""
+    """Return the counts of the bank's deposits, 0 unless given."""
     zeros = dict.fromkeys(
         (
             "commands",
@@ -70,7 +70,7 @@ def empty() -> Report:
 
 
 def in_order(**more: object) -> Report:
-    """Return a report in which all took effect once, and some of it was sent again."""
+    """Return a report in which all commands took effect once, and some were reissued."""
     return Report(
         "account",
         TIME,
@@ -154,7 +154,7 @@ def volume(hours: int) -> list[Volume]:
 
 
 def reissues(text: str = "Deposit") -> Reissues:
-    """Return some senders, one of which does not say who it is."""
+    """Return some senders, one of which is unnamed."""
     day = timedelta(days=1)
     return Reissues(
         senders=[

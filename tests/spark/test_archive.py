@@ -1,4 +1,4 @@
-"""Archiving old messages, held against the store that they are of."""
+"""Archiving old messages, compared with the store that they come from."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ class Deposit:
 
 
 def odd(key="key"):
-    """Return a component whose categories have names that are no names of folders."""
+    """Return a component whose categories have names that cannot be names of folders."""
     made = Component("007", id="a_id")
     made.reserve(Deposit, into="b/c=%20 ü<i>", entity="a_id", key=key)
     made.handle(Deposit)(lambda command, entity, context: None)
@@ -55,7 +55,7 @@ def odd(key="key"):
 
 
 def age(connection, time, *, first=1):
-    """Have the messages from a global position on be of a time, each a microsecond later."""
+    """Set the times of the messages from a global position on, each a microsecond later."""
     connection.execute(
         "UPDATE message_store.messages SET time = %s::timestamp "
         "+ global_position * interval '1 microsecond' WHERE global_position >= %s",
@@ -71,7 +71,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def archive(spark, spark_database_url, folder):
-    """Give what archives once more, and returns what it did."""
+    """Give a function that archives once more and returns its result."""
 
     def run(component=account, before=BEFORE):
         with exported_snapshot(spark_database_url) as snapshot:
@@ -82,7 +82,7 @@ def archive(spark, spark_database_url, folder):
 
 @pytest.fixture
 def reconcile(spark, spark_database_url, folder):
-    """Give what reconciles the bank, and returns the report as of no certain time."""
+    """Give a function that reconciles the bank and returns the report without its time."""
 
     def run(*, with_archive=True, **options):
         run = Run(account, "bank:account", EXAMPLES, spark_database_url, **options)
@@ -98,11 +98,11 @@ def there(folder, component=account):
 
 
 def added(result):
-    return [one.added for one in result.categories]
+    return [category.added for category in result.categories]
 
 
 def contents(folder):
-    """Return every file of an archive that readers look into."""
+    """Return every file of an archive that readers use."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.glob("run=*/**/*")
@@ -122,10 +122,10 @@ ODD = [
 ]
 
 
-def test_what_is_archived_is_what_the_store_has_to_the_byte(
+def test_archived_messages_equal_the_stored_ones(
     spark, spark_connection, spark_database_url, archive, folder
 ):
-    """Whatever data, names and types hold, with what is made of them for the reconciliation."""
+    """Archived messages equal the stored ones to the byte, with their fingerprints."""
     component = odd()
     categories = [component.command_category, *component.reservation_categories, component.name]
     for category in categories:
@@ -150,7 +150,7 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
     age(spark_connection, "1969-12-31 23:59:59", first=9)
     assert added(archive(component)) == [8, 8, 8]
     columns = [name for name in MESSAGE if name not in ("category", "time")]
-    files = [one for path in folder.glob("run=*/**/*.parquet") for one in [pq.ParquetFile(path)]]
+    files = [file for path in folder.glob("run=*/**/*.parquet") for file in [pq.ParquetFile(path)]]
     lie = [row for file in files for row in file.read(columns).to_pylist()]
     stored = spark_connection.execute(
         f"SELECT {', '.join(f'm.{name}::text' for name in columns)} "
@@ -173,14 +173,16 @@ def test_what_is_archived_is_what_the_store_has_to_the_byte(
 def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     spark_connection, spark_store, archive, folder
 ):
-    """What is behind a younger message waits, and so does what the consumer has not read."""
+    """A category is archived up to its first young or unread message."""
     assert added(archive()) == [0, 0, 0]  # an empty store
     assert contents(folder) == {}
     spark_store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
     batch(spark_connection, "account:command").run(4)
     age(spark_connection, OLD)
     result = archive()
-    assert [(one.category, one.added, one.last) for one in result.categories] == [
+    assert [
+        (category.category, category.added, category.last) for category in result.categories
+    ] == [
         ("account:command", 4, 4),
         (RESERVED, 0, 0),  # the consumer of the copies has not read any
         ("account", 1, 7),
@@ -198,7 +200,7 @@ def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
     )
     result = archive()
     assert added(result) == [2, 2, 0]
-    assert [one.messages for one in result.categories] == [6, 2, 1]
+    assert [category.messages for category in result.categories] == [6, 2, 1]
     assert before.items() < contents(folder).items()
     assert added(archive(before=BEFORE + timedelta(days=90)))[1:] == [3, 5]
     times = {
@@ -226,7 +228,7 @@ def change_data(table: pa.Table) -> pa.Table:
 def test_whatever_differs_from_the_store_is_found(
     spark, spark_connection, spark_store, spark_database_url, folder
 ):
-    """By count and hash, of the category and day: changed, doubled, lost, moved, unreadable."""
+    """Counts and hashes by category and day find every difference from the store."""
     spark_store.write([deposit(f"d{n}") for n in range(4)], COMMANDS)
     age(spark_connection, "2026-01-01")
     age(spark_connection, "2026-01-02", first=3)
@@ -238,7 +240,7 @@ def test_whatever_differs_from_the_store_is_found(
         expected = {category: snapshot.checksums(query, 1, 4)}
     assert archiving.verified(spark, folder, expected) == []
 
-    def told(harm):
+    def differences(harm):
         damaged = folder.with_name("damaged")
         shutil.copytree(folder, damaged)
         (path,) = damaged.glob("*/day=2026-01-01/*.parquet")
@@ -248,13 +250,13 @@ def test_whatever_differs_from_the_store_is_found(
         return [line.partition(": ")[0] for line in found]
 
     first, second = f"{category} of 2026-01-01", f"{category} of 2026-01-02"
-    assert told(lambda path: rewrite(path, change_data)) == [first]
-    assert told(lambda path: rewrite(path, lambda t: pa.concat_tables([t, t]))) == [first]
-    assert told(lambda path: rewrite(path, lambda t: t.slice(1))) == [first]
-    assert told(lambda path: path.unlink()) == [first]
-    assert told(lambda path: path.write_bytes(path.read_bytes()[:-9])) == [first]
+    assert differences(lambda path: rewrite(path, change_data)) == [first]
+    assert differences(lambda path: rewrite(path, lambda t: pa.concat_tables([t, t]))) == [first]
+    assert differences(lambda path: rewrite(path, lambda t: t.slice(1))) == [first]
+    assert differences(lambda path: path.unlink()) == [first]
+    assert differences(lambda path: path.write_bytes(path.read_bytes()[:-9])) == [first]
     there_too = "day=2026-01-02"
-    assert told(lambda path: path.rename(path.parents[1] / there_too / path.name)) == [
+    assert differences(lambda path: path.rename(path.parents[1] / there_too / path.name)) == [
         first,
         second,
     ]
@@ -263,7 +265,7 @@ def test_whatever_differs_from_the_store_is_found(
 def test_damage_is_found_later_and_nothing_is_offered(
     spark_connection, spark_store, archive, reconcile, folder
 ):
-    """A file that is not what was written keeps everything as it is, until it is put back."""
+    """A damaged file blocks everything until it is restored."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     drain(spark_connection)
     age(spark_connection, OLD)
@@ -291,10 +293,10 @@ def test_damage_is_found_later_and_nothing_is_offered(
     assert added(archive()) == [1, 1, 1]
 
 
-def test_an_archive_is_gone_on_with_only_where_it_fits(
+def test_an_archive_that_does_not_fit_is_refused(
     spark_connection, spark_store, archive, reconcile, folder
 ):
-    """Each reason is one line, and says what to do."""
+    """An archive that does not fit is refused in one line that says what to do."""
     with pytest.raises(ArchiveError, match="There is no archive in"):
         reconcile()
     spark_store.write([open_(), deposit("d1")], COMMANDS)
@@ -352,7 +354,7 @@ def archived_once(spark_connection, spark_store, archive, folder):
 
 
 def test_a_file_that_the_manifest_does_not_list_is_not_counted(archived_once, archive, reconcile):
-    """It keeps everything as it is, until it is moved away."""
+    """A file that is not in the manifest blocks everything until it is moved away."""
     more = archived_once.with_name("part-more.parquet")
     shutil.copy(archived_once, more)
     with pytest.raises(ArchiveError, match=r"part-more.parquet is not listed in .*; move it away"):
@@ -366,7 +368,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_counted(archived_once, ar
 def test_an_archive_of_another_store_is_refused(
     spark_connection, archived_once, archive, reconcile, folder
 ):
-    """By the id of the store, even where the messages are the same."""
+    """An archive of another store is recognized by the store's id, even with equal messages."""
     spark_connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
     (store,) = spark_connection.execute("SELECT reservation.store_id()::text").fetchone()
     for use in (archive, reconcile):
@@ -380,16 +382,18 @@ def test_an_archive_of_another_store_is_refused(
     assert not archive().differences
 
 
-def test_only_the_owner_can_look_into_an_archive(archived_once, folder):
-    """Whatever the umask: folders 0700, files 0600."""
+def test_only_the_owner_can_read_an_archive(archived_once, folder):
+    """Folders have mode 0700 and files 0600, whatever the umask."""
     modes = {
         (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]
     }
     assert modes == {(True, 0o700), (False, 0o600)}
 
 
-def test_what_the_store_has_otherwise_is_not_removed(spark_connection, archived_once, folder):
-    """It is nowhere else; the others go, and where it is is reported."""
+def test_messages_that_differ_from_the_archive_are_not_removed(
+    spark_connection, archived_once, folder
+):
+    """Messages that differ from the archive are kept and reported; the others are removed."""
     spark_connection.execute(
         "UPDATE message_store.messages SET time = time + interval '1 microsecond' "
         "WHERE global_position = 2"
@@ -404,7 +408,7 @@ def test_what_the_store_has_otherwise_is_not_removed(spark_connection, archived_
 
 @pytest.fixture
 def planted(spark_connection, spark_store):
-    """Plant findings of most kinds, so that what is archived and what is stored has each."""
+    """Plant findings of most kinds among archived and stored messages."""
     connection, store = spark_connection, spark_store
     for half in ("old", "new"):
         mine, twice = f"d-{half}", f"t-{half}"
@@ -438,7 +442,7 @@ def planted(spark_connection, spark_store):
 def test_archive_and_store_are_reconciled_as_the_store_alone(
     planted, archive, reconcile, folder, monkeypatch
 ):
-    """Before anything is removed and after, by the same counts, findings and durations."""
+    """Archive and store together give the same counts, findings and durations."""
     wanted = reconcile(with_archive=False, details=True)
     assert wanted.findings
     short = dataclasses.replace(wanted, latency=(), volume=(), reissues=None)
@@ -447,7 +451,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
         patched.setattr(size, "_SMALL", 0)
         assert reconcile(with_archive=False) == short
     result = archive()
-    assert all(0 < one.added < 20 for one in result.categories)
+    assert all(0 < category.added < 20 for category in result.categories)
     assert reconcile() == short
     steps = prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000)
     commands, copies, _ = added(result)
@@ -465,7 +469,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
 def test_a_state_begins_with_an_archive_and_goes_on_without_it(
     planted, spark_store, archive, reconcile, folder, tmp_path
 ):
-    """It keeps what it has read, so it finds what archive and store have together."""
+    """A state that has read the archive finds the same without it."""
     archive()
     list(prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000))
     state = tmp_path / "state"
@@ -476,7 +480,7 @@ def test_a_state_begins_with_an_archive_and_goes_on_without_it(
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_what_became_visible_behind_an_archive_is_judged(
+def test_late_commits_behind_an_archive_are_judged(
     spark_store,
     spark_connection,
     spark_database_url,
@@ -487,7 +491,7 @@ def test_what_became_visible_behind_an_archive_is_judged(
     monkeypatch,
     pruned,
 ):
-    """A bare INSERT that committed late, of each category, with a state and without."""
+    """A late commit behind the archived messages is judged, with a state and without."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     with closing(connect(spark_database_url)) as slow:
         for stream in (COMMANDS, f"{RESERVED}-123+late", "account-123"):
@@ -501,7 +505,7 @@ def test_what_became_visible_behind_an_archive_is_judged(
         drain(spark_connection)
         age(spark_connection, OLD)
         state = tmp_path / "state"
-        assert all(one.added for one in archive().categories)
+        assert all(category.added for category in archive().categories)
         before = reconcile(state=state)
         slow.commit()
     if pruned:
@@ -509,7 +513,7 @@ def test_what_became_visible_behind_an_archive_is_judged(
     else:
         assert reconcile() == reconcile(with_archive=False)
     found = reconcile()
-    assert {"conflict", "orphan"} <= {one.finding for one in found.findings}
+    assert {"conflict", "orphan"} <= {finding.finding for finding in found.findings}
     assert found != before
     assert reconcile(state=state) == found
     assert reconcile(state=tmp_path / "another") == found
@@ -530,8 +534,8 @@ def former(folder):
             rewrite(path, change_content)
         manifest = msgspec.json.decode((run / "_manifest.json").read_bytes())
         files = {
-            name: {"size": one.size, "digest": one.digest}
-            for name, one in archive_folder.files_in(run).items()
+            name: {"size": file.size, "digest": file.digest}
+            for name, file in archive_folder.files_in(run).items()
             if name != "_manifest.json"
         }
         declaration = json.loads(manifest["declaration"])
@@ -550,12 +554,12 @@ def former(folder):
 def test_contents_that_the_first_form_hashed_otherwise_are_compared(
     planted, archive, reconcile, folder, monkeypatch
 ):
-    """By digests made of the data that is archived, also with what a later run archives."""
+    """Contents of an archive in the first format are compared by digests computed anew."""
     wanted = reconcile(with_archive=False)
     archive(before=datetime(2026, 2, 1, microsecond=15, tzinfo=UTC))
     former(folder)
     archive()
-    assert [one.version for one in there(folder).runs] == [1, 2]
+    assert [run.version for run in there(folder).runs] == [1, 2]
     assert reconcile() == wanted
     monkeypatch.setattr(size, "_SMALL", 0)
     assert reconcile() == wanted

@@ -17,10 +17,10 @@ from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
-def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
+def test_a_killed_run_leaves_nothing_and_a_complete_one_offers_commands(
     connection, store, database_url, tmp_path
 ):
-    """Status 0 with commands that can be given as they are; status 1 once a file is damaged."""
+    """A killed run leaves nothing; a complete one prints the commands that may be given."""
     store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
     drain(connection)
     connection.execute("UPDATE message_store.messages SET time = '2026-01-01'")
@@ -46,15 +46,15 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
 
     done = run_cli(*arguments, "--json", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
-    assert told["verified"]
-    assert told["before"] == "2026-02-01T00:00:00Z"
-    assert {one["category"]: one["archived"] for one in told["categories"]} == {
+    printed = json.loads(done.stdout)
+    assert printed["verified"]
+    assert printed["before"] == "2026-02-01T00:00:00Z"
+    assert {category["category"]: category["archived"] for category in printed["categories"]} == {
         "account:command": 3,
         RESERVED: 2,
         "account": 3,
     }
-    offered = told["offered"]
+    offered = printed["offered"]
     assert offered["reissuesTakeEffectBefore"] in offered["warning"]
     assert not list(folder.glob(".new*"))
     reservation, *words = shlex.split(offered["commands"])
@@ -83,7 +83,7 @@ def test_a_killed_run_leaves_nothing_and_a_whole_one_says_what_may_go(
 
 
 def test_prune_names_what_differs_and_ends_with_status_2(connection, store, database_url, tmp_path):
-    """After the rest was removed; and it refuses the archive of another store."""
+    """`prune` names messages that differ and ends with 2, and refuses another store's archive."""
     store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)
     drain(connection)
     connection.execute("UPDATE message_store.messages SET time = '2026-01-01'")

@@ -64,16 +64,16 @@ def refusal(folder):
     return str(refused.value)
 
 
-def test_messages_come_in_portions(folder):
-    """Of the category that is asked for, and no more at a time than that."""
+def test_messages_come_in_batches(folder):
+    """Messages of the requested category are given in batches of the requested size."""
     add(folder)
     archive = there(folder)
-    assert [len(one.digests) for one in archive.portions("a:command", 2)] == [2, 1]
+    assert [len(batch.digests) for batch in archive.portions("a:command", 2)] == [2, 1]
     assert list(archive.portions("a", 2)) == []
 
 
 def test_a_file_that_is_not_as_it_was_is_named(folder):
-    """Whether it is missing, changed, or one too many."""
+    """A file that is missing, changed or too many is named."""
     path = add(folder)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -101,7 +101,7 @@ def change(path, **values):
 
 @pytest.mark.parametrize("damage", [(b'"last":', b'"last":1'), (b'"count":', b'"count":1')])
 def test_a_manifest_that_was_changed_is_refused(folder, damage):
-    """Whatever of it: readers would pass over messages of the store, or count others."""
+    """A manifest that was changed in any value is refused."""
     add(folder)
     path = folder / "run=000001" / "_manifest.json"
     written = path.read_bytes()
@@ -112,21 +112,21 @@ def test_a_manifest_that_was_changed_is_refused(folder, damage):
     assert there(folder).runs
 
 
-def test_what_a_run_adds_meanwhile_does_not_belong_to_what_is_read(folder):
-    """It has a manifest of its own, and is not counted."""
+def test_files_that_a_run_adds_meanwhile_are_not_read(folder):
+    """Files that another run adds meanwhile are not read."""
     add(folder)
     archive = there(folder)
     add(folder)
     assert archive.faults() == []
     later = folder / "run=000002" / "_manifest.json"
     change(later, time=datetime(2026, 2, 1, tzinfo=UTC))
-    assert [one.run for one in there(folder, as_of=TIME).runs] == [1]
+    assert [run.run for run in there(folder, as_of=TIME).runs] == [1]
     (folder / "run=000002" / "more.parquet").touch()
     assert "more.parquet is not listed in the manifest" in refusal(folder)
 
 
 def test_a_manifest_that_leads_outside_is_refused(folder, tmp_path):
-    """By a path or by a link, and neither is followed."""
+    """A manifest may not lead outside the folder by a path or a link."""
     data = add(folder)
     path = folder / "run=000001" / "_manifest.json"
     files = there(folder).runs[0].files
@@ -144,7 +144,7 @@ def test_a_manifest_that_leads_outside_is_refused(folder, tmp_path):
 
 
 def test_an_archive_knows_its_store(folder):
-    """Of a store without an id, or one that an earlier version archived, nothing is known."""
+    """An archive has the id of its store, unless the store or the archive predates ids."""
     add(folder, store=None)
     there(folder).require_store("another")
     add(folder, store="one")
@@ -156,7 +156,7 @@ def test_an_archive_knows_its_store(folder):
 
 
 def test_a_folder_of_something_else_is_left_alone(folder):
-    """Nothing in it is removed, and no lock is left in it."""
+    """A folder with other contents is left unchanged, without a lock file."""
     (folder / ".new").mkdir(parents=True)
     (folder / ".new" / "thesis").touch()
     before = sorted(folder.rglob("*"))
@@ -166,7 +166,7 @@ def test_a_folder_of_something_else_is_left_alone(folder):
 
 
 def test_only_what_a_run_that_died_has_left_is_removed(folder):
-    """Which the lock names; whatever else is hidden there stays."""
+    """Only the files of a dead run, which its lock names, are removed."""
     add(folder)
     for name in (".new", ".new-00000000", ".new-11111111"):
         (folder / name / "run=000002").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""``reservation reconcile`` on a cluster, behind a Spark Connect server, and where is neither."""
+"""``reservation reconcile`` on a cluster, behind a Spark Connect server, and without either."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def findings(connection, store):
 
 
 def reconcile(database_url, *arguments, status=1, **environment):
-    """Run the command, and return the report or, if it could not run, what it said."""
+    """Run the command, and return the report or, if it could not run, what it printed."""
     done = run_cli(
         "reconcile",
         "bank:account",
@@ -66,15 +66,15 @@ def event_log(folder):
 
 
 def everything_in(folder):
-    """Return all that is in the files of a folder."""
+    """Return the contents of the files of a folder."""
     return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.timeout(900)  # four runs and a server, one after the other
-def test_a_cluster_and_a_server_find_what_one_process_finds(
+def test_a_cluster_and_a_server_find_the_same_as_one_process(
     findings, database_url, standalone, tmp_path
 ):
-    """Their workers have neither the packages nor the app, and take both from the zip file.
+    """A cluster and a Connect server find the same as one process, from the zip file alone.
 
     What the cluster has archived the server reads. With a password in the address, nothing that
     Spark writes down holds it.
@@ -97,7 +97,9 @@ def test_a_cluster_and_a_server_find_what_one_process_finds(
     )
     assert done.returncode == 0, done.stderr
     archived = json.loads(done.stdout)["categories"]
-    assert {one["category"]: one["messages"] for one in archived}["account:command"] == 4
+    assert {category["category"]: category["messages"] for category in archived}[
+        "account:command"
+    ] == 4
     with connect_server(tmp_path, python, with_password) as remote:
         assert reconcile(with_password, "--remote", remote, "--archive", archive) == here
 
@@ -126,47 +128,47 @@ def test_a_check_decodes_every_message_on_the_workers(findings, database_url, st
     assert sum(one["lookedAt"] for one in there["types"]) == 12
 
 
-def test_an_address_with_a_password_is_not_told_to_workers(database_url, standalone, tmp_path):
-    """They go by their own environment, and where that leads nowhere, the error says why."""
-    told = reconcile(
+def test_an_address_with_a_password_is_not_passed_to_workers(database_url, standalone, tmp_path):
+    """An address with a password is not passed to workers, and the error says so."""
+    printed = reconcile(
         conninfo.make_conninfo(database_url, password=SECRET),
         *("--master", standalone, *quick()),
         *event_log(tmp_path),
         status=2,
         PYSPARK_PYTHON=str(python_of_workers(tmp_path)),
     )
-    assert "Spark's workers: Cannot reach the database" in told
-    assert "holds a password, so it was not passed on to them" in told
-    assert SECRET not in told
+    assert "Spark's workers: Cannot reach the database" in printed
+    assert "holds a password, so it was not passed on to them" in printed
+    assert SECRET not in printed
     written = everything_in(tmp_path / "logs")
     assert "spark.master" in written
     assert SECRET not in written
 
 
 def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
-    """No worker has the memory that is asked for."""
-    told = reconcile(
+    """A cluster without a worker of the requested memory is given up."""
+    printed = reconcile(
         database_url,
         *("--master", standalone, *quick(), "--conf", "spark.executor.memory=64g"),
         *("--conf", "spark.reservation.executorTimeout=1s"),
         status=2,
     )
-    assert "No worker took up work within 1s" in told
+    assert "No worker took up work within 1s" in printed
 
 
-def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalone, tmp_path):
-    """The line says which package, and that it is the workers that lack it."""
+def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_path):
+    """The error names the missing package and says that the workers lack it."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    told = reconcile(
+    printed = reconcile(
         database_url,
         *("--master", standalone, *quick(), "--conf", "spark.task.maxFailures=1"),
         status=2,
         PYSPARK_PYTHON=str(bare),
     )
-    assert "Spark's workers cannot run the job" in told
-    assert "No module named" in told
+    assert "Spark's workers cannot run the job" in printed
+    assert "No module named" in printed
 
 
 @pytest.mark.parametrize(
@@ -183,17 +185,17 @@ def test_workers_that_lack_what_can_not_travel_are_named(database_url, standalon
         (["--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}"], "looks like a credential"),
     ],
 )
-def test_what_can_not_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
-    """And leaves nothing behind."""
+def test_a_job_that_cannot_run_says_so_in_one_line(database_url, tmp_path, arguments, said):
+    """A job that cannot run prints one line and leaves nothing behind."""
     output = tmp_path / "out"
-    told = reconcile(database_url, *arguments, "--output", str(output), status=2)
-    assert said in told
-    assert SECRET not in told
+    printed = reconcile(database_url, *arguments, "--output", str(output), status=2)
+    assert said in printed
+    assert SECRET not in printed
     assert not any(tmp_path.iterdir())
 
 
-def test_a_client_without_the_extra_for_connect_is_told_which(database_url, tmp_path):
-    """Whatever else is installed."""
+def test_without_the_extra_for_connect_the_error_names_it(database_url, tmp_path):
+    """The error for a missing extra names it, whatever else is installed."""
     for path in HOME.parent.iterdir():
         if not path.name.startswith("grpc"):
             (tmp_path / path.name).symlink_to(path)

@@ -51,7 +51,7 @@ def write(connection, contents):
 
 
 def digests(connection):
-    """Return what the server makes of the commands, in their order, as Spark does of their data."""
+    """Return the digests that the server and Spark compute for the commands, in order."""
     columns = ["global_position", "content", "data"]
     query = CategoryQuery("thing:command", columns, Declaration.of(component()))
     text = sql.SQL(query.text(0, 2**62, connection))
@@ -82,7 +82,7 @@ values = st.recursive(
 
 @given(contents=st.lists(values, min_size=2, max_size=40))
 def test_digests_are_equal_where_contents_are(spark_connection, contents):
-    """As the consumers compare them: numbers by value, whatever the order of keys."""
+    """Digests are equal where the consumers call contents equal."""
     spark_connection.execute("TRUNCATE message_store.messages")
     write(spark_connection, contents)
     found = digests(spark_connection)
@@ -95,7 +95,7 @@ def test_digests_are_equal_where_contents_are(spark_connection, contents):
 
 
 def test_fields_that_may_differ_are_no_content(spark_connection):
-    """Nor is the order of keys, or how a number is written; all else is."""
+    """Volatile fields, the order of keys and the form of numbers do not change a digest."""
     first = '{"key": "k", "at": "now", "n": 1.0, "of": [{"a": 100, "b": "1.0"}]}'
     same = '{"of": [{"b": "1.0", "a": 1e2}], "n": 1, "key": "k", "at": "later"}'
     others = (
@@ -137,8 +137,8 @@ def shapes(distance, *, swaps):
         yield f"{name}-{distance}-{swaps}", shape(before), shape(after)
 
 
-def test_values_at_any_distance_are_told_apart(spark, spark_connection, spark_database_url):
-    """Swapped, or equal ones changed together: the content is another, whoever compares it."""
+def test_values_at_any_distance_are_distinguished(spark, spark_connection, spark_database_url):
+    """Swapping values or changing equal ones together changes the content."""
     contents, keys = [], 0
     for distance in DISTANCES:
         for swaps in (True, False):

@@ -29,7 +29,7 @@ class Close:
 
 
 def component(once=None):
-    """Return a component that reserves a command and handles another on the spot."""
+    """Return a component that reserves a command and handles another directly."""
     made = Component("a", id="a_id")
     made.reserve(Deposit, into="t", entity="a_id", key="key")
     made.handle(Deposit, once=once)(lambda command, entity, context: None)
@@ -60,7 +60,7 @@ def derived(ordinal, stream="a-1"):
 
 
 def further(ordinal, entity="a-1"):
-    """Return the id that it gives to what a handler writes to the stream of another entity."""
+    """Return the id of a message that a handler writes to another entity's stream."""
     return str(further_id(CAUSE, entity, "a-1", ordinal))
 
 
@@ -152,7 +152,7 @@ CASES = {
         {},
         {"events": 3, "without_cause": 3},
     ),
-    "a command that is handled on the spot is a cause, and needs no effect": (
+    "a command that is handled directly is a cause, and needs no effect": (
         [
             message(1, "a:command-1", "Close"),
             message(2, "a:command-1", "Close"),
@@ -175,7 +175,7 @@ CASES = {
 
 
 def judged(spark, messages, once=None):
-    """Return what was found of messages in the store."""
+    """Return the findings for messages in the store."""
     progress = Progress(
         {"a:command": Consumed(POSITION), "t": Consumed(POSITION, letters=[50, 150])}
     )
@@ -186,14 +186,14 @@ def judged(spark, messages, once=None):
 
 
 def counts_of(result):
-    """Return what is not 0."""
+    """Return the counts that are not 0."""
     names = [name for name in result.__dataclass_fields__ if name != "category"]
     return {name: getattr(result, name) for name in names if getattr(result, name)}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_message_is_counted_under_its_verdict(spark, name):
-    """Each kind of finding, alone and beside what is in order."""
+    """Every message is counted under its verdict, alone and beside correct ones."""
     messages, of_commands, of_events = CASES[name]
     of_category, events, findings = judged(spark, messages)
     assert counts_of(of_category) == of_commands
@@ -207,7 +207,7 @@ def test_every_message_is_counted_under_its_verdict(spark, name):
 
 
 def test_the_name_of_a_component_is_compared_as_it_is(spark):
-    """Only the entity's id may be written in another way than the sender wrote it."""
+    """The component's name is compared exactly; an entity's id may be written differently."""
     made = Component("fundsTransfer", id="a_id")
     made.reserve(Deposit, into="t", entity="a_id", key="key")
     made.handle(Deposit)(lambda command, entity, context: None)
@@ -226,14 +226,14 @@ def test_the_name_of_a_component_is_compared_as_it_is(spark):
 
 @pytest.mark.parametrize(("once", "silent"), [(Processed(), 1), (MessageIdInEvents(), 0)])
 def test_handling_may_leave_nothing_in_the_log_where_its_trace_is_elsewhere(spark, once, silent):
-    """Processed messages are in a table; ids in the events leave a pseudo event at least."""
+    """Without an event a command is handled if its strategy records that elsewhere."""
     of_category, _, findings = judged(spark, [copy(1)], once)
     assert (of_category.silent, of_category.unhandled) == (silent, 1 - silent)
     assert len(findings) == 1 - silent
 
 
 def test_the_findings_name_the_messages_and_what_they_follow(spark):
-    """The second event and each later one, the event without a cause, the command without one."""
+    """Findings name repeated events, events without a cause and commands without effect."""
     _, _, findings = judged(
         spark, [copy(1), event(2, 1), event(3, 1), event(4, 1), event(6, 5), copy(7)]
     )

@@ -15,8 +15,8 @@ from spark_jobs.session.failure import reason
 pytestmark = pytest.mark.spark
 
 
-def test_a_failure_on_a_worker_is_told_by_its_own_line(spark):
-    """Not by the hundred lines of Java and Python around it."""
+def test_a_failure_on_a_worker_is_reported_in_one_line(spark):
+    """The line is the worker's error, without the stack traces of Java and Python."""
 
     @F.udf("int")
     def fail(_):
@@ -27,8 +27,8 @@ def test_a_failure_on_a_worker_is_told_by_its_own_line(spark):
     assert reason(caught.value) == "ValueError: no such coin"
 
 
-def test_what_spark_does_is_told_while_it_does_it(spark, tmp_path):
-    """On a terminal, in tasks; elsewhere nothing is printed."""
+def test_spark_shows_its_progress(spark, tmp_path):
+    """Progress is shown in tasks on a terminal, and nowhere else."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     path = str(gate)

@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def listed(folder):
-    """Give what a manifest lists of it."""
+    """Give the manifest's list of its files."""
     return files.listed(folder, files.data_files(folder))
 
 
@@ -34,8 +34,8 @@ def found(folder, listed, **options):
 PART = "category=a/part-0.parquet"
 
 
-def test_what_spark_reads_is_listed_with_size_and_digest(folder, listed):
-    """And nothing that it passes over; as it was written, there is no fault."""
+def test_files_that_spark_reads_are_listed_with_size_and_digest(folder, listed):
+    """Each file that Spark reads is listed with size and digest, and no other."""
     assert sorted(listed) == [PART, "category=a/part-1.parquet"]
     assert listed[PART].size == len(PART)
     assert len(listed[PART].digest) == 64
@@ -54,7 +54,7 @@ def test_what_spark_reads_is_listed_with_size_and_digest(folder, listed):
     ],
 )
 def test_a_file_that_is_not_as_it_was_is_named(folder, listed, name, harm, what):
-    """Whether it is missing, changed, of another kind, or one too many."""
+    """A file that is missing, changed, of another kind or too many is named."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     harm(path)
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_as_it_was_is_named(folder, listed, name, harm, what)
 
 
 def test_links_are_refused_wherever_they_lead(folder, listed, tmp_path):
-    """What lies behind one can be changed without a look at the archive."""
+    """Links are refused: their target can change unnoticed."""
     (folder / "category=a").rename(tmp_path / "elsewhere")
     (folder / "category=a").symlink_to(tmp_path / "elsewhere")
     faults = found(folder, listed)
@@ -74,15 +74,15 @@ def test_links_are_refused_wherever_they_lead(folder, listed, tmp_path):
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/hostname", "a/../../outside", "", "a\0b"])
 def test_a_manifest_leads_nowhere_else(folder, listed, path):
-    """Not by a path either, whether or not there is something."""
+    """A path that leads out of the folder is refused, whether or not it exists."""
     (folder.parent / "outside").touch()
     assert (path, "is a path that leads outside of the folder of the manifest") in found(
         folder, {**listed, path: File(0, "")}
     )
 
 
-def test_only_the_owner_can_look_into_a_private_folder(folder):
-    """Whatever Spark made of it."""
+def test_only_the_owner_can_read_a_private_folder(folder):
+    """A private folder is readable by its owner only, whatever Spark created in it."""
     files.make_private(folder)
     modes = {
         (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in [folder, *folder.rglob("*")]

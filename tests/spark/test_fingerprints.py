@@ -79,8 +79,8 @@ MESSAGES = [
 HASHES = ("key", "says", "kind")
 
 
-def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spark_database_url):
-    """Hashes are equal here where they are there, and all else is the same."""
+def test_server_and_spark_agree_on_fingerprints(spark, spark_connection, spark_database_url):
+    """Server and Spark agree on which fingerprints are equal, and on all other columns."""
     for stream, type_, data, metadata in MESSAGES:
         spark_connection.execute(
             "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",
@@ -97,13 +97,16 @@ def test_both_make_of_messages_what_means_the_same(spark, spark_connection, spar
         )
         again = fingerprints.of_messages(read, component(), Progress(), "", None)
         seeded = [row["says"] for row in again.orderBy("global_position").collect()]
-    # Nobody can choose contents that collide, because the hashes are others in each run.
-    assert all(one is None or one != row["says"] for one, row in zip(seeded, ours, strict=True))
+    # Nobody can choose contents that collide, because the hashes differ in each run.
+    assert all(
+        fingerprint is None or fingerprint != row["says"]
+        for fingerprint, row in zip(seeded, ours, strict=True)
+    )
     assert [list(row) for row in theirs] == [list(row) for row in ours]
     for name in fingerprints.TYPES:
         made = [[row[name] for row in rows] for rows in (theirs, ours)]
         if name in HASHES:
-            made = [[None if one is None else of.index(one) for one in of] for of in made]
+            made = [[None if value is None else of.index(value) for value in of] for of in made]
         assert made[0] == made[1], name
     keys = [row["key"] for row in ours]
     # One key has three commands and two reservations, whose streams and senders differ.

@@ -1,4 +1,4 @@
-"""Following a store round by round: what lasts is told once, and what is mended after that."""
+"""Following a store round by round: what persists is reported once, and once when it ends."""
 
 from dataclasses import asdict
 
@@ -30,7 +30,7 @@ def following(spark, spark_database_url, tmp_path):
 
 
 def pass_over(connection, category="account:command"):
-    """Let a consumer have read what it has not dealt with; return where it was."""
+    """Let a consumer have read what it has not handled; return where it was."""
     (was,) = connection.execute(
         "SELECT position FROM reservation.positions WHERE category = %s", [category]
     ).fetchone()
@@ -54,7 +54,7 @@ def move(connection, position, category="account:command"):
 
 
 def same_counts(report, other):
-    """Tell whether two runs counted the same."""
+    """Return whether two runs counted the same."""
     return (report.categories, report.effects, report.events) == (
         other.categories,
         other.effects,
@@ -62,10 +62,10 @@ def same_counts(report, other):
     )
 
 
-def test_what_lasts_is_told_once_and_once_more_when_it_is_mended(
+def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(
     following, spark_store, spark_connection
 ):
-    """The grace passes without new rows, and what is mended before is never spoken of."""
+    """A violation is reported after the grace period; one that ends earlier never is."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     drain(spark_connection)
     spark_store.write([deposit("lost"), deposit("brief")], COMMANDS)
@@ -86,8 +86,10 @@ def test_what_lasts_is_told_once_and_once_more_when_it_is_mended(
         assert same_counts(follower.report, following.everything())
 
 
-def test_a_restart_goes_on_with_what_was_seen_and_told(following, spark_store, spark_connection):
-    """What was first seen before it is told in time, and what was told is not told again."""
+def test_a_restart_goes_on_with_what_was_seen_and_reported(
+    following, spark_store, spark_connection
+):
+    """After a restart the grace period goes on, and nothing is reported twice."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     drain(spark_connection)
     spark_store.write(deposit("d1", amount="99"), COMMANDS)
@@ -110,10 +112,10 @@ class Dies(Heard):
         raise KeyboardInterrupt
 
 
-def test_a_round_that_dies_is_done_again_as_a_whole(
+def test_a_round_that_dies_is_repeated_as_a_whole(
     following, spark, spark_store, spark_database_url
 ):
-    """It has read its messages, and they are read again; each is counted once."""
+    """A round that dies is repeated as a whole and counts each message once."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     spark_store.write(deposit("orphan"), "accountTransaction-123+orphan")
     with following.started():
@@ -136,8 +138,8 @@ def test_a_round_that_dies_is_done_again_as_a_whole(
         assert follower.standing == {"orphan": 1}
 
 
-def test_where_age_says_what_was_read_the_grace_is_over_with_the_verdict(spark):
-    """A command that is missing was so since it was stored; anything else since it was seen."""
+def test_the_grace_of_a_missing_command_counts_from_when_it_was_stored(spark):
+    """A missing command counts from when it was stored, anything else from when it was seen."""
     rows = [
         Finding(finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)
         for n, finding in enumerate(["missing", "orphan", "unhandled"])

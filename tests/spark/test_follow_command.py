@@ -61,7 +61,7 @@ class Following:
         return self._lines.get(timeout=LONG)
 
     def stop(self, number):
-        """Send a signal; return the exit status and what was said until the end."""
+        """Send a signal; return the exit status and the output until the end."""
         self.process.send_signal(number)
         status = self.process.wait(LONG)
         for reader in self._readers:
@@ -75,9 +75,9 @@ def orphan(store, name):
 
 
 def stream(line):
-    """Return what a JSON line says, and the stream that it says it of."""
-    told = json.loads(line)
-    return told["event"], told["violation"]["streamName"].partition("+")[2]
+    """Return the event of a JSON line, and the stream of its violation."""
+    reported = json.loads(line)
+    return reported["event"], reported["violation"]["streamName"].partition("+")[2]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def server(server_folder):
 
 @pytest.mark.faults
 def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
-    """It prints an object a line, says once that it waits, goes on, and ends on SIGTERM."""
+    """A follower waits for the database, prints one JSON object a line, and ends on SIGTERM."""
     with closing(connect(server.address, autocommit=True)) as connection:
         install(connection)
         store = MessageStore(connection)
@@ -111,9 +111,9 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
         with closing(connect(server.address, autocommit=True)) as connection:
             orphan(MessageStore(connection), "o2")
         assert stream(following.line()) == ("reported", "o2")
-        status, said = following.stop(signal.SIGTERM)
-    assert status == 1, said
-    (ended,) = map(json.loads, said)
+        status, printed = following.stop(signal.SIGTERM)
+    assert status == 1, printed
+    (ended,) = map(json.loads, printed)
     assert ended == {
         "event": "ended",
         "reported": 2,
@@ -126,7 +126,7 @@ def test_a_follower_waits_for_a_database_that_goes_away(server, tmp_path):
 
 @pytest.mark.faults
 def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp_path):
-    """After a round has read, and before it ends; what is new is reported."""
+    """A follower that is killed in a round goes on where it was and reports what is new."""
     orphan(store, "o1\u202e")
     state = tmp_path / "state"
     with Following(database_url, "--state", str(state)) as following:
@@ -149,29 +149,29 @@ def test_a_follower_that_is_killed_goes_on_where_it_was(database_url, store, tmp
     with Following(database_url, *arguments) as following:
         following.line()
         assert "+o2  " in following.line()
-        status, said = following.stop(signal.SIGINT)
-    assert status == 0, said
-    assert said == [
+        status, printed = following.stop(signal.SIGINT)
+    assert status == 0, printed
+    assert printed == [
         "Warning: 2 orphans (allowed: 0)",
         "1 reported, 0 mended, still open: 2 orphan.",
     ]
 
 
-def test_a_round_is_broken_off_when_it_is_to_stop(database_url, store, tmp_path):
-    """Cleanly, with nothing told of it, and a state that holds nothing of it."""
+def test_a_stop_ends_a_round(database_url, store, tmp_path):
+    """A stop in a round ends it without a report and without a trace in the state."""
     orphan(store, "o1")
     state = tmp_path / "state"
     with Following(database_url, "--json", "--state", str(state)) as following:
         assert json.loads(following.line())["event"] == "following"
-        status, said = following.stop(signal.SIGTERM)
-    assert status == 0, said
-    (ended,) = map(json.loads, said)
+        status, printed = following.stop(signal.SIGTERM)
+    assert status == 0, printed
+    (ended,) = map(json.loads, printed)
     assert (ended["reported"], ended["standing"], ended["inOrder"]) == (0, {}, True)
     assert not (state / "CURRENT").exists()
 
 
-def test_what_makes_no_sense_together_is_refused(tmp_path):
-    """Before anything is looked for, in one sentence."""
+def test_contradictory_options_are_refused(tmp_path):
+    """Contradictory options are refused in one sentence."""
     done = invoke_cli(
         "reconcile", "bank:account", "--follow", "--details", "--html", str(tmp_path / "page.html")
     )

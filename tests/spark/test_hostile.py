@@ -21,7 +21,7 @@ def reconcile(address, *arguments):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_reconciliation_finds_the_same(connection, store, database_url, whole, tmp_path):
-    """By fingerprints, or with every column of every row, as an archive and a report need them."""
+    """Under hostile settings a reconciliation finds the same, with and without fingerprints."""
     store.write(
         [open_(), deposit("d1"), deposit("d1"), withdraw("w1"), deposit("d1", "9")], COMMANDS
     )
@@ -36,7 +36,7 @@ def test_a_reconciliation_finds_the_same(connection, store, database_url, whole,
 
 
 def test_a_policy_that_hides_messages_is_an_error(connection, store, database_url):
-    """A reader that cannot see everything finds nothing in order."""
+    """A row security policy that hides messages is an error."""
     role = f"reader_{connection.info.dbname}"
     store.write([open_(), deposit("d1")], COMMANDS)
     connection.execute(

@@ -54,7 +54,7 @@ def history(chance, length):
         )
         if what == "send":
             opens = chance.random() < 0.2
-            one = message(
+            row = message(
                 position,
                 "a:command-1",
                 "Open" if opens else "Deposit",
@@ -62,24 +62,24 @@ def history(chance, length):
                 key_stream=f"a-{chance.randrange(4)}" if opens else chance.choice([key, key, None]),
                 content=chance.choice(["same", "same", "same", "other"]),
             )
-            commands.append(one)
+            commands.append(row)
         elif what == "reserve" and commands:
             cause = chance.choice(commands)
             stream = cause["key_stream"] or key
             content = cause["content"]
             place = sum(1 for other in copies if other["stream_name"] == stream)
-            one = message(position, stream, "Deposit", content=content, position=place)
-            one["category"] = "t" if stream.startswith("t") else "a"
-            if one["category"] == "a":
-                one.update(type="Opened", causation=cause["global_position"], content=None)
-            copies.append(one)
+            row = message(position, stream, "Deposit", content=content, position=place)
+            row["category"] = "t" if stream.startswith("t") else "a"
+            if row["category"] == "a":
+                row.update(type="Opened", causation=cause["global_position"], content=None)
+            copies.append(row)
         elif what == "event":
             cause = chance.choice(copies)["global_position"] if copies else None
             stream = f"a-{chance.randrange(4)}"
-            one = message(position, stream, "Done", causation=cause, position=position)
+            row = message(position, stream, "Done", causation=cause, position=position)
         else:
-            one = message(position, f"t-1+x{position}", "Odd", content="odd")
-        messages.append(one)
+            row = message(position, f"t-1+x{position}", "Odd", content="odd")
+        messages.append(row)
     return messages
 
 
@@ -117,9 +117,9 @@ def heads(messages):
     return {
         category: max(
             (
-                Head(one["global_position"], one["id"])
-                for one in messages
-                if one["category"] == category
+                Head(message["global_position"], message["id"])
+                for message in messages
+                if message["category"] == category
             ),
             key=lambda head: head.position,
             default=Head(0, None),
@@ -132,7 +132,11 @@ def step(spark, folder, messages, reached, *, commit=True):
     """Go on from the state to where the messages end; return what was found."""
     with stored_state.opened(folder, "a", "keys") as state:
         after = state.after
-        new = [one for one in messages if one["global_position"] > after.get(one["category"], 0)]
+        new = [
+            message
+            for message in messages
+            if message["global_position"] > after.get(message["category"], 0)
+        ]
         taking = IncrementalRun(
             spark, state, reading(spark, new).messages, heads(messages), reached
         )
@@ -144,7 +148,7 @@ def step(spark, folder, messages, reached, *, commit=True):
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_path, seed):
-    """Wherever it is cut, however far the consumers are, and when one of them was moved back."""
+    """A chain of incremental runs finds the same, wherever it is cut."""
     chance = random.Random(seed)
     messages = history(chance, 48)
     letters = chance.sample(range(1, 49), 6)
@@ -156,8 +160,8 @@ def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_pat
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-def test_what_is_in_order_needs_no_close_look(spark, seed):
-    """A run that looks closely only at the rest counts and finds the same."""
+def test_only_suspicious_messages_are_examined(spark, seed):
+    """A run that looks closely only at suspicious messages finds the same."""
     chance = random.Random(seed)
     messages = history(chance, 60)
     reached = progress(chance, 60, chance.sample(range(1, 61), 4))
@@ -166,7 +170,7 @@ def test_what_is_in_order_needs_no_close_look(spark, seed):
 
 
 def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch):
-    """What it had written is removed by the next, and counts for nothing."""
+    """Files of a run that died are removed by the next and not counted."""
     chance = random.Random(FIRST)
     messages = history(chance, 24)
     folder = tmp_path / "state"
@@ -185,7 +189,7 @@ def test_a_run_that_dies_leaves_the_state_as_it_was(spark, tmp_path, monkeypatch
 
 
 def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
-    """However often there is one, nothing has to be brought together."""
+    """Runs without new messages add no rows to the state."""
     messages = history(random.Random(FIRST), 12)
     found = []
     for reached in (6, 9):
@@ -195,8 +199,8 @@ def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
     assert found[0] == found[1]
 
 
-def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
-    """A consumer was moved back, and is where it was again."""
+def test_a_message_that_became_a_dead_letter_is_judged_again(spark, tmp_path):
+    """A message that became a dead letter after a position was moved is judged again."""
     messages = [message(1, "t-1+k", "Deposit")]
     job = EffectsJob(component(once=Processed()))
     counts = []
@@ -210,11 +214,11 @@ def test_what_was_read_and_is_a_letter_now_is_judged_again(spark, tmp_path):
             counts.append(taking.take(job))
             taking.commit()
         assert counts[-1] == FullRun(reading(spark, messages), reached).take(job)
-    assert [(one["0 silent"], one["0 dead"]) for one in counts] == [(1, 0), (0, 1)]
+    assert [(count["0 silent"], count["0 dead"]) for count in counts] == [(1, 0), (0, 1)]
 
 
-def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
-    """A batch that is delivered again is the same part."""
+def test_a_batch_delivered_twice_counts_once(spark, tmp_path):
+    """A batch that is delivered twice counts once."""
     messages = history(random.Random(FIRST), 12)
     reached = progress(random.Random(FIRST), 12, [])
     (job, _) = jobs()
@@ -227,7 +231,7 @@ def test_what_is_taken_in_twice_counts_once(spark, tmp_path):
 
 
 def test_verdicts_hang_on_more_than_keys():
-    """A handler that may leave nothing is part of what a state is made by."""
+    """A handler's strategy is part of what a state depends on."""
 
     def judged(made):
         return judged_by(Run(made, "", Path(), ""))
@@ -236,8 +240,8 @@ def test_verdicts_hang_on_more_than_keys():
     assert judged(component()) != judged(component(once=Processed()))
 
 
-def test_a_state_is_gone_on_from_only_where_it_fits(spark, tmp_path):
-    """Each reason says what to do."""
+def test_a_state_that_does_not_fit_is_refused(spark, tmp_path):
+    """A state that does not fit is refused with what to do."""
     folder = tmp_path / "state"
     messages = history(random.Random(FIRST), 4)
     step(spark, folder, messages, progress(random.Random(FIRST), 4, []))

@@ -28,15 +28,15 @@ pytestmark = pytest.mark.spark
         ("dbname=bank", "listens to TCP"),
     ],
 )
-def test_an_address_that_jdbc_can_not_take_is_refused(address, said):
-    """In one line, in which there is no password."""
+def test_an_address_that_jdbc_cannot_use_is_refused(address, said):
+    """An address that JDBC cannot use is refused in one line without its password."""
     with pytest.raises(SparkSettingError, match=said) as refused:
         jdbc_url(address)
     assert "secret" not in str(refused.value)
 
 
-def test_an_address_is_told_in_the_drivers_form():
-    """The role and the database's name may hold anything."""
+def test_an_address_is_given_in_the_drivers_form():
+    """Any characters in the role and the database's name are escaped for the driver."""
     address = conninfo.make_conninfo(
         host="db.example", port=5433, user="a&b", dbname="b/1", sslmode="require"
     )
@@ -59,10 +59,10 @@ def password_file(server_url, tmp_path, monkeypatch):
     return path
 
 
-def test_every_column_is_what_the_other_way_of_reading_gives(
+def test_jdbc_reads_the_same_columns(
     password_file, spark, spark_connection, spark_store, spark_database_url
 ):
-    """Under the same snapshot, whatever is written meanwhile."""
+    """JDBC reads every column as the data source does, under the same snapshot."""
     spark_store.write([open_(), deposit("d1"), deposit("d1", time=LATER)], COMMANDS)
     drain(spark_connection)
     spark_connection.execute(

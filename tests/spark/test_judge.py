@@ -128,7 +128,7 @@ CASES = {
 
 
 def judged(spark, messages, letters=(), once=None, **consumed):
-    """Return what was counted of messages in the store, and found."""
+    """Return the counts and findings for messages in the store."""
     progress = Progress({"a:command": Consumed(POSITION, letters=letters, **consumed)})
     job = CommandsJob(component(once), "", Path())
     whole = FullRun(reading(spark, messages), progress)
@@ -136,7 +136,7 @@ def judged(spark, messages, letters=(), once=None, **consumed):
 
 
 def counts_of(result):
-    """Return what is not 0."""
+    """Return the counts that are not 0."""
     return {
         name: count
         for name in result.__dataclass_fields__
@@ -151,7 +151,7 @@ VIOLATIONS = {"missing", "orphans", "multiple", "conflicts", "wrong_type"}
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_row_is_counted_once_under_its_verdict(spark, name):
-    """Each kind of finding, alone and beside others."""
+    """Every command and reservation is counted once, under its verdict."""
     messages, expected = CASES[name]
     (result, initiated), findings = judged(spark, messages)
     assert counts_of(result) == expected
@@ -160,7 +160,7 @@ def test_every_row_is_counted_once_under_its_verdict(spark, name):
 
 
 def test_a_dead_letter_is_neither_missing_nor_pending(spark):
-    """Nor is it one any more once its key is reserved, by itself or by a reissue."""
+    """A dead letter is neither missing nor pending, until its key is reserved."""
     messages = [
         command(1),
         command(2, key="t-1+x"),
@@ -174,7 +174,7 @@ def test_a_dead_letter_is_neither_missing_nor_pending(spark):
 
 
 def test_the_findings_name_the_messages(spark):
-    """Each with its stream, position and id, to be looked up."""
+    """Each finding has the stream, position and id of its message."""
     _, findings = judged(
         spark,
         [
@@ -199,8 +199,8 @@ def test_the_findings_name_the_messages(spark):
     }
 
 
-def test_a_stream_that_a_command_initiated_says_what_that_command_says(spark):
-    """Opened does not look like Open, but follows it."""
+def test_an_initiated_stream_is_compared_with_its_command(spark):
+    """A stream's first event is compared with the content of the command it follows."""
     messages = [
         command(1, key="a-1", type_="Open"),
         command(2, key="a-1", type_="Open"),
@@ -221,7 +221,7 @@ def test_a_stream_that_a_command_initiated_says_what_that_command_says(spark):
 
 
 def test_pseudo_events_start_no_stream(spark):
-    """What follows them did; and a stream of nothing else waits for its command."""
+    """Pseudo events do not start a stream."""
     messages = [
         command(3, key="a-1", type_="Open"),
         command(90, key="a-2", type_="Open"),
@@ -254,9 +254,9 @@ RECORDED = [
         # Of what others have read nothing is recorded.
         ([], {"conflicts": [], "first_position": 5}, {6}),
         ([], {"conflicts": [], "first_position": None}, set()),
-        # A letter says for itself why the consumer went on.
+        # A dead letter itself says why the consumer went on.
         ([5, 6], {"conflicts": [], "first_position": 0}, set()),
-        # What is none was recorded, whoever read it first; what was not read yet is not compared.
+        # Recorded conflicts that are none count, whoever read them; unread commands do not.
         ([], {"conflicts": [3, 5, 6, 7], "first_position": 0}, {3, 7}),
         ([], {"conflicts": [5, 6, 7, 101], "first_position": 50}, {7}),
     ],
@@ -264,7 +264,7 @@ RECORDED = [
 def test_conflicts_are_compared_with_those_that_the_consumer_recorded(
     spark, letters, consumed, found
 ):
-    """Each command on which they differ is a finding, beside the conflict that it may be."""
+    """Each command for which computed and recorded conflicts differ is a finding."""
     (counted, _), findings = judged(spark, RECORDED, letters, **consumed)
     assert counted.conflicts == 3
     assert counted.conflict_mismatches == len(found)
@@ -274,8 +274,8 @@ def test_conflicts_are_compared_with_those_that_the_consumer_recorded(
     assert sorted(conflicts) == [5, 6, 101]
 
 
-def test_a_key_that_a_conflict_was_recorded_of_is_looked_at_closely(spark):
-    """Also where all of its commands say the same."""
+def test_a_key_with_a_recorded_conflict_is_examined(spark):
+    """A key with a recorded conflict is examined even if its commands agree."""
     messages = [command(1), reservation(2), command(3)]
     progress = Progress({"a:command": Consumed(POSITION, conflicts=[3], first_position=0)})
     job = CommandsJob(component(), "", Path())

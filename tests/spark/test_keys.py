@@ -1,4 +1,4 @@
-"""Keys are what the consumers take them for: by the declared type of each field."""
+"""Keys are what the consumers take them for, by the declared type of each field."""
 
 import json
 import uuid
@@ -55,7 +55,7 @@ def send(connection, type_, *keys):
 
 
 def consume(connection):
-    """Let the consumers read all that there is, and pass what they cannot deal with."""
+    """Let the consumers read everything, and skip what they cannot handle."""
     for category in ("thing:command", "named", "counted"):
         positions = claim(connection, "thing", category)
         new_batch(connection, component(), category).run(positions, 100, policy=FailurePolicy())
@@ -63,19 +63,21 @@ def consume(connection):
 
 @pytest.fixture
 def reconcile(spark, spark_database_url):
-    """Give what reconciles the component and returns its counts by category."""
+    """Give a function that reconciles the component and returns its counts by category."""
 
     def run():
         run = Run(component(), "", EXAMPLES, spark_database_url)
         with exported_snapshot(spark_database_url) as snapshot:
             report = in_session(run, snapshot, spark)
-        return {one.reservation_category: one for one in report.categories}, report.findings
+        return {
+            category.reservation_category: category for category in report.categories
+        }, report.findings
 
     return run
 
 
 def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
-    """It is the dead letter that the consumer made of it; where there is none, it is missing."""
+    """A value of another type has no key: it is a dead letter or missing."""
     send(spark_connection, "Named", "5", 5, True, ["5"], {"5": 5}, None, "5", "a+b")
     send(spark_connection, "Counted", 5, "5", 5.0, 5.5, True, 5, 10**30)
     consume(spark_connection)
@@ -85,14 +87,14 @@ def test_a_value_of_another_type_is_on_no_key(spark_connection, reconcile):
     assert (named.keyless, named.dead, named.missing) == (5, 5, 0)
     assert (counted.keys, counted.reserved, counted.duplicates, counted.conflicts) == (2, 2, 1, 0)
     assert (counted.keyless, counted.dead, counted.missing) == (4, 4, 0)
-    assert {one.finding for one in findings} == {"unhandled"}
+    assert {finding.finding for finding in findings} == {"unhandled"}
     spark_connection.execute("TRUNCATE reservation.dead_letters")
     counts, findings = reconcile()
     assert (counts["named"].missing, counts["counted"].missing) == (5, 4)
 
 
 def test_only_what_is_stored_as_it_is_decoded_is_taken_from_the_data():
-    """Of any other type the component's own code makes the key, as it does for the consumers."""
+    """Of other types the component's own code makes the key, as in the consumers."""
 
     @dataclass
     class Odd:

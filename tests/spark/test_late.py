@@ -1,4 +1,4 @@
-"""What becomes visible behind what a state has read, and what only comparing all of it finds."""
+"""Late commits behind what a state has read, and changes that only a comparison finds."""
 
 import dataclasses
 from contextlib import closing
@@ -17,7 +17,7 @@ from tests.spark.following import Following
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
 
-# As no client of ours writes: without the lock of the category.
+# Not as our clients write: without the lock of the category.
 INSERT = """
 INSERT INTO message_store.messages (stream_name, position, type, data, metadata)
 VALUES (%s, 90, %s, '{"accountId": "123", "depositId": "d1", "amount": 99}', '{}')
@@ -31,14 +31,14 @@ LATE = [
 
 @pytest.fixture
 def slow(spark_database_url):
-    """Give a connection on which messages are inserted, and have their positions, but no commit."""
+    """Give a connection whose inserted messages have positions but are not committed."""
     with closing(connect(spark_database_url)) as connection:
         yield connection
 
 
 @pytest.fixture
 def reconcile(spark, spark_database_url, tmp_path):
-    """Give what reconciles the bank, with the state or without, and returns the report."""
+    """Give a function that reconciles the bank with or without the state."""
 
     def run(*, with_state=True, verify=False):
         state = tmp_path / "state" if with_state else None
@@ -50,10 +50,8 @@ def reconcile(spark, spark_database_url, tmp_path):
     return run
 
 
-def test_a_run_finds_what_became_visible_behind_the_last(
-    spark_store, spark_connection, slow, reconcile
-):
-    """Of each category, as a run over everything does; and nothing twice after that."""
+def test_a_run_finds_late_commits(spark_store, spark_connection, slow, reconcile):
+    """A run finds late commits in each category, and reports none twice."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     for stream_name, type_ in LATE:
         slow.execute(INSERT, [stream_name, type_])
@@ -72,10 +70,10 @@ def test_a_run_finds_what_became_visible_behind_the_last(
     assert reconcile() == found
 
 
-def test_a_follower_finds_what_became_visible_behind_what_it_read(
+def test_a_follower_finds_late_commits(
     spark, spark_database_url, spark_store, spark_connection, slow, tmp_path
 ):
-    """In the next round, also if nothing else has happened; each once."""
+    """A follower finds late commits in its next round, each once."""
     following = Following(spark, spark_database_url, tmp_path / "state")
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     for stream_name, type_ in LATE:
@@ -86,8 +84,8 @@ def test_a_follower_finds_what_became_visible_behind_what_it_read(
         assert following.round(0) == []
         slow.commit()
         assert following.round(1) == []
-        told = following.round(100)
-        assert sorted(finding for _, finding in told) == [
+        reported = following.round(100)
+        assert sorted(finding for _, finding in reported) == [
             "conflict",
             "conflict-mismatch",
             "orphan",
@@ -104,7 +102,7 @@ def test_a_follower_finds_what_became_visible_behind_what_it_read(
 def test_only_a_comparison_finds_what_was_changed_in_place(
     spark_store, spark_connection, reconcile
 ):
-    """It says how many messages differ, and leaves the state as it was."""
+    """A comparison counts messages that were changed in place, and keeps the state."""
     spark_store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
     drain(spark_connection)
     before = reconcile()
@@ -124,7 +122,7 @@ def test_only_a_comparison_finds_what_was_changed_in_place(
 
 
 def test_a_comparison_needs_a_state(database_url):
-    """That is said before anything begins."""
+    """A comparison without a state is refused before anything begins."""
     done = run_cli("reconcile", "bank:account", "--verify", "--database-url", database_url)
     assert done.returncode == 2
     assert "name its folder with --state" in done.stderr

@@ -36,7 +36,7 @@ def follows(global_position, seconds, causation):
 
 
 def took(spark, commands, copies, events):
-    """Return what `durations` gives for these rows."""
+    """Return the result of `durations` for these rows."""
     return durations(
         spark.createDataFrame(commands, COMMANDS),
         spark.createDataFrame(copies, FOLLOWING),
@@ -60,7 +60,7 @@ def rows(frame):
 
 
 def test_commands_are_followed_by_copies_and_events(spark):
-    """Each way of a command through the store is one row, or none if it got nowhere."""
+    """Each command has one row with its copy and event, if there are any."""
     commands = [
         command(1, 0, "reserved and handled"),
         command(2, 1, "reserved"),
@@ -111,17 +111,17 @@ def test_commands_are_followed_by_copies_and_events(spark):
 
 
 def test_latencies_of_hours_and_types(spark):
-    """Each stage is told for all, by type, by hour and by both; what is negative counts as 0."""
+    """Each stage is reported for all, by type, by hour and by both; negative times count as 0."""
     commands = [command(1, 0), command(2, 1, MARKUP), command(3, 3600), command(4, 3601)]
     copies = [follows(11, 0.5, 1), follows(12, 0.75, 2), follows(13, 3604, 3)]
     events = [follows(21, 2.5, 11), follows(23, 3610, 13), follows(24, 3601, 4)]
 
-    told = latencies(took(spark, commands, copies, events))
+    reported = latencies(took(spark, commands, copies, events))
 
     def one(stage, type_, hour, count, *figures):
         return Latency(stage, type_, hour, count, *figures)
 
-    assert told == [
+    assert reported == [
         one("reserved", None, None, 3, 0.5, 4, 4, 4),
         one("reserved", MARKUP, None, 1, 0, 0, 0, 0),
         one("reserved", "Deposit", None, 2, 0.5, 4, 4, 4),
@@ -152,7 +152,7 @@ def test_nothing(spark):
 
 
 def test_volumes_of_hours(spark):
-    """A key's duplicates count where they were sent; commands without a key are none."""
+    """Duplicates count in the hour in which they were sent; commands without a key are none."""
     commands = [
         command(1, 0),
         command(2, 1),
@@ -177,28 +177,28 @@ def test_volumes_of_hours(spark):
     ]
 
 
-def test_only_the_newest_hours_are_told(spark, monkeypatch):
-    """A history of many hours is told by its newest ones, and as a whole all the same."""
+def test_only_the_newest_hours_are_reported(spark, monkeypatch):
+    """A long history is reported by its newest hours, and as a whole."""
     monkeypatch.setattr(latency, "HOURS", 2)
     commands = [command(n, n * 3600, key=f"t-{n}") for n in range(4)]
     events = [follows(10 + n, n * 3600 + 1, n) for n in range(4)]
 
-    told = latencies(took(spark, commands, [], events))
+    reported = latencies(took(spark, commands, [], events))
     newest = [NINE + timedelta(hours=n) for n in (2, 3)]
 
-    whole = [one for one in told if one.stage == "whole"]
-    assert [(one.type, one.hour, one.count) for one in whole] == [
+    whole = [row for row in reported if row.stage == "whole"]
+    assert [(row.type, row.hour, row.count) for row in whole] == [
         (None, None, 4),
         ("Deposit", None, 4),
         *((None, hour, 1) for hour in newest),
         *(("Deposit", hour, 1) for hour in newest),
     ]
-    counted = volumes(spark.createDataFrame(commands, COMMANDS), told)
+    counted = volumes(spark.createDataFrame(commands, COMMANDS), reported)
     assert counted == [Volume(hour, 1, 0, 1) for hour in newest]
 
 
 def test_percentiles_of_many_commands_are_close(spark):
-    """Where there are more commands than are kept exactly, the ranks are wrong by little."""
+    """Percentiles of very many commands are approximate within a small error."""
     many = 100_000
     frame = spark.range(many).selectExpr(
         "concat('T', id % 2) AS type",
@@ -208,9 +208,9 @@ def test_percentiles_of_many_commands_are_close(spark):
         f"timestamp_micros(1700000000000000 + id + id * 7919 % {many}) AS handled",
     )
 
-    told = [one for one in latencies(frame) if one.stage == "whole"]
+    reported = [row for row in latencies(frame) if row.stage == "whole"]
 
-    assert {(one.type, one.hour is None): one.count for one in told} == {
+    assert {(row.type, row.hour is None): row.count for row in reported} == {
         (None, True): many,
         (None, False): many,
         ("T0", True): many / 2,
@@ -218,9 +218,9 @@ def test_percentiles_of_many_commands_are_close(spark):
         ("T0", False): many / 2,
         ("T1", False): many / 2,
     }
-    for one in told:
-        assert one.max * 1e6 == pytest.approx(many - 1, abs=1)
-        for rank, value in ((0.5, one.p50), (0.95, one.p95), (0.99, one.p99)):
+    for row in reported:
+        assert row.max * 1e6 == pytest.approx(many - 1, abs=1)
+        for rank, value in ((0.5, row.p50), (0.95, row.p95), (0.99, row.p99)):
             # Four times the error that is promised for 99 of 100.
             assert value * 1e6 / many == pytest.approx(rank, abs=4 * 0.0013)
 
@@ -248,10 +248,10 @@ def nearest_rank(values, part):
 
 
 def expected_latencies(history):
-    """Return what a few lines of Python make of it."""
+    """Return the latencies, computed in plain Python."""
     taken = {}
-    for one in history:
-        sent, copy, handled = one["sent"], one["copy"], next(iter(one["events"]), None)
+    for command in history:
+        sent, copy, handled = command["sent"], command["copy"], next(iter(command["events"]), None)
         stages = {
             "reserved": None if copy is None else copy - sent,
             "handled": None if handled is None else handled - (sent if copy is None else copy),
@@ -259,7 +259,7 @@ def expected_latencies(history):
         }
         hour = NINE + timedelta(hours=sent // 3600)
         for stage, value in stages.items():
-            for group in {(t, h) for t in (None, one["type"]) for h in (None, hour)}:
+            for group in {(t, h) for t in (None, command["type"]) for h in (None, hour)}:
                 if value is not None:
                     taken.setdefault((stage, *group), []).append(max(0, value))
     return {
@@ -274,32 +274,36 @@ def expected_latencies(history):
 
 
 def expected_volumes(history):
-    """Return what a few lines of Python make of it."""
+    """Return the volumes, computed in plain Python."""
     found, seen = {}, set()
-    for one in sorted(history, key=lambda one: one["sent"]):
-        hour = found.setdefault(NINE + timedelta(hours=one["sent"] // 3600), [0, 0, 0])
+    for command in sorted(history, key=lambda command: command["sent"]):
+        hour = found.setdefault(NINE + timedelta(hours=command["sent"] // 3600), [0, 0, 0])
         hour[0] += 1
-        hour[1] += one["key"] in seen
-        hour[2] += bool(one["events"])
-        seen |= {one["key"]} - {None}
+        hour[1] += command["key"] in seen
+        hour[2] += bool(command["events"])
+        seen |= {command["key"]} - {None}
     return [Volume(hour, *counts) for hour, counts in sorted(found.items())]
 
 
 @settings(max_examples=4)
 @given(history=histories)
 def test_any_history(spark, history):
-    """Any history gives what plain Python makes of it."""
+    """Any history gives the same as plain Python."""
     commands, copies, events = [], [], []
-    for n, one in enumerate(history, 1):
-        commands.append(command(n * 10, one["sent"], one["type"], one["key"]))
-        if one["copy"] is not None:
-            copies.append(follows(n * 10 + 1, one["copy"], n * 10))
-        cause = n * 10 + (one["copy"] is not None)
-        events.extend(follows(n * 10 + 2 + m, sent, cause) for m, sent in enumerate(one["events"]))
+    for n, sent_command in enumerate(history, 1):
+        commands.append(
+            command(n * 10, sent_command["sent"], sent_command["type"], sent_command["key"])
+        )
+        if sent_command["copy"] is not None:
+            copies.append(follows(n * 10 + 1, sent_command["copy"], n * 10))
+        cause = n * 10 + (sent_command["copy"] is not None)
+        events.extend(
+            follows(n * 10 + 2 + m, sent, cause) for m, sent in enumerate(sent_command["events"])
+        )
 
-    told = latencies(took(spark, commands, copies, events))
+    reported = latencies(took(spark, commands, copies, events))
 
-    assert len(told) == len(set(told))
-    assert set(told) == expected_latencies(history)
-    counted = volumes(spark.createDataFrame(commands, COMMANDS), told)
+    assert len(reported) == len(set(reported))
+    assert set(reported) == expected_latencies(history)
+    counted = volumes(spark.createDataFrame(commands, COMMANDS), reported)
     assert counted == expected_volumes(history)

@@ -35,9 +35,9 @@ ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 
 
 def answer(connection):
-    """Return what the oracle counts and finds."""
+    """Return the oracle's counts and findings."""
     *counts, findings = connection.execute(ANSWER).fetchone()
-    return counts, [tuple(one) for one in findings]
+    return counts, [tuple(finding) for finding in findings]
 
 
 def of_report(report):
@@ -45,12 +45,13 @@ def of_report(report):
     names = ("command_category", "reservation_category", "initiates", "category")
     counted = [*report.categories, *report.effects, report.events]
     return [
-        {name: count for name, count in asdict(one).items() if name not in names} for one in counted
+        {name: count for name, count in asdict(part).items() if name not in names}
+        for part in counted
     ]
 
 
 class Paths:
-    """Every way to judge a store.
+    """All paths by which a store is judged.
 
     Attributes:
         following: the rounds of a follower, with a state of its own.
@@ -69,11 +70,11 @@ class Paths:
         with exported_snapshot(self._database_url) as snapshot:
             report = in_session(run, snapshot, self._spark)
         return of_report(report), sorted(
-            (one.finding, one.global_position) for one in report.findings
+            (finding.finding, finding.global_position) for finding in report.findings
         )
 
     def _judged(self, make):
-        """Return what a run over everything finds that `make` gives the parts of."""
+        """Return the findings of a run over everything whose parts `make` gives."""
         run = Run(component, "", APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
@@ -83,22 +84,22 @@ class Paths:
             effects, events = following.results(whole.take(following))
             names = ("command_category", "reservation_category", "initiates", "category")
             counts = [
-                {name: count for name, count in asdict(one).items() if name not in names}
-                for one in (*categories, *effects, events)
+                {name: count for name, count in asdict(part).items() if name not in names}
+                for part in (*categories, *effects, events)
             ]
             rows = whole.findings().collect()
         return counts, sorted((row.finding, row.global_position) for row in rows)
 
     def small(self):
-        """Give what judges all messages row by row."""
+        """Return the result of judging all messages row by row."""
         yield "small", self._report()
 
     def state(self):
-        """Give what goes on from a state, and compares it with the store."""
+        """Return the result of continuing from a state and comparing it with the store."""
         yield "state", self._report(state=self._folder / "state", verify=True)
 
     def by_fingerprints(self, monkeypatch):
-        """Give what judges most messages by their fingerprints, whoever makes them; and JDBC."""
+        """Return the results of judging by fingerprints of the server, of Spark and of JDBC."""
         spark, declaration = self._spark, Declaration.of(component)
 
         def made_by_spark(snapshot, progress):
@@ -117,39 +118,39 @@ class Paths:
             yield "JDBC", self._judged(through_jdbc)
 
     def archived(self, monkeypatch, archive):
-        """Give what reads an archive too, small or not."""
+        """Return the results of reading an archive too, small or not."""
         yield "archive", self._report(archive=archive)
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
             yield "archive, by fingerprints", self._report(archive=archive)
 
     def follow(self, seconds):
-        """Give what a follower has found after a round."""
+        """Return the findings of a follower after a round."""
         with self.following.started() as follower:
             self.following.round(seconds)
             yield "follow", (of_report(follower.report), None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_way_counts_and_finds_what_the_docs_say(
+def test_every_path_counts_and_finds_what_the_docs_say(
     spark, spark_connection, spark_database_url, tmp_path, monkeypatch, seed
 ):
-    """Of a store that grows, while consumers go on, letters come up, and messages come late."""
+    """Every path counts and finds the same while a store and its consumers go on."""
     planting = Planting(spark_connection, seed)
     paths = Paths(spark, spark_database_url, tmp_path)
     archive = tmp_path / "archive"
     monkeypatch.setattr("spark_jobs.reconciliation.run.SAMPLES", 10**6)
 
-    def check(stage, *ways):
+    def check(stage, *others):
         (head,) = spark_connection.execute(
             "SELECT max(global_position) FROM message_store.messages"
         ).fetchone()
         planting.consumers(head, 1 + seed % 3)
         counts, findings = answer(spark_connection)
-        for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *ways):
-            told = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
-            assert counted == counts, told
-            assert found in (findings, None), told
+        for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *others):
+            label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
+            assert counted == counts, label
+            assert found in (findings, None), label
 
     planting.messages(60)
     check(0, paths.small())

@@ -43,7 +43,7 @@ def component():
 
 
 def test_a_stream_is_in_the_partition_in_which_consumers_read_it(spark, spark_connection):
-    """For any number of them, whatever its id."""
+    """A stream's partition is the consumers', for any number of partitions and any id."""
     names = [f"thing:command{name}" for name in STREAMS]
     frame = spark.createDataFrame([(name,) for name in names], "stream_name string")
     for size in (1, 2, 3, 7, 1024):
@@ -56,7 +56,7 @@ def test_a_stream_is_in_the_partition_in_which_consumers_read_it(spark, spark_co
         assert [row[0] for row in found] == [row[0] for row in expected]
 
 
-# What a partition that stands there has not read.
+# Messages that a partition at this position has not read.
 UNREAD = """
 SELECT m.global_position FROM message_store.messages m
 WHERE m.global_position > (%(positions)s::bigint[])[
@@ -80,7 +80,7 @@ WHERE m.global_position > (%(positions)s::bigint[])[
 def test_each_command_is_judged_by_the_position_of_its_partition(
     spark, spark_connection, spark_database_url, positions, carried
 ):
-    """Missing if that has passed it, however far others are; pending if it has not."""
+    """A command is missing if its own partition has passed it, and otherwise pending."""
     for n in range(60):
         spark_connection.execute(
             "INSERT INTO message_store.messages (stream_name, position, type, data) "
@@ -133,10 +133,8 @@ def written(connection, number):
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_a_position_of_another_log_says_nothing_of_this_one(
-    spark_connection, spark_database_url, carried
-):
-    """What came after the store was cleared would count as read."""
+def test_a_position_of_another_log_does_not_count(spark_connection, spark_database_url, carried):
+    """A position of another log makes no message count as read."""
     written(spark_connection, 3)
     spark_connection.execute(
         "INSERT INTO reservation.groups (consumer, category, partitions, carried, carried_ids) "
@@ -158,7 +156,7 @@ def test_a_position_of_another_log_says_nothing_of_this_one(
 def test_a_letter_of_another_log_is_none_of_the_message_in_its_place(
     spark_connection, spark_database_url
 ):
-    """It would excuse a command that was lost."""
+    """A dead letter of another log does not excuse a lost command at its position."""
     written(spark_connection, 3)
     spark_connection.execute(
         "INSERT INTO reservation.positions (consumer, category, partition, position) "
@@ -176,14 +174,14 @@ def test_a_letter_of_another_log_is_none_of_the_message_in_its_place(
 
 
 def test_a_consumer_that_read_at_least_as_much_did_not_go_back():
-    """What another number of partitions has read cannot be told, unless it is beyond all of it."""
-    one = Consumed.of_partitions([5, 9])
-    assert Consumed.of_partitions([5, 9]).reaches(one)
-    assert Consumed.of_partitions([6, 9]).reaches(one)
-    assert not Consumed.of_partitions([9, 8]).reaches(one)
-    assert Consumed.of_partitions([9]).reaches(one)
-    assert not Consumed.of_partitions([8]).reaches(one)
-    assert not Consumed.of_partitions([5, 5], [5, 9]).reaches(one)
+    """Positions for another number of partitions count only if all of them are higher."""
+    consumed = Consumed.of_partitions([5, 9])
+    assert Consumed.of_partitions([5, 9]).reaches(consumed)
+    assert Consumed.of_partitions([6, 9]).reaches(consumed)
+    assert not Consumed.of_partitions([9, 8]).reaches(consumed)
+    assert Consumed.of_partitions([9]).reaches(consumed)
+    assert not Consumed.of_partitions([8]).reaches(consumed)
+    assert not Consumed.of_partitions([5, 5], [5, 9]).reaches(consumed)
     assert Consumed.of_partitions([5, 9]).reaches(Consumed.of_partitions([5]))
     assert not Consumed.of_partitions([5, 9]).reaches(Consumed.of_partitions([6]))
 
@@ -209,8 +207,8 @@ def message_db(empty_database_url):
         yield connection
 
 
-def test_until_a_consumer_of_ours_has_run_those_of_eventide_count(message_db, empty_database_url):
-    """Each category by itself, also in a store that was attached already."""
+def test_eventides_position_counts_until_our_consumer_has_run(message_db, empty_database_url):
+    """Until our consumer of a category has run, Eventide's position counts."""
 
     def reached():
         with exported_snapshot(empty_database_url) as snapshot:

@@ -45,7 +45,7 @@ def planted(connection, store):
 
 @pytest.mark.check
 def test_each_planted_finding_is_found(planted, database_url, tmp_path):
-    """The counts equal those planted, and every row is in the output."""
+    """The counts equal the planted findings, and every row is in the output."""
     output = tmp_path / "findings"
     done = run_cli(
         "reconcile",
@@ -113,9 +113,14 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         "withoutCause": 1,
     }
     assert len(report["samples"]) == len(rows)
-    assert {one["type"] for one in report["latency"]} == {None, "Deposit", "Withdraw", "Open"}
+    assert {latency["type"] for latency in report["latency"]} == {
+        None,
+        "Deposit",
+        "Withdraw",
+        "Open",
+    }
     assert report["reissues"]["longestGapKey"] is not None
-    assert sum(one["commands"] for one in report["volume"]) == 10
+    assert sum(volume["commands"] for volume in report["volume"]) == 10
     assert "need attention" in (tmp_path / "page.html").read_text()
     assert 'failures="5"' in (tmp_path / "junit.xml").read_text()
     assert "reservation_reconcile_in_order" in (tmp_path / "metrics.prom").read_text()
@@ -133,7 +138,7 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
 
 
 def test_the_table_is_for_people(planted, database_url):
-    """Counts, samples and a verdict; what steers a terminal is made visible."""
+    """The table shows counts, samples and a verdict, with control characters escaped."""
     done = run_cli("reconcile", "bank:account", "--database-url", database_url)
     assert done.returncode == 1
     assert "Not in order" in done.stdout
@@ -143,7 +148,7 @@ def test_the_table_is_for_people(planted, database_url):
 
 
 def test_a_store_in_order_exits_with_0(connection, store, database_url):
-    """Duplicates and what is still to be read are in order."""
+    """Duplicates and unread messages are in order: the status is 0."""
     store.write([open_(), deposit(), deposit(), withdraw()], COMMANDS)
     drain(connection)
     store.write([deposit("d2"), open_()], COMMANDS)
@@ -157,7 +162,7 @@ def test_a_store_in_order_exits_with_0(connection, store, database_url):
 
 
 def test_nothing_written_is_overwritten(database_url, tmp_path):
-    """An output folder that exists is refused before Spark starts."""
+    """An existing output folder is refused before Spark starts."""
     done = invoke_cli(
         "reconcile", "bank:account", "--database-url", database_url, "--output", str(tmp_path)
     )
@@ -180,8 +185,8 @@ def test_nothing_written_is_overwritten(database_url, tmp_path):
         ("--to", "is not empty and no archive: it holds 'run-7'; name another folder"),
     ],
 )
-def test_a_place_that_can_not_be_written_to_is_refused_before_the_job(tmp_path, option, said):
-    """Without a look at Spark or the database, and with nothing touched."""
+def test_an_unwritable_output_is_refused_before_the_job(tmp_path, option, said):
+    """An unwritable output is refused before Spark or the database is used."""
     place = tmp_path / "place"
     if option == "--output":
         place.symlink_to(tmp_path / "nothing")
@@ -203,7 +208,7 @@ def test_a_place_that_can_not_be_written_to_is_refused_before_the_job(tmp_path, 
     [(None, "there is none"), ("11.0.2", "is Java 11"), ("1.8.0_352", "is Java 8")],
 )
 def test_java_that_is_missing_or_too_old_is_named(database_url, tmp_path, version, problem):
-    """With the package to install, in one line."""
+    """Missing or old Java is reported in one line with the package to install."""
     if version is not None:
         java = tmp_path / "java"
         java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -227,10 +232,10 @@ component.reserve(Withdraw, key=lambda command: command.withdrawal_id)
 """
 
 
-def test_copies_in_the_command_category_are_told_from_the_commands(
+def test_copies_in_the_command_category_are_distinguished_from_the_commands(
     connection, store, database_url, tmp_path
 ):
-    """Every finding is what it is with a category of their own, whoever takes the keys."""
+    """Findings are the same for copies within the command category."""
     component = purse()
     component.reserve(Deposit, key="deposit_id", volatile="time")
     component.reserve(Withdraw, key="withdrawal_id")
@@ -295,7 +300,7 @@ component.reserve(
 def test_a_reservation_under_its_former_name_is_that_of_the_key(
     connection, store, database_url, tmp_path
 ):
-    """Found by its commands; and one of either name for a key are two reservations."""
+    """A reservation under its former name is found; two names for a key are two."""
     component = purse()
     component.reserve(Deposit, into="purseTransaction", key="deposit_id", volatile="time")
     store.write([deposit("d1"), deposit("d2")], PURSE)

@@ -19,12 +19,12 @@ MARKUP = "<b>Deposit</b>"
 
 
 def at(seconds):
-    """Return the time so many seconds after nine."""
+    """Return a time in seconds after nine."""
     return NINE + timedelta(seconds=seconds)
 
 
 def gap(seconds):
-    """Return so many seconds."""
+    """Return a number of seconds."""
     return timedelta(seconds=seconds)
 
 
@@ -33,27 +33,27 @@ def send(global_position, seconds, key="t-1", sender="bank", type_="Deposit"):
     return (global_position, type_, at(seconds), sender, key)
 
 
-def told(spark, sends):
-    """Return what is told of these rows."""
+def found_in(spark, sends):
+    """Return what is reported for these rows."""
     return reissues(spark.createDataFrame(sends, COMMANDS))
 
 
 def test_nothing(spark):
-    """A store without commands tells nothing."""
-    assert told(spark, []) == Reissues([], None, None, [])
+    """A store without commands has no reissues."""
+    assert found_in(spark, []) == Reissues([], None, None, [])
 
 
 def test_nothing_sent_again(spark):
-    """Keys that were sent once have no gap, and so have commands without a key."""
+    """Keys that were sent once have no gap, nor have commands without a key."""
     sends = [send(1, 0), send(2, 1, "t-2"), send(3, 2, None), send(4, 3, None)]
 
-    assert told(spark, sends) == Reissues(
+    assert found_in(spark, sends) == Reissues(
         [Sender("bank", "Deposit", 4, 2, 0, 0, None, 0)], None, None, []
     )
 
 
 def test_senders_gaps_and_bursts(spark):
-    """Each sender and type is told by itself; a gap of ten seconds is within a burst."""
+    """Each sender and type is counted by itself; a gap of ten seconds is within a burst."""
     sends = [
         # Two bursts of one key, and one send between them that belongs to neither.
         *(send(1 + n, seconds) for n, seconds in enumerate([0, 10, 20, 30.000001, 100, 105])),
@@ -69,7 +69,7 @@ def test_senders_gaps_and_bursts(spark):
         send(51, 0, "t-4", None, "Close"),
     ]
 
-    assert told(spark, sends) == Reissues(
+    assert found_in(spark, sends) == Reissues(
         senders=[
             Sender("bank", "Deposit", 8, 2, 1, 6, gap(150), 3),
             Sender("shop", MARKUP, 4, 1, 1, 1, gap(3000.5), 0),
@@ -109,8 +109,8 @@ def test_one_key_sent_very_often(spark):
     )
 
 
-def test_only_the_largest_bursts_and_the_busiest_senders_are_told(spark, monkeypatch):
-    """What is told has a limit; the longest gap and the largest bursts are those of all senders."""
+def test_only_the_largest_bursts_and_the_busiest_senders_are_reported(spark, monkeypatch):
+    """The lists are limited; the longest gap and the largest bursts cover all senders."""
     monkeypatch.setattr(module, "SENDERS", 2)
     sends = [
         send(100 * n + m, m, f"t-{n:02}", f"sender{n:02}") for n in range(30) for m in range(n + 1)
@@ -118,9 +118,9 @@ def test_only_the_largest_bursts_and_the_busiest_senders_are_told(spark, monkeyp
     # It sends again once only, but after a very long time.
     sends += [send(5000, 0, "t-late", "late"), send(5001, 10**6, "t-late", "late")]
 
-    found = told(spark, sends)
+    found = found_in(spark, sends)
 
-    assert [(one.sender, one.duplicates) for one in found.senders] == [
+    assert [(sender.sender, sender.duplicates) for sender in found.senders] == [
         ("sender29", 29),
         ("sender28", 28),
     ]
@@ -144,10 +144,10 @@ histories = st.lists(
 
 
 def expected(history):
-    """Return what a few lines of Python make of sends in the order of the store."""
+    """Return the reissues of sends in the order of the store, computed in plain Python."""
     counts, gaps, spans, bursts = {}, [], [], []
     keys = {}
-    for seconds, key, sender, type_ in sorted(history, key=lambda one: one[0]):
+    for seconds, key, sender, type_ in sorted(history, key=lambda send: send[0]):
         counts.setdefault((sender, type_), [0, 0, 0, 0, None, 0])[0] += 1
         if key is not None:
             keys.setdefault(key, []).append((at(seconds), (sender, type_)))
@@ -175,7 +175,7 @@ def expected(history):
         {Sender(*who, *figures) for who, figures in counts.items()},
         max(gaps, default=(None, None)),
         max(spans, default=(None, None)),
-        sorted((one.sends for one in bursts), reverse=True)[:BURSTS],
+        sorted((burst.sends for burst in bursts), reverse=True)[:BURSTS],
         bursts,
     )
 
@@ -183,20 +183,21 @@ def expected(history):
 @settings(max_examples=5)
 @given(history=histories)
 def test_any_history(spark, history):
-    """Any history gives what plain Python makes of it."""
-    sends = [send(n, *one) for n, one in enumerate(history)]
+    """Any history gives the same as plain Python."""
+    sends = [send(n, *sent) for n, sent in enumerate(history)]
 
-    found = told(spark, sends)
+    found = found_in(spark, sends)
 
     senders, longest, widest, sizes, bursts = expected(history)
     assert set(found.senders) == senders
     assert len(found.senders) == len(senders)
     assert (found.longest_gap, found.longest_gap_key) == longest
     assert (found.longest_span, found.longest_span_key) == widest
-    assert [one.sends for one in found.bursts] == sizes
+    assert [burst.sends for burst in found.bursts] == sizes
     assert set(found.bursts) <= set(bursts)
-    for one in found.senders:
+    for sender in found.senders:
         keyless = sum(
-            key is None and (who, type_) == (one.sender, one.type) for _, key, who, type_ in history
+            key is None and (who, type_) == (sender.sender, sender.type)
+            for _, key, who, type_ in history
         )
-        assert one.commands == keyless + one.keys + one.duplicates
+        assert sender.commands == keyless + sender.keys + sender.duplicates

@@ -69,7 +69,7 @@ def rendered(render, report, **more):
 
 
 def on_terminal(report):
-    """Return what is printed where no terminal is."""
+    """Return the output where there is no terminal."""
     console = Console(file=io.StringIO(), width=100)
     print_report(report, thresholds.reached(report), console)
     return console.file.getvalue()
@@ -77,7 +77,7 @@ def on_terminal(report):
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_page_needs_nothing_else_and_runs_nothing(name):
-    """No script, no address; the policy allows its own style only."""
+    """The page has no script and no address, and its policy allows its own style only."""
     text = rendered(render_html, REPORTS[name])
     page = Page(text)
     assert page.tags[0] == "html"
@@ -102,15 +102,17 @@ def test_the_page_needs_nothing_else_and_runs_nothing(name):
     assert "url(" not in style
 
 
-def test_the_page_says_the_verdict_first_and_all_of_the_counts():
-    """And of each finding the rows, and what shows them."""
+def test_the_page_shows_the_verdict_first_and_all_counts():
+    """The page shows the verdict first, all counts, and the rows of each finding."""
     page = Page(rendered(render_html, REPORTS["everything"]))
     words = " ".join(" ".join(page.texts).split())
     for count in ("184,203", "8,154", "175,810", "175,640", "181,002"):
         assert count in words
     for name in VIOLATIONS:
         assert re.search(name.replace("-", "[- ]"), words, re.IGNORECASE), name
-    query = inspecting([one for one in REPORTS["everything"].findings if one.finding == "missing"])
+    query = inspecting(
+        [finding for finding in REPORTS["everything"].findings if finding.finding == "missing"]
+    )
     assert query == (
         "SELECT * FROM message_store.messages WHERE global_position IN (4242, 4243, 4244)"
     )
@@ -121,18 +123,18 @@ def test_the_page_says_the_verdict_first_and_all_of_the_counts():
 
 
 @pytest.mark.parametrize("render", [render_html, render_junit, render_prometheus])
-def test_what_could_steer_a_reader_is_visible_in_files(render):
-    """Neither tags nor turned texts nor what terminals obey comes through from the data."""
+def test_tags_and_control_characters_are_escaped_in_files(render):
+    """Tags, bidirectional text and control characters in the data are escaped in files."""
     text = rendered(render, REPORTS["nasty"])
     if render is not render_prometheus:  # in whose texts a tag is no tag
         assert "<script" not in text
     assert not set("\u202e\x1b\x00\ufffe") & set(text)
-    assert "gnp" in text  # it is told all the same
+    assert "gnp" in text  # its text is reported nevertheless
     assert "{{ 7*7 }}" in text  # and nothing from the data is taken for a template
 
 
-def test_what_could_steer_a_terminal_is_visible():
-    """And nothing from the data is taken for markup."""
+def test_control_characters_are_escaped_on_a_terminal():
+    """Control characters in the data are escaped, and none of it is read as markup."""
     text = on_terminal(REPORTS["nasty"])
     assert not set("\u202e\x1b\x00\ufffe") & set(text)
     joined = re.sub(r"[\s│]", "", text)
@@ -143,7 +145,7 @@ def test_what_could_steer_a_terminal_is_visible():
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_the_json_is_as_its_schema_says(name):
-    """Every key is described, and nothing beside them is allowed."""
+    """The JSON has the keys of its schema, each described, and no other."""
     schema = json.loads((files("spark_jobs.report") / "schema.json").read_text())
     checker = jsonschema.Draft202012Validator(schema)
     checker.check_schema(schema)
@@ -156,26 +158,28 @@ def test_the_json_is_as_its_schema_says(name):
 
 
 def test_the_json_has_what_was_counted():
-    """Under the names that the page of the documentation tells."""
+    """The JSON has all counts under the documented names."""
     document = rendered(as_json, REPORTS["everything"])
     assert document["inOrder"] is False
-    assert [one["reservationCategory"] for one in document["categories"]] == ["accountTransaction"]
-    assert [one["commands"] for one in document["initiations"]] == [5_310]
+    assert [category["reservationCategory"] for category in document["categories"]] == [
+        "accountTransaction"
+    ]
+    assert [initiation["commands"] for initiation in document["initiations"]] == [5_310]
     assert document["categories"][0]["wrongType"] == 4
     assert document["events"]["effectTwice"] == 5
-    assert {one["name"] for one in document["thresholds"]} == set(VIOLATIONS)
+    assert {threshold["name"] for threshold in document["thresholds"]} == set(VIOLATIONS)
     assert len(document["samples"]) == 27
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_junit_has_a_case_for_everything_that_is_counted(name):
-    """Those that fail are the thresholds that were reached."""
+    """JUnit has a case for every count, and those over their threshold fail."""
     report = REPORTS[name]
     suite = ET.fromstring(rendered(render_junit, report)).find("testsuite")
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == list(thresholds.NAMES)
     failed = {case.get("name") for case in cases if case.find("failure") is not None}
-    assert failed == {one.threshold.name for one in thresholds.reached(report)}
+    assert failed == {reached.threshold.name for reached in thresholds.reached(report)}
     assert suite.get("failures") == str(len(failed))
     warned = thresholds.parse("duplicates:1%", failing=False)
     document = render_junit(report, thresholds.reached(report, warned))
@@ -183,7 +187,7 @@ def test_junit_has_a_case_for_everything_that_is_counted(name):
 
 
 def test_metrics_are_what_was_counted():
-    """In the text that Prometheus reads."""
+    """Metrics have all counts in Prometheus' text format."""
     text = rendered(render_prometheus, REPORTS["everything"])
     samples = {
         (
@@ -205,7 +209,7 @@ def test_metrics_are_what_was_counted():
 
 
 def test_thresholds_are_reached_by_more_than_they_say():
-    """In numbers, and in parts of what they are a part of."""
+    """A threshold is exceeded by more than its number or its percentage."""
     report = REPORTS["in order"]  # 40 of 1,040 commands are duplicates
     for text, is_reached in {
         "duplicates": True,
@@ -221,7 +225,7 @@ def test_thresholds_are_reached_by_more_than_they_say():
     assert (warning.count, warning.whole, warning.threshold.limit) == (40, 1_040, Decimal(1))
     assert thresholds.in_order([warning])
     found = thresholds.reached(REPORTS["everything"])
-    assert [one.threshold.name for one in found] == list(VIOLATIONS)
+    assert [reached.threshold.name for reached in found] == list(VIOLATIONS)
     assert not thresholds.in_order(found)
     assert thresholds.reached(REPORTS["empty"]) == ()
 
@@ -235,13 +239,13 @@ def test_thresholds_are_reached_by_more_than_they_say():
     ],
 )
 def test_an_exceeded_threshold_says_how_many_there_are_and_are_allowed(name, count, text):
-    """With the noun for one, or for several."""
+    """An exceeded threshold says the count and the limit, in singular or plural."""
     exceeded = thresholds.ExceededThreshold(thresholds.Threshold(name), count, 10_000)
     assert f"{exceeded.heading}: {exceeded}" == text
 
 
 def test_an_exceeded_percentage_says_both_percentages():
-    """And what they are taken of; a warning is called one."""
+    """An exceeded percentage says both percentages and of what; a warning is named as such."""
     (warning,) = thresholds.reached(
         REPORTS["in order"], thresholds.parse("duplicates:1.5%", failing=False)
     )
@@ -252,13 +256,13 @@ def test_an_exceeded_percentage_says_both_percentages():
 @pytest.mark.parametrize(
     "text", ["", "lost", "missing:", "missing:-1", "missing:5 %", "missing:x", "missing,,orphan"]
 )
-def test_a_threshold_that_there_is_not_is_named(text):
-    """With the names that there are."""
+def test_an_unknown_threshold_is_named(text):
+    """An unknown threshold is named with the known ones."""
     with pytest.raises(ThresholdError, match="is not a threshold: write name, name:N or name:N%"):
         thresholds.parse(text)
 
 
 def test_a_threshold_is_given_once():
-    """It would not be clear which of two counts."""
+    """A threshold that is given twice is refused."""
     with pytest.raises(ThresholdError, match="missing is given twice"):
         thresholds.parse("missing,missing:5")

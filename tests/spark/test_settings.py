@@ -1,4 +1,4 @@
-"""What Spark is told: properties, the address, and the packages in a zip file."""
+"""What Spark is given: properties, the address, and the packages in a zip file."""
 
 import stat
 import subprocess
@@ -24,8 +24,8 @@ from tests.processes import run_cli
         "host=db.example port=6432 user=u dbname=bank sslmode=require",
     ],
 )
-def test_workers_are_told_all_of_an_address_without_a_secret(address):
-    """However it is written."""
+def test_workers_get_all_of_an_address_without_a_secret(address):
+    """An address without a secret is passed to workers in full, however it is written."""
     assert conninfo.conninfo_to_dict(address_for_workers(address)) == {
         "user": "u",
         "host": "db.example",
@@ -35,14 +35,14 @@ def test_workers_are_told_all_of_an_address_without_a_secret(address):
     }
 
 
-def test_what_variables_add_here_is_told_too_but_no_file_and_no_secret(monkeypatch):
-    """The workers' environment is another one, and their files are where it says."""
+def test_what_variables_add_is_passed_on_but_no_file_and_no_secret(monkeypatch):
+    """Variables of the driver are passed on, but no secret and no file of the driver."""
     variables = {"HOST": "db.example", "USER": "u", "PASSWORD": "hunter2", "PASSFILE": "/a"}
     for name, value in variables.items():
         monkeypatch.setenv(f"PG{name}", value)
-    told = conninfo.conninfo_to_dict(address_for_workers("dbname=bank passfile=/b"))
+    passed_on = conninfo.conninfo_to_dict(address_for_workers("dbname=bank passfile=/b"))
     expected = {"host": "db.example", "user": "u", "dbname": "bank", "passfile": "/b"}
-    assert told == expected
+    assert passed_on == expected
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_what_variables_add_here_is_told_too_but_no_file_and_no_secret(monkeypat
         "postgresql://u:p@ss@db.example/bank?nonsense",
     ],
 )
-def test_nothing_is_told_of_an_address_that_holds_a_secret(address):
-    """Not even the host: then the workers' own environment decides all of it."""
+def test_nothing_is_passed_on_of_an_address_that_holds_a_secret(address):
+    """Of an address with a secret nothing is passed on; workers use their environment."""
     assert address_for_workers(address) is None
     properties = settings.cluster_properties("spark://h:7077", address, Path("/x"))
     assert "hunter2" not in str(properties)
@@ -102,14 +102,14 @@ def test_nothing_is_told_of_an_address_that_holds_a_secret(address):
     ],
 )
 def test_a_property_that_holds_a_credential_is_refused(pair):
-    """The error does not repeat it."""
+    """A property with a credential is refused in an error that does not repeat it."""
     with pytest.raises(SparkSettingError) as caught:
         settings.parse_conf([pair])
     assert "hunter2" not in str(caught.value) or pair == "hunter2"
 
 
-def test_a_property_that_says_where_a_credential_is_is_passed_on():
-    """Files, and secrets of Kubernetes, are where credentials belong."""
+def test_a_property_that_refers_to_a_credential_is_passed_on():
+    """Properties that refer to files or Kubernetes secrets are passed on."""
     given = {
         "spark.kubernetes.executor.secretKeyRef.PGPASSWORD": "reservation:password",
         "spark.kubernetes.executor.secrets.reservation": "/etc/reservation",
@@ -142,7 +142,7 @@ def test_a_property_that_says_where_a_credential_is_is_passed_on():
     ],
 )
 def test_only_a_driver_without_other_machines_binds_to_loopback(master, local, loopback, tmp_path):
-    """Workers of other machines have to reach it."""
+    """The driver binds to loopback only if no other machine takes part."""
     assert (settings.is_local(master), settings.is_on_loopback(master)) == (local, loopback)
     if not local:
         properties = settings.cluster_properties(master, "", tmp_path)
@@ -152,14 +152,14 @@ def test_only_a_driver_without_other_machines_binds_to_loopback(master, local, l
 
 
 def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(tmp_path):
-    """With the queries and the app in it, without what the app does not import."""
-    one, other = tmp_path / "one.zip", tmp_path / "other.zip"
+    """The zip file is reproducible and holds the queries and the app, with its imports."""
+    first, other = tmp_path / "one.zip", tmp_path / "other.zip"
     other.write_text("an earlier one")
-    for path in (one, other):
+    for path in (first, other):
         done = run_cli("spark", "package", "-o", str(path), "--app", "bank:account")
         assert done.returncode == 0, done.stderr
-    assert one.read_bytes() == other.read_bytes()
-    names = zipfile.ZipFile(one).namelist()
+    assert first.read_bytes() == other.read_bytes()
+    names = zipfile.ZipFile(first).namelist()
     assert names == sorted(names)
     assert done.stdout == f"{other}: {len(names)} files\n"
     assert {
@@ -170,13 +170,13 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
     assert {name.partition("/")[0] for name in names} <= {"bank", "reservation", "spark_jobs"}
     done = subprocess.run(
         [sys.executable, "-S", "-P", "-c", _IMPORTS],
-        env={"PYTHONPATH": f"{one}:{HOME.parent}"},
+        env={"PYTHONPATH": f"{first}:{HOME.parent}"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert str(one) in done.stdout
+    assert str(first) in done.stdout
     assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
 
 
@@ -189,7 +189,7 @@ print(spark_jobs.__file__, load_component("bank:account", None).name)
 
 
 def test_a_module_beside_the_app_travels_if_it_is_imported(tmp_path, monkeypatch):
-    """Of a folder of single files, those that the component needs."""
+    """Of a folder of single files, those that the component imports are packed."""
     (tmp_path / "helped.py").write_text("CATEGORY = 'helped'")
     (tmp_path / "idle.py").write_text("")
     (tmp_path / "asking.py").write_text(_APP)
@@ -200,7 +200,7 @@ def test_a_module_beside_the_app_travels_if_it_is_imported(tmp_path, monkeypatch
 
 
 def project(tmp_path, monkeypatch):
-    """Make an app as a package, with all that lies about in such a folder; return its folder."""
+    """Make an app as a package with the usual surrounding files; return its folder."""
     folder = tmp_path / "project"
     package = folder / "asked_package"
     (package / "inner").mkdir(parents=True)
@@ -220,14 +220,14 @@ def project(tmp_path, monkeypatch):
 
 
 def travels(folder, output):
-    """Return what of an app travels."""
+    """Return the files of an app that are packed."""
     build(output, "asked_package:component", folder)
     names = zipfile.ZipFile(output).namelist()
     return [name for name in names if name.startswith("asked_package")]
 
 
 def test_only_modules_and_declared_data_travel(tmp_path, monkeypatch):
-    """Nothing else that lies in the app's folder or that a link in it leads to."""
+    """Only modules and declared data of an app are packed, and nothing behind links."""
     folder = project(tmp_path, monkeypatch)
     modules = ["__init__.py", "inner/__init__.py", "inner/named.py"]
     output = tmp_path / "x.zip"
@@ -243,8 +243,8 @@ def test_only_modules_and_declared_data_travel(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_what_is_installed_in_the_folder_of_the_app_stays(tmp_path, monkeypatch, is_link):
-    """A virtual environment lies there by custom, and the workers have one of their own."""
+def test_a_virtual_environment_in_the_apps_folder_is_not_packed(tmp_path, monkeypatch, is_link):
+    """A virtual environment in the app's folder is not packed."""
     folder = project(tmp_path, monkeypatch)
     environment = tmp_path / "elsewhere" if is_link else folder / "venv"
     installed = environment / "lib" / "python3.11" / "site-packages"
@@ -264,7 +264,7 @@ def test_what_is_installed_in_the_folder_of_the_app_stays(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("link", ["module.py", "inner"])
 def test_a_module_behind_a_link_that_leads_outside_does_not_travel(tmp_path, monkeypatch, link):
-    """It is named, because the workers could not import it."""
+    """A module behind a link that leads outside is named in an error."""
     folder = project(tmp_path, monkeypatch)
     place = folder / "asked_package" / link
     if place.is_dir():
@@ -286,7 +286,7 @@ component.handle(Deposit)(lambda command, entity, context: None)
 """
 
 
-def test_a_zip_file_that_can_not_be_written_is_named(tmp_path):
-    """In one line, with the reason."""
+def test_a_zip_file_that_cannot_be_written_is_named(tmp_path):
+    """A zip file that cannot be written is named in one line with the reason."""
     with pytest.raises(SparkJobError, match=r"cannot be written: No such file"):
         build(tmp_path / "none" / "x.zip")

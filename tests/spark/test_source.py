@@ -37,7 +37,7 @@ def read(spark, snapshot, category, columns="", *, component=account, **options)
 
 
 def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
-    """Return the commands of a component with their keys, by whoever makes them."""
+    """Return the commands of a component with their keys, extracted by the server or by Spark."""
     component = load_component(app, app_dir)
     declaration = Declaration.of(component)
     wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]
@@ -51,7 +51,7 @@ def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
 def test_every_message_of_a_category_is_read_once(
     spark, spark_store, spark_database_url, partitions
 ):
-    """However many ranges it is divided into, and nothing of other categories."""
+    """Every message of a category is read once, in any number of ranges."""
     for n in range(23):
         spark_store.write(deposit(f"d{n}"), COMMANDS)
         spark_store.write(deposit(f"d{n}"), "account-123")
@@ -63,13 +63,13 @@ def test_every_message_of_a_category_is_read_once(
 
 
 def test_an_empty_category_has_no_rows(spark, spark_store, spark_database_url):
-    """A store of no messages is a store too."""
+    """An empty category has no rows."""
     with exported_snapshot(spark_database_url) as snapshot:
         assert read(spark, snapshot, "account:command").collect() == []
 
 
 def test_all_partitions_and_categories_see_one_snapshot(spark, spark_store, spark_database_url):
-    """What is written while the job runs belongs to the next one."""
+    """All partitions and categories are read under one snapshot."""
     spark_store.write([deposit(f"d{n}") for n in range(10)], COMMANDS)
     with exported_snapshot(spark_database_url) as snapshot:
         commands = read(spark, snapshot, "account:command", partitions=4)
@@ -85,7 +85,7 @@ def test_all_partitions_and_categories_see_one_snapshot(spark, spark_store, spar
 def test_keys_are_computed_in_the_database_as_the_component_does(
     spark, spark_store, spark_connection, spark_database_url
 ):
-    """The stream that the audit expects is the one that the consumer writes."""
+    """The server computes the same reservation stream as the consumer."""
     sent = [deposit("d1"), deposit("a+b"), withdraw("w-1"), deposit("ä'\"")]
     spark_store.write(sent, COMMANDS)
     odd = [{}, {"depositId": ""}, {"depositId": None}, {"depositId": True}, {"depositId": 1.5}]
@@ -141,7 +141,7 @@ def test_keys_of_a_function_are_computed_with_the_components_own_code(
 def test_content_is_equal_where_the_consumers_call_it_equal(
     spark, spark_store, spark_connection, spark_database_url
 ):
-    """Less the volatile fields, whatever the order of keys and the zeros behind a number."""
+    """Content is equal less volatile fields, the order of keys and trailing zeros."""
     spark_store.write([deposit(), deposit(time=LATER), deposit(amount="10.500")], COMMANDS)
     spark_store.write([deposit(amount="10.51")], COMMANDS)
     with exported_snapshot(spark_database_url) as snapshot:
@@ -163,10 +163,10 @@ NESTED = [
 ]
 
 
-def test_content_tells_apart_what_is_nested_otherwise(
+def test_content_distinguishes_different_nesting(
     spark, spark_store, spark_connection, spark_database_url
 ):
-    """jsonb's own hash does not; two of these are equal, as jsonb has it."""
+    """Content distinguishes different nesting, which jsonb's own hash does not."""
     for data in NESTED:
         spark_connection.execute(
             "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', %s)",
@@ -199,7 +199,7 @@ payment.handle(Pay)(lambda command, entity, context: None)
 def test_a_key_field_that_the_data_leaves_out_has_its_default(
     spark, spark_store, spark_connection, spark_database_url, tmp_path
 ):
-    """As the consumers see it."""
+    """A key field that is missing in the data has its default, as in the consumers."""
     (tmp_path / "default_app.py").write_text(DEFAULTS)
     for data in ({"payId": "p", "who": "w"}, {"payId": "p", "who": "w", "part": 2}):
         spark_connection.execute(
@@ -216,7 +216,7 @@ def test_a_key_field_that_the_data_leaves_out_has_its_default(
 
 
 def test_the_plan_holds_no_secret(spark, spark_store, spark_database_url):
-    """The address is in the workers' environment, not in an option."""
+    """The address is in the workers' environment, not in an option of the plan."""
     with exported_snapshot(spark_database_url) as snapshot:
         frame = read(spark, snapshot, "account:command")
         plan = frame._jdf.queryExecution().toString()
@@ -225,7 +225,7 @@ def test_the_plan_holds_no_secret(spark, spark_store, spark_database_url):
 
 
 def test_the_columns_are_what_is_stored(spark, spark_store, spark_connection, spark_database_url):
-    """Every message as its clients read it, whatever its data is."""
+    """The columns are what clients read, whatever the data."""
     spark_store.write(deposit("d1"), COMMANDS, metadata=Metadata(correlation_stream_name="x:y-1"))
     for data in ("null", "[1]", '"text"', "9" * 400, '{"a": "<b>\\u202e"}'):
         spark_connection.execute(
@@ -240,15 +240,15 @@ def test_the_columns_are_what_is_stored(spark, spark_store, spark_connection, sp
     rows = [row.asDict() for row in frame.collect()]
     stored = list(spark_store.read_category("account:command"))
     assert len(rows) == len(stored) == 7
-    for row, one in zip(rows, stored, strict=True):
+    for row, message in zip(rows, stored, strict=True):
         assert row.pop("category") == "account:command"
-        assert row.pop("metadata") == one.metadata_json
-        assert row.pop("time").astimezone(UTC) == one.time.replace(tzinfo=UTC)
-        assert row == {name: getattr(one, name) for name in row}
+        assert row.pop("metadata") == message.metadata_json
+        assert row.pop("time").astimezone(UTC) == message.time.replace(tzinfo=UTC)
+        assert row == {name: getattr(message, name) for name in row}
 
 
 def test_only_the_columns_that_are_asked_for_are_read(spark, spark_store, spark_database_url):
-    """In the order that they are asked for; one that there is not is named."""
+    """Only the requested columns are read, in their order; an unknown one is named."""
     spark_store.write(
         [deposit("d1"), deposit("d2")],
         COMMANDS,
@@ -266,7 +266,7 @@ def test_only_the_columns_that_are_asked_for_are_read(spark, spark_store, spark_
 def test_a_dataframe_gives_the_same_answers_however_often_it_is_used(
     spark, spark_store, spark_database_url
 ):
-    """Whatever conditions were on another use of it, even where Spark would leave them to it."""
+    """A DataFrame gives the same result after other uses with other filters."""
     spark_store.write([deposit(f"d{n}") for n in range(6)], COMMANDS)
     pushes = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(pushes)
@@ -286,7 +286,7 @@ def test_a_dataframe_gives_the_same_answers_however_often_it_is_used(
 
 
 def test_a_read_is_limited_by_the_positions_that_it_is_given(spark, spark_store):
-    """Behind the one and up to the other, of each category that they name."""
+    """A read covers the given range of positions of each category."""
     spark_store.write([deposit(f"d{n}") for n in range(6)], COMMANDS)
     spark_store.write([deposit(f"e{n}") for n in range(3)], "account-123")
     categories = {"category": "", "categories": '["account:command", "account"]'}
@@ -328,14 +328,14 @@ WRONG = [
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
 def test_a_wrong_option_is_refused_with_one_line(options, said):
-    """It names the option and says what to give."""
+    """A wrong option is refused in one line that names it and says what to give."""
     with pytest.raises(OptionError, match=said) as refused:
         MessageStoreSource(options)
     assert "\n" not in str(refused.value)
 
 
 def test_options_are_read_when_the_read_is_loaded(spark):
-    """Not only when it is used, and of streams as well."""
+    """Options are checked at load, for batch reads and for streams."""
     for reader in (spark.read, spark.readStream):
         with pytest.raises(AnalysisException, match="has no option 'filtres'"):
             reader.format("message_store").options(category="a", filtres="x").load()
@@ -344,7 +344,7 @@ def test_options_are_read_when_the_read_is_loaded(spark):
 
 
 def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_database_url):
-    """However unevenly the category lies in the log."""
+    """Ranges hold about equal numbers of messages, however they lie in the log."""
     spark_connection.execute(
         """
         INSERT INTO message_store.messages (global_position, stream_name, position, type)
@@ -357,9 +357,9 @@ def test_ranges_hold_about_equal_numbers_of_messages(spark_connection, spark_dat
     counts = [
         spark_connection.execute(
             "SELECT count(*) FROM message_store.messages WHERE global_position BETWEEN %s AND %s",
-            one,
+            bounds,
         ).fetchone()[0]
-        for one in found
+        for bounds in found
     ]
     assert sum(counts) == 120_000
     assert max(counts) - min(counts) <= 2

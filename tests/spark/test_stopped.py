@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
 def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path, server_folder):
-    """With status 2, and nothing half-written."""
+    """A lost database ends the run with one line and status 2, and no partial output."""
     server = OwnServer(server_folder / "postgres")
     places = tmp_path / "places"
     places.mkdir()
@@ -51,9 +51,9 @@ def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path, server_fol
             assert time.monotonic() < deadline
             time.sleep(0.05)
         server.crash()
-    printed, said = running.communicate(timeout=2 * PATIENCE)
+    printed, errors = running.communicate(timeout=2 * PATIENCE)
     assert running.returncode == 2
     assert printed == ""
-    (line,) = said.splitlines()
+    (line,) = errors.splitlines()
     assert line.startswith("Error: The Spark job failed: ")
     assert not any(places.iterdir())

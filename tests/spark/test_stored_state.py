@@ -17,7 +17,7 @@ JOBS = ("effects", "reconcile")
 
 
 def run(folder, *, commit=True, lasts=False, older=()):
-    """Write what a run would write of each job, and let the state be that; return its number."""
+    """Write what a run would write for each job, and commit it; return its number."""
     with stored_state.opened(folder, "a", "keys") as state:
         number = 1 if state.manifest is None else state.manifest.run + 1
         made = state.begin(number)
@@ -58,7 +58,7 @@ def refusal(folder):
 
 
 def test_a_file_of_a_state_that_is_not_as_it_was_is_named(written):
-    """One that is missing, changed or does not belong there would be counted, or not."""
+    """A file of a state that is missing, changed or unknown is named."""
     paths = sorted(written.glob("run-000001/**/*.parquet"))
     assert len(paths) == 5  # of each job the rows and what is watched, and what lasts
     for path in paths:
@@ -78,7 +78,7 @@ def test_a_file_of_a_state_that_is_not_as_it_was_is_named(written):
 
 
 def test_the_manifest_of_a_state_is_as_it_was_written(written, tmp_path):
-    """A count in it that was changed is not gone on from, and no path leads elsewhere."""
+    """A changed count or a path that leads elsewhere in the manifest is refused."""
     path, current = written / "run-000001" / "manifest.json", written / "CURRENT"
     text = path.read_bytes()
     path.write_bytes(text.replace(b'"run":1', b'"run":2'))
@@ -104,7 +104,7 @@ def test_the_manifest_of_a_state_is_as_it_was_written(written, tmp_path):
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
-    """Neither folders with names such as ours nor files of other programs are touched."""
+    """Folders and files of other programs are left alone, even with similar names."""
     for name in ("run-1/model", "run-000001/model", "CURRENT"):
         place = tmp_path / name.partition("/")[0]
         folder = tmp_path / f"of-{place.name}"
@@ -121,7 +121,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 
 
 def test_only_folders_that_a_manifest_names_are_removed(written):
-    """Those that a later run made needless and that of one that died; others stay."""
+    """Only obsolete folders and those of a dead run are removed."""
     (written / "run-mine").mkdir()
     (written / "run-000009").mkdir()
 
@@ -143,7 +143,7 @@ def test_only_folders_that_a_manifest_names_are_removed(written):
 
 
 def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
-    """Spark's workers wrote them where they are."""
+    """A folder without files is refused: the workers wrote them on their own machines."""
     with stored_state.opened(tmp_path, "a", "keys") as state:
         made = state.begin(1)
         (made / "reconcile" / "rows").mkdir(parents=True)
@@ -160,8 +160,8 @@ def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
             )
 
 
-def test_only_the_owner_can_look_into_a_state(written):
-    """Whatever the umask: folders 0700, files 0600."""
+def test_only_the_owner_can_read_a_state(written):
+    """Folders have mode 0700 and files 0600, whatever the umask."""
     modes = {
         (path.is_dir(), stat.S_IMODE(path.stat().st_mode))
         for path in [written, *written.rglob("*")]
@@ -170,7 +170,7 @@ def test_only_the_owner_can_look_into_a_state(written):
 
 
 def test_a_state_of_another_store_is_refused(written):
-    """By the id of the store; a store without one is recognized by its messages."""
+    """A state of another store is recognized by its id, or else by its messages."""
     with stored_state.opened(written, "a", "keys") as state:
         state.manifest = msgspec.structs.replace(state.manifest, store="one")
         state.check({}, None)

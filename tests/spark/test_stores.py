@@ -65,7 +65,7 @@ def standby(primary, server_folder):
 
 
 def test_a_standby_of_a_store_that_is_not_ours(primary, standby):
-    """Eventide's positions tell what was read, and without them the age of a message does."""
+    """On a standby of Message DB, Eventide's positions or else ages tell what was read."""
     with closing(connect(primary.address, autocommit=True)) as connection:
         imitate(connection)
         # Message DB's functions call each other by their names alone.
@@ -86,22 +86,22 @@ def test_a_standby_of_a_store_that_is_not_ours(primary, standby):
                 "SELECT 1 FROM message_store.messages WHERE type = 'Recorded'"
             ).fetchone():
                 pass
-        (told,) = reconcile(address, status=1)["categories"]
-        assert (told["pending"], told["missing"]) == (1, 1)
+        (counts,) = reconcile(address, status=1)["categories"]
+        assert (counts["pending"], counts["missing"]) == (1, 1)
 
 
 def test_an_empty_store_is_in_order(database_url):
-    """There is nothing to say of it, and that is said."""
+    """An empty store is in order, and the report says that it is empty."""
     report = reconcile(database_url, "--details", status=0)
     assert report["inOrder"]
-    assert [one["commands"] for one in report["categories"]] == [0]
+    assert [category["commands"] for category in report["categories"]] == [0]
     assert report["samples"] == []
 
 
-def test_what_is_written_while_a_job_runs_is_the_next_ones(
+def test_messages_written_during_a_job_are_left_to_the_next(
     spark, spark_connection, spark_store, spark_database_url
 ):
-    """Also what gets a lower position, because its writer took it first and ended last."""
+    """Messages written during a job are left to the next one, even at lower positions."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)
     drain(spark_connection)
 
@@ -127,7 +127,7 @@ def test_what_is_written_while_a_job_runs_is_the_next_ones(
 
 
 def test_a_job_that_runs_out_of_memory_says_so(database_url):
-    """In one line that names what to give it; nothing waits for a process that is gone."""
+    """A job that runs out of memory ends with one line that names the setting."""
     hungry = (
         "from pyspark.sql import functions as F\n"
         "from reservation.errors import ReservationError\n"
@@ -148,7 +148,7 @@ def test_a_job_that_runs_out_of_memory_says_so(database_url):
 
 
 def test_an_own_store_can_be_read_on_a_standby(primary, standby):
-    """The consumers' positions and dead letters are there as well."""
+    """On a standby of our store positions and dead letters are read too."""
     with closing(connect(primary.address, autocommit=True)) as connection:
         install(connection)
         MessageStore(connection).write([open_(), deposit("d1"), deposit("d1")], COMMANDS)

@@ -58,10 +58,10 @@ def positions(connection):
     return [row[0] for row in rows]
 
 
-def test_a_query_goes_on_from_its_checkpoint_in_batches_of_the_size_that_is_asked_for(
+def test_a_query_continues_from_its_checkpoint_in_batches_of_the_requested_size(
     following, spark_store, spark_connection
 ):
-    """Without a gap or a repeat, and cut at one global position of all categories."""
+    """A query continues from its checkpoint in batches of the requested size."""
     for n in range(5):
         spark_store.write([deposit(f"c{n}"), deposit(f"d{n}")], COMMANDS)
         spark_store.write(deposit(f"e{n}"), "account-123")
@@ -76,10 +76,8 @@ def test_a_query_goes_on_from_its_checkpoint_in_batches_of_the_size_that_is_aske
     assert following.run() == []
 
 
-def test_what_a_slow_writer_commits_later_is_not_passed(
-    following, spark_store, spark_connection, spark_database_url
-):
-    """Its global position is lower than what is read meanwhile of another category."""
+def test_a_late_commit_is_not_skipped(following, spark_store, spark_connection, spark_database_url):
+    """A late commit with a lower global position is not skipped."""
     with connect(spark_database_url) as slow:
         MessageStore(slow).write(deposit("slow"), COMMANDS)
         spark_store.write(deposit("quick"), "account-123")
@@ -92,8 +90,8 @@ def test_what_a_slow_writer_commits_later_is_not_passed(
     assert rest[0][0] < seen[0][0]
 
 
-def test_a_stream_reads_up_to_where_it_is_told_to(following, spark_store, spark_connection):
-    """Of each category, though there is more; and on from there."""
+def test_a_stream_reads_up_to_the_given_positions(following, spark_store, spark_connection):
+    """A stream stops at the given position of each category and goes on from there."""
     for n in range(3):
         spark_store.write(deposit(f"c{n}"), COMMANDS)
         spark_store.write(deposit(f"e{n}"), "account-123")

@@ -32,19 +32,23 @@ def plant(connection, store):
     store.write(deposit("o1"), "accountTransaction-123+o1")
 
 
-def test_each_job_alone_tells_its_part(spark, spark_connection, spark_store, spark_database_url):
-    """The parts are those of the whole report."""
+def test_each_job_alone_gives_its_part(spark, spark_connection, spark_store, spark_database_url):
+    """Each job alone gives its part of the whole report."""
     plant(spark_connection, spark_store)
     run = Run(account, "bank:account", EXAMPLES, spark_database_url)
-    told = {}
+    parts = {}
     for job in PARTS:
         with exported_snapshot(spark_database_url) as snapshot:
-            told[job] = part(job, alone(job, run, snapshot, spark))
-    assert told["reconcile"]["categories"][0]["orphans"] == 1
-    assert [row["finding"] for row in told["reconcile"]["samples"]] == ["orphan"]
-    assert told["effects"]["events"]["causes"] == 2
-    assert {one["stage"] for one in told["latency"]["latency"]} == {"reserved", "handled", "whole"}
-    assert told["reissues"]["reissues"]["senders"][0]["duplicates"] == 1
+            parts[job] = part(job, alone(job, run, snapshot, spark))
+    assert parts["reconcile"]["categories"][0]["orphans"] == 1
+    assert [row["finding"] for row in parts["reconcile"]["samples"]] == ["orphan"]
+    assert parts["effects"]["events"]["causes"] == 2
+    assert {latency["stage"] for latency in parts["latency"]["latency"]} == {
+        "reserved",
+        "handled",
+        "whole",
+    }
+    assert parts["reissues"]["reissues"]["senders"][0]["duplicates"] == 1
 
 
 def submit(*arguments, cwd, **environment):
@@ -62,7 +66,7 @@ def submit(*arguments, cwd, **environment):
 
 
 def test_jobs_are_submitted(connection, store, database_url, tmp_path):
-    """With nothing but the zip file; the status is that of the command."""
+    """Jobs run with spark-submit and the zip file alone, with the status of the command."""
     plant(connection, store)
     package, archive = tmp_path / "bank.zip", tmp_path / "archive"
     assert run_cli("spark", "package", "-o", str(package), "--app", "bank:account").returncode == 0
@@ -77,14 +81,14 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
         # Whatever a job writes, spark-submit hands on to its standard output.
         return done.stdout
 
-    told = json.loads(submitted("reconcile", status=1))
-    assert told["categories"][0]["orphans"] == 1
-    told = json.loads(submitted("archive", archive, "2100-01-01", status=0))
-    assert told["differences"] == []
-    assert told["categories"][0]["messages"] == 3
+    report = json.loads(submitted("reconcile", status=1))
+    assert report["categories"][0]["orphans"] == 1
+    report = json.loads(submitted("archive", archive, "2100-01-01", status=0))
+    assert report["differences"] == []
+    assert report["categories"][0]["messages"] == 3
     assert len(list(archive.glob("run=000001/category=*/day=*/*.parquet"))) == 3
-    told = submitted("archive", archive, "soon", status=2)
-    assert told == "Error: 'soon' is not a date; write 2026-01-31\n"
+    printed = submitted("archive", archive, "soon", status=2)
+    assert printed == "Error: 'soon' is not a date; write 2026-01-31\n"
 
 
 @pytest.fixture
@@ -101,8 +105,8 @@ def cache(tmp_path):
     return tmp_path
 
 
-def test_classes_that_are_kept_are_taken_up(cache, tmp_path):
-    """A later session takes them from the file instead of from jars."""
+def test_cached_classes_are_loaded(cache, tmp_path):
+    """A later session loads Java's classes from the cache file."""
     log = tmp_path / "classes.log"
     session = (
         "from spark_jobs.session.session import spark_session\n"
