@@ -70,7 +70,8 @@ def _bank_check(database_url):
     """Give a function that runs the command, and returns its status and output."""
 
     def run(*arguments, url=database_url, app="bank:account"):
-        return invoke_cli("check", app, *arguments, env={"RESERVATION_DATABASE_URL": url})
+        environment = {"RESERVATION_DATABASE_URL": url, "COLUMNS": "400"}
+        return invoke_cli("check", app, *arguments, env=environment)
 
     return run
 

@@ -133,7 +133,7 @@ def _commands(component: Component[Any]) -> dict[str, DeclaredCommand]:
             key,
             formerly,
             once=_strategy(component, name),
-            names=types.names_of(types[name]),
+            names=types.names(types[name].__name__),
             written=types.written(types[name]).name,
         )
     return commands
