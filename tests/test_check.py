@@ -337,7 +337,9 @@ def test_snapshots_that_will_be_discarded_are_counted(connection, store):
 @pytest.fixture
 def roles(connection):
     """Give a role of each kind, made by the command for it."""
-    made = {kind: f"test_{os.getpid()}_{kind}" for kind in ("sender", "consumer", "auditor")}
+    made = {
+        kind: f"test_{os.getpid()}_{kind}" for kind in ("sender", "consumer", "operator", "auditor")
+    }
     for kind, role in made.items():
         grant(connection, kind, role, ["account:command"] if kind == "sender" else [])
     yield made
@@ -354,12 +356,15 @@ SELECT format('%%s ON %%s%%s', a.privilege_type,
               CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE '' END, c.oid::regclass)
 FROM pg_class c, aclexplode(c.relacl) a WHERE a.grantee = %(role)s::regrole
 UNION ALL
+SELECT format('%%s (%%I) ON %%s', a.privilege_type, t.attname, t.attrelid::regclass)
+FROM pg_attribute t, aclexplode(t.attacl) a WHERE a.grantee = %(role)s::regrole
+UNION ALL
 SELECT format('%%s ON FUNCTION %%s', a.privilege_type, p.oid::regprocedure)
 FROM pg_proc p, aclexplode(p.proacl) a WHERE a.grantee = %(role)s::regrole
 """
 
 
-@pytest.mark.parametrize("kind", ["sender", "consumer", "auditor"])
+@pytest.mark.parametrize("kind", ["sender", "consumer", "operator", "auditor"])
 def test_each_right_that_a_role_lacks_is_found(connection, roles, kind):
     """Whichever of those it is that the command for it grants, and the way out is that command."""
     assert checked(connection).findings == []

@@ -23,8 +23,13 @@ _numbers = itertools.count(1)
 
 # What a program calls or reads by name: arguments and what is returned, tables and their columns.
 USED = """
-SELECT 'function ' || p.oid::regprocedure || ' ' || pg_get_function_result(p.oid)
-FROM pg_proc p WHERE p.pronamespace::regnamespace::text IN ('reservation', 'message_store')
+-- A function that has got further arguments with defaults is called as before.
+SELECT format('function %s(%s) %s', p.oid::regproc, (
+         SELECT string_agg(type::regtype::text, ', ' ORDER BY place)
+         FROM unnest(p.proargtypes) WITH ORDINALITY AS a(type, place) WHERE place <= n
+       ), pg_get_function_result(p.oid))
+FROM pg_proc p, generate_series((p.pronargs - p.pronargdefaults)::int, p.pronargs) AS n
+WHERE p.pronamespace::regnamespace::text IN ('reservation', 'message_store')
 UNION ALL
 SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' '
        || format_type(a.atttypid, a.atttypmod)

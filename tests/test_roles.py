@@ -78,6 +78,7 @@ OPERATOR = {
         f"SELECT on reservation.{table}"
         for table in (
             "versions",
+            "upgrades",
             "store_identity",
             "dead_letters",
             "corrections",

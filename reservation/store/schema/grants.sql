@@ -46,7 +46,7 @@ TO {role};
 -- name: operator
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
-  message_store.messages, reservation.versions, reservation.store_identity,
+  message_store.messages, reservation.versions, reservation.upgrades, reservation.store_identity,
   reservation.dead_letters, reservation.corrections, reservation.finding_decisions
 TO {role};
 GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};

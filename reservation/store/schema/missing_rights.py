@@ -21,11 +21,11 @@ _QUERIES = load_queries("reservation.store.schema", "missing_rights.sql")
 
 @dataclass(frozen=True, slots=True)
 class KnownRole:
-    """A role that was made a sender, a consumer or an auditor.
+    """A role that was made a sender, a consumer, an operator or an auditor.
 
     Attributes:
         role: its name.
-        kind: what it was made: sender, consumer or auditor.
+        kind: what it was made: sender, consumer, operator or auditor.
         lacks: the rights of its kind that it lacks, such as ``EXECUTE on reservation.take_part``.
         remedies: the statements that grant these.
         categories: those that a sender may write to.
@@ -46,7 +46,7 @@ class KnownRole:
 
 
 def known_roles(connection: Connection[Any]) -> list[KnownRole]:
-    """Return the roles that were made a sender, a consumer or an auditor, by name.
+    """Return the roles that were made a sender, a consumer, an operator or an auditor, by name.
 
     Args:
         connection: of a role that may use the schema ``reservation``. Senders are returned if it
