@@ -95,6 +95,7 @@ def test_each_handler_call_is_a_heartbeat(connection, store):
 def test_a_command_that_initiates_finds_a_stream_that_was_started(connection, store):
     """Within the batch too; whether it says the same is compared in the server."""
     component = Component("purse", entity=Purse, id="account_id")
+    component.message(Opened)
 
     @component.initiate(Open)
     def begin(command, context):

@@ -15,6 +15,7 @@ from consumers.supervisor.supervisor import Address, Assignment, run
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.schema.preconditions import check_preconditions
@@ -120,6 +121,8 @@ def start(
 
     The command refuses to start if the store has reservations under other names than APP declares,
     because reissues of their commands would take effect again. Name the former form with formerly=.
+    It also refuses if a sample of the entities' events shows types that APP does not declare. Name
+    former classes with was=.
 
     If the database becomes unavailable, the consumers wait for it.
 
@@ -146,6 +149,7 @@ def start(
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)
+        check_event_types(connection, component)
         sizes = checked_sizes(connection, component, categories, share)
     for category, size in sizes.items():
         if workers > size:

@@ -87,7 +87,7 @@ class Batch:
         )
         reservations = {
             name: declared
-            for name, declared in component.reservations.items()
+            for name, declared in component.server_keys.items()
             if name not in component.ignored
         }
         self._rules = server_rules(reservations if context.reserves else {})

@@ -271,8 +271,10 @@ class Handling:
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
-        rows = encode_events(events, message, stream_name, metadata, loaded.version)
-        further = encode_further(context.writes, message)
+        written = component.types.written
+        rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
+        further = encode_further(context.writes, message, written)
+        component.check_written(further, message)
         for row in rows:
             decisions.writes.append(row)
             self._apply(row, loaded, message)

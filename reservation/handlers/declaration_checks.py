@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from reservation.context import Context
 from reservation.errors import DeclarationError, told
+from reservation.handlers.annotations import annotations, leaves_of
 from reservation.handlers.copying import copied
 from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
@@ -176,6 +177,53 @@ def check_initiator(
     _check_returned(component, what, handler, {*commands, command}, starts=True)
 
 
+def check_upcaster(component: str, message: type, upcaster: Any, when: Any) -> None:
+    """Make sure that a function can be an upcaster of a message, and another its predicate.
+
+    Args:
+        component: the component's name.
+        message: the message.
+        upcaster: the function.
+        when: the predicate; None for none.
+
+    Raises:
+        DeclarationError: one of them cannot be called so, or is annotated for something else.
+    """
+    data: list[tuple[str, type | None]] = [("data", dict)]
+    what = f"upcaster of {message.__name__}"
+    _check_function(component, what, upcaster, data)
+    for leaf in leaves_of(annotations(upcaster).get("return", Any)):
+        if leaf is _NoneType:
+            raise DeclarationError(
+                f"{_where(component, what, upcaster)} is annotated to return None; return the "
+                f"object of the next shape"
+            )
+    if when is not None:
+        _check_function(component, f"predicate of {message.__name__}", when, data)
+
+
+def check_single(
+    component: str, method: str, classes: Sequence[type], was: object, stored_as: object
+) -> None:
+    """Make sure that former names are those of one class.
+
+    Args:
+        component: the component's name.
+        method: the method of the component.
+        classes: the classes that it was called with.
+        was: the former names.
+        stored_as: the name to write.
+
+    Raises:
+        DeclarationError: there are several classes, and names.
+    """
+    if len(classes) != 1 and (was or stored_as is not None):
+        raise DeclarationError(
+            f"{component}: was= and stored_as= name one class; call {component}.{method} for each "
+            f"class that has former names"
+        )
+
+
 def check_projected(component: str, event: type, entity: type | None) -> None:
     """Make sure that there is an entity to apply an event to.
 
@@ -244,9 +292,9 @@ def _check_function(
             f"{where} cannot be called with {names}: {error}; let it take these "
             f"{len(parameters)} arguments"
         ) from None
-    hints = _hints(function)
+    known = annotations(function)
     for parameter, (name, class_) in zip(bound.arguments, parameters, strict=False):
-        hint = hints.get(parameter, Any)
+        hint = known.get(parameter, Any)
         if not _accepts(hint, class_):
             given = (
                 "None, because the component has no entity" if class_ is None else class_.__name__
@@ -262,8 +310,8 @@ def _check_returned(
 ) -> None:
     """Make sure that a handler is not annotated to return anything but events."""
     where = _where(component, what, function)
-    hint = _hints(function).get("return", Any)
-    leaves = list(_leaves(hint))
+    hint = annotations(function).get("return", Any)
+    leaves = list(leaves_of(hint))
     for leaf in leaves:
         origin = typing.get_origin(leaf) or leaf
         if isinstance(leaf, type) and leaf in commands:
@@ -292,17 +340,6 @@ def _where(component: str, what: str, function: Any) -> str:
     return f"{component}: the {what}, {name},"
 
 
-def _hints(function: Any) -> dict[str, Any]:
-    """Return the annotations of a function that can be resolved and are its own."""
-    if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
-        return {}
-    try:
-        return typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001  a name that is not defined yet, or anything else
-        known = inspect.get_annotations(function).items()
-        return {name: hint for name, hint in known if not isinstance(hint, str)}
-
-
 def _accepts(hint: Any, class_: type | None) -> bool:
     """Return whether a type hint accepts an argument of a class; in doubt it does."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -318,22 +355,6 @@ def _accepts(hint: Any, class_: type | None) -> bool:
     ):
         return True
     return issubclass(_NoneType if class_ is None else class_, accepted)
-
-
-def _leaves(hint: Any) -> Any:
-    """Yield the classes that a return annotation names, also within unions, lists and tuples."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        yield from _leaves(arguments[0])
-    elif origin is types.UnionType or origin is typing.Union:
-        for member in arguments:
-            yield from _leaves(member)
-    elif isinstance(origin, type) and issubclass(origin, Sequence):
-        for member in arguments:
-            if member is not Ellipsis:
-                yield from _leaves(member)
-    else:
-        yield _NoneType if hint is None else hint
 
 
 def check_complete(

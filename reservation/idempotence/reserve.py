@@ -23,7 +23,7 @@ from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.arrays import IntArray, TextArray, array_cursor, fetch_all
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -53,6 +53,7 @@ class Reservation:
             sending.
         formerly: the fields, or a function of the command, that were the whole id of the stream
             before the declaration was changed; None if it was not.
+        same_key: whether the fields of the key are the same in every former shape of the command.
     """
 
     command: type
@@ -61,6 +62,7 @@ class Reservation:
     entity: str | None = None
     volatile: tuple[str, ...] = ()
     formerly: tuple[str, ...] | KeyFunction | None = None
+    same_key: bool = False
 
     def stream_name(self, command: object, sent_to: str = "") -> str:
         """Return the reservation stream of a command.
@@ -175,6 +177,61 @@ def compare_initiations(
     if not commands:
         return []
     return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A command, and the one that was there first under its key.
+
+    Attributes:
+        ordinal: which of the commands that were asked about it is, from 0.
+        command: the command.
+        first: the reservation, or the command that started the stream.
+    """
+
+    ordinal: int
+    command: StoredMessage
+    first: StoredMessage
+
+
+def first_reserved(
+    connection: Connection[Any],
+    commands: Sequence[tuple[int, str]],
+    former: Sequence[str | None] | None = None,
+) -> list[Pair]:
+    """Return commands, with what was reserved first under their keys, in one statement.
+
+    Args:
+        connection: in the transaction that reserved the batch.
+        commands: each command's global position and the stream that its key names.
+        former: as for `reserve`.
+    """
+    return _pairs(connection, "first_reserved", commands, former)
+
+
+def first_initiated(connection: Connection[Any], commands: Sequence[tuple[int, str]]) -> list[Pair]:
+    """Return commands, with those that started the streams of their entities, in one statement.
+
+    Args:
+        connection: in the transaction that compared the batch.
+        commands: each command's global position and its entity's stream.
+    """
+    return _pairs(connection, "first_initiated", commands, None)
+
+
+def _pairs(
+    connection: Connection[Any],
+    query: str,
+    commands: Sequence[tuple[int, str]],
+    former: Sequence[str | None] | None,
+) -> list[Pair]:
+    if not commands:
+        return []
+    positions, names = zip(*commands, strict=True)
+    formerly = list(former) if former is not None else [None] * len(commands)
+    parameters = [IntArray(positions), TextArray(names), formerly]
+    rows = fetch_all(connection, _QUERIES[query], parameters)
+    return [Pair(n - 1, StoredMessage(*row[:8]), StoredMessage(*row[8:])) for n, *row in rows]
 
 
 def _beneath(sent_to: str, parts: Sequence[str]) -> str:

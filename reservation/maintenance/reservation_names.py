@@ -65,7 +65,7 @@ def _suspicious(
     """Give reservations that have neither the name that the server makes of them nor the former."""
     declared = {
         n: reservation
-        for n, reservation in component.reservations.items()
+        for n, reservation in component.server_keys.items()
         if reservation.into == category
     }
     plain = {n: replace(reservation, formerly=None) for n, reservation in declared.items()}
@@ -106,7 +106,7 @@ def _sample(connection: Connection[Any], category: str) -> list[StoredMessage]:
 
 def _check_name(component: Component, declared: Reservation, message: StoredMessage) -> None:
     try:
-        command: object = message.decode(declared.command)
+        command = component.types.decode(message)
         name = declared.stream_name(command)
         if message.stream_name in (name, declared.former_stream(command)):
             return

@@ -18,9 +18,10 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
         fields: the JSON names of the fields that make it, in their order.
         volatile: the JSON names of the fields in which a reissue may differ.
         by_function: whether the component's own code is needed; there are no fields then. The key
-            is a function of the command, or was made differently before. Or one of its fields is
-            neither a text nor a whole number, has a default that the data may leave out, or is
-            changed by the command's class.
+            is a function of the command, or was made differently before, or the command has former
+            names or shapes, in which its fields may be others. Or one of its fields is neither a
+            text nor a whole number, has a default that the data may leave out, or is changed by the
+            command's class.
         within: whether the copies are in the command category itself.
         renamed: whether there may be reservations under a former name.
         kinds: the kind of JSON value, ``string`` or ``number``, that each field has to be.
@@ -83,7 +84,7 @@ class Declaration(msgspec.Struct, frozen=True):
     def of(cls, component: Component) -> "Declaration":
         """Return what a component declares: the same that its consumers read."""
         reserve, initiate = component.volatile("reserve"), component.volatile("initiate")
-        keys = {}
+        keys, server_keys = {}, component.server_keys
         for type_, reservation in component.reservations.items():
             leading = [] if reservation.entity is None else [reservation.entity]
             fields = [] if callable(reservation.key) else [*leading, *reservation.key]
@@ -94,6 +95,7 @@ class Declaration(msgspec.Struct, frozen=True):
                 volatile=tuple(reserve[type_]),
                 within=reservation.into is None,
                 renamed=reservation.formerly is not None,
+                changed=type_ not in server_keys,
             )
         for type_, initiation in component.initiations.items():
             keys[type_] = _declared(
@@ -103,6 +105,7 @@ class Declaration(msgspec.Struct, frozen=True):
                 volatile=tuple(initiate[type_]),
                 within=False,
                 renamed=False,
+                changed=component.types.is_changed(type_),
             )
         return cls(keys, camel_case(component.id))
 
@@ -120,12 +123,14 @@ def _declared(
     volatile: tuple[str, ...],
     within: bool,
     renamed: bool,
+    changed: bool,
 ) -> DeclaredKey:
     hints = hints_of(command)
     kinds = [_KINDS[hints[field]] for field in fields if hints[field] in _KINDS]
     by_function = (
         not fields
         or renamed
+        or changed
         or len(kinds) < len(fields)
         or _may_lack(command, fields)
         or not are_as_stored(command, fields)

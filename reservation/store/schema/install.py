@@ -16,7 +16,7 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 MESSAGE_STORE_VERSION = "1.3.0"
 
 _MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -49,6 +49,7 @@ _MIGRATIONS = {
     9: "009_former_names",
     10: "010_recorded_conflicts",
     11: "011_foreign_positions",
+    12: "012_copied_versions",
 }
 
 _QUERIES = load_queries("reservation.store.schema", "install.sql")

@@ -74,7 +74,8 @@ $$;
 -- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
 -- issue. `former_names` has for each command the stream that it may have been reserved in before its
 -- declaration was changed; it is NULL where no declaration was. A copy that stays in the category of its command says that it is one. Tells, by their
--- ordinal, which of the commands were not reserved: duplicates and conflicts.
+-- ordinal, which of the commands were not reserved: duplicates and conflicts. Commands of another type,
+-- or of another version of its shape, are in conflict here; the caller compares what they mean.
 CREATE OR REPLACE FUNCTION reservation.reserve(
   commands bigint[], stream_names text[], volatile jsonb, former_names text[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
@@ -133,6 +134,10 @@ BEGIN
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
   SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type, c.data,
          reservation.followed_metadata(c.stream_name, c.position, c.global_position, c.metadata)
+         -- The copy has the data of the command, and so the version of its shape.
+         || CASE WHEN reservation.schema_version(c.metadata) IS NOT NULL
+                 THEN jsonb_build_object('schemaVersion', c.metadata->'schemaVersion')
+                 ELSE '{}' END
          || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
                  THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
   FROM unnest(new_commands, new_names) WITH ORDINALITY AS i(command, stream_name, n)
@@ -148,9 +153,11 @@ BEGIN
     FROM jsonb_each(reserve.volatile) AS v
   )
   SELECT i.n,
-         CASE WHEN (first.type, reservation.content(first.data, coalesce(v.fields, '{}')))
+         CASE WHEN (first.type, reservation.schema_version(first.metadata),
+                    reservation.content(first.data, coalesce(v.fields, '{}')))
                    IS NOT DISTINCT FROM
-                   (c.type, reservation.content(c.data, coalesce(v.fields, '{}')))
+                   (c.type, reservation.schema_version(c.metadata),
+                    reservation.content(c.data, coalesce(v.fields, '{}')))
               THEN 'duplicate' ELSE 'conflict' END
   FROM unnest(other_ordinals, other_commands, other_names) AS i(n, command, stream_name)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
@@ -183,9 +190,11 @@ BEGIN
     FROM jsonb_each(compare_initiations.volatile) AS v
   )
   SELECT i.n,
-         CASE WHEN (cause.type, reservation.content(cause.data, coalesce(v.fields, '{}')))
+         CASE WHEN (cause.type, reservation.schema_version(cause.metadata),
+                    reservation.content(cause.data, coalesce(v.fields, '{}')))
                    IS NOT DISTINCT FROM
-                   (c.type, reservation.content(c.data, coalesce(v.fields, '{}')))
+                   (c.type, reservation.schema_version(c.metadata),
+                    reservation.content(c.data, coalesce(v.fields, '{}')))
               THEN 'duplicate' ELSE 'conflict' END
   FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
