@@ -9,7 +9,7 @@ that may differ.
 from consumers.handling.handler_call import guarded, is_interrupt
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.reserve import Outcome, Pair
-from reservation.messages.comparison import same_content
+from reservation.messages.comparison import same_meaning
 from reservation.messages.message import StoredMessage
 
 
@@ -33,14 +33,8 @@ class Comparison:
         Args:
             pair: both of them.
         """
-        component = self._component
-        name = pair.command.type
-        declared = component.reservations.get(name) or component.initiations.get(name)
-        if declared is None or pair.first.type not in component.types.names_of(declared.command):
-            return Outcome.CONFLICT
         with guarded(self._context.connection, [pair.command]):
-            command, first = self._decoded(pair.command), self._decoded(pair.first)
-            same = first is not None and same_content(command, first, declared.volatile)
+            same = same_meaning(self._component, pair.command, pair.first, self._decoded)
         return Outcome.DUPLICATE if same else Outcome.CONFLICT
 
     def _decoded(self, message: StoredMessage) -> object | None:
