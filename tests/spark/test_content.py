@@ -156,7 +156,7 @@ def test_values_at_any_distance_are_told_apart(spark, spark_connection, spark_da
     write(spark_connection, contents)
     found = digests(spark_connection)
     assert len(set(found)) == len(contents)
-    job = CommandsJob(component(), f"{__name__}:made", Path(__file__).parents[2])
+    job = CommandsJob(component(), "tests.spark.test_content:made", Path(__file__).parents[2])
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         for prefiltered in (

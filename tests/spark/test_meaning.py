@@ -4,77 +4,41 @@ The paths of a run and the SQL of `test_oracle.py` have renamed and reshaped com
 """
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from reservation import Component
 from reservation.messages.comparison import same_content
 from spark_jobs.analysis import meaning
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.run import Run, in_session
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot
+from tests import shops
 from tests.bank import batch
 from tests.changing import raw
+from tests.shops import HOWS, PAIRS, SENT, Buy, new, old, till
 from tests.spark.following import GRACE, Following
-from tests.test_meaning import HOWS, PAIRS, SENT, Buy, new, old, shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
 
+APP = "tests.shops"
 APP_DIR = Path(__file__).parents[2]
-
-shops = SimpleNamespace(**{how: shop(how) for how in HOWS})
-
-
-@dataclass(frozen=True)
-class Pay:
-    shop_id: str
-    pay_id: str
-    currency: str = "USD"
-    sent: str = ""
-
-
-@dataclass(frozen=True)
-class PayAnew:
-    shop_id: str
-    pay_id: str
-    currency: str = "EUR"
-    sent: str = ""
-
-
-PayAnew.__name__ = "Pay"
-
-
-def till(command: type[Any], **options: Any) -> Component:
-    """Return a component that takes one command, of one of the two forms."""
-    component = Component("till", id="shop_id")
-    component.reserve(command, key="pay_id", into="tillTransaction", **options)
-    component.handle(command)(lambda *_: None)
-    return component
-
-
-former, now = till(Pay), till(PayAnew)
-volatile = till(PayAnew, volatile="sent")
 
 
 def named(name):
-    """Return a component of this module."""
-    return attrgetter(name)(sys.modules[__name__])
+    """Return a component that Spark's workers find."""
+    return attrgetter(name)(shops)
 
 
 @pytest.fixture
 def reconcile(spark, spark_database_url):
-    """Give what reconciles a component of this module, by its name."""
+    """Give what reconciles a component of `tests.shops`, by its name."""
 
     def run(name, **options):
-        component = named(name)
-        run = Run(component, f"{__name__}:{name}", APP_DIR, spark_database_url, **options)
+        run = Run(named(name), f"{APP}:{name}", APP_DIR, spark_database_url, **options)
         with exported_snapshot(spark_database_url) as snapshot:
             return in_session(run, snapshot, spark)
 
@@ -114,7 +78,7 @@ def test_the_consumers_and_spark_take_the_same_for_conflicts(
     for n, messages in enumerate(pairs):
         for message in messages:
             raw(spark_connection, SENT, *sent(n, message))
-    component = getattr(shops, how)
+    component = named(f"shops.{how}")
     duplicates, conflicts = consume(spark_connection, component, "shop:command")
     # What cannot be decoded is a dead letter and reserves nothing; without `server`, it has no key.
     assert conflicts >= 5
@@ -240,7 +204,7 @@ def test_a_follower_tells_that_a_conflict_is_none_any_more(
     plant(spark_connection)
 
     def following(name):
-        component, app = named(name), f"{__name__}:{name}"
+        component, app = named(name), f"{APP}:{name}"
         return Following(spark, spark_database_url, tmp_path, component, app, APP_DIR)
 
     one = following("former")
@@ -258,5 +222,5 @@ def test_a_follower_tells_that_a_conflict_is_none_any_more(
 
 def test_the_shop_of_the_tests_of_the_consumers_has_two_shapes():
     """Else the pairs would say nothing."""
-    assert shops.into.types.names_of(Buy) == ("Buy", "Order")
-    assert shops.into.types.is_upcast("Order")
+    assert named("shops.into").types.names_of(Buy) == ("Buy", "Order")
+    assert named("shops.into").types.is_upcast("Order")
