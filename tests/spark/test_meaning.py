@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from consumers.handling.blocking import FailurePolicy
 from reservation.messages.comparison import same_content
 from spark_jobs.analysis import meaning
 from spark_jobs.common.errors import StateError
@@ -48,7 +49,7 @@ def reconcile(spark, spark_database_url):
 def consume(connection, component, category):
     """Take a category to its end; return how many were duplicates and conflicts."""
     one, duplicates, conflicts = batch(connection, category, component), 0, 0
-    while (result := one.run(3)).read:
+    while (result := one.run(3, policy=FailurePolicy())).read:
         duplicates += result.counts["duplicate"]
         conflicts += result.counts["conflict"]
     return duplicates, conflicts
