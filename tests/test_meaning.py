@@ -14,76 +14,9 @@ from reservation import Component
 from reservation.messages.comparison import same_content
 from tests.bank import batch
 from tests.changing import raw
+from tests.shops import HOWS, PAIRS, SENT, Sent, new, old, shop
 
 SIZES = [1, 2, 1000]
-SENT = "shop:command-1"
-
-
-@dataclass(frozen=True)
-class Buy:
-    """Was `Order`, and had a price in cents, no currency, and a note that said nothing."""
-
-    __schema_version__ = 2
-
-    shop_id: str
-    buy_id: str
-    price: Decimal
-    currency: str = "EUR"
-    sent: str = ""
-
-
-def to_price(data: dict[str, Any]) -> dict[str, Any]:
-    return data | {"price": Decimal(data["cents"]) / 100, "sent": data.get("sentAt", "")}
-
-
-HOWS = ["into", "server", "within", "function", "initiate"]
-
-
-def shop(how: str = "into") -> Component:
-    """Return a component that takes a command once, in one of the ways."""
-    component = Component("shop", id="shop_id")
-    if how == "initiate":
-        component.initiate(Buy, volatile="sent", was="Order")(lambda *_: Bought("1"))
-    else:
-        key: Any = (lambda command: command.buy_id) if how == "function" else "buy_id"
-        into = None if how == "within" else "shopTransaction"
-        options: Any = {"key": key, "into": into, "same_key": how == "server"}
-        component.reserve(Buy, volatile="sent", was="Order", **options)
-        component.handle(Buy)(lambda *_: None)
-    component.upcast(Buy, to=2)(to_price)
-    return component
-
-
-@dataclass(frozen=True)
-class Bought:
-    shop_id: str
-
-
-def old(**fields: Any) -> tuple[str, dict[str, Any], object]:
-    return "Order", {"shopId": "1", "buyId": "a", "cents": 150} | fields, None
-
-
-def new(**fields: Any) -> tuple[str, dict[str, Any], object]:
-    return "Buy", {"shopId": "1", "buyId": "a", "price": 1.5} | fields, 2
-
-
-Sent = tuple[str, dict[str, Any], object]
-
-# What is sent first and again, and whether it means the same.
-PAIRS: dict[str, tuple[Sent, Sent, bool]] = {
-    "former name and shape": (old(), new(), True),
-    "back again": (new(), old(), True),
-    "with the default": (new(), new(currency="EUR"), True),
-    "without it again": (new(currency="EUR", sent="now"), new(), True),
-    "with another value": (new(), new(currency="USD"), False),
-    "another default": (old(), new(currency="USD"), False),
-    "another price": (old(), new(price=1.51), False),
-    "another price of cents": (old(), old(cents=151), False),
-    "volatile": (old(sentAt="then"), new(sent="now"), True),
-    "a field of nobody": (new(), new(note="hello"), True),
-    "a former name, and the same shape": (("Order", new()[1], 2), new(), True),
-    "the same data in another version": (new(cents=7), ("Buy", new(cents=7)[1], 1), False),
-}
 
 
 def sent_to(connection, component, size, *messages):

@@ -12,7 +12,7 @@ from consumers.dead_letters.corrections import with_data
 from consumers.handling.handler_call import guarded, is_interrupt
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.reserve import Outcome, Pair
-from reservation.messages.comparison import same_content
+from reservation.messages.comparison import same_meaning
 from reservation.messages.message import StoredMessage
 
 
@@ -40,21 +40,12 @@ class Comparison:
             corrected: by global position, the data to which commands have been corrected.
         """
         component = self._component
-        name = pair.command.type
-        declared = component.reservations.get(name) or component.initiations.get(name)
-        if declared is None or pair.first.type not in component.types.names_of(declared.command):
-            return Outcome.CONFLICT
         firsts = [pair.first, *(with_data(pair.first, data) for data in pair.corrections)]
         command = pair.command
         if command.global_position in corrected:
             command = with_data(command, corrected[command.global_position])
         with guarded(self._context.connection, [command]):
-            meaning = self._decoded(command)
-            same = meaning is not None and any(
-                same_content(meaning, first, declared.volatile)
-                for first in map(self._decoded, firsts)
-                if first is not None
-            )
+            same = any(same_meaning(component, command, first, self._decoded) for first in firsts)
         return Outcome.DUPLICATE if same else Outcome.CONFLICT
 
     def _decoded(self, message: StoredMessage) -> object | None:

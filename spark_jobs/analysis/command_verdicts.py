@@ -1,7 +1,8 @@
 """The verdicts on commands and their reservations: the rules, and the columns that they need.
 
 The rows of a key are sorted: its reservation first, then its commands in the order of the log. The
-content of the first row is what the key stands for.
+content of the first row is what the key stands for. A command with another content is in conflict,
+unless both were decoded and found to mean the same (`spark_jobs.analysis.meaning`).
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -74,7 +75,8 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     """Give every command and reservation its verdict.
 
     Args:
-        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds.
+        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds; with
+            ``alike`` too, if rows were compared by what they mean.
         command_category: where the commands were sent to.
         initiating: the entity's category, whose rows stand for commands that initiate; None if
             there are none.
@@ -83,7 +85,8 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
         multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
         command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
-        for a conflict and it is none, or the other way round) and the columns of `FOUND`.
+        for a conflict and it is none, or the other way round), ``compared_with`` (the position of
+        the message that a command differs from) and the columns of `FOUND`.
     """
     is_command = F.col("is_command")
     order: list[Column | str] = [
@@ -98,8 +101,9 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    says: Column = F.struct("type", "meant")
+    says: Column = F.struct("type", "version", "meant")
     meant = F.first(says).over(whole)
+    first = F.first("global_position").over(whole)
     starts = F.lit(False)
     if initiating is not None:
         # An event has the content of the command of its key that it follows, or none.
@@ -107,13 +111,20 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         rows = rows.withColumn("followed", F.first("causation").over(whole))
         is_followed = is_command & (F.col("global_position") == F.col("followed"))
         followed = F.max(F.when(is_followed, says)).over(whole)
-        meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
+        is_started = F.first(starts).over(whole)
+        meant = F.when(is_started, followed).otherwise(meant)
+        at = F.max(F.when(is_followed, F.col("global_position"))).over(whole)
+        first = F.when(is_started, at).otherwise(first)
         says = F.when(starts, followed).otherwise(says)
+    same = says.eqNullSafe(meant)
+    if "alike" in rows.columns:
+        same |= F.coalesce(F.array_contains("alike", first), F.lit(False))
     # In few steps, because Spark analyses each of them.
     judged = rows.withColumns(
         {
             "is_start": starts,
-            "same": says.eqNullSafe(meant),
+            "same": same,
+            "first": first,
             "is_reserved": F.max(~is_command).over(whole),
             "has_command": F.max(is_command).over(whole),
             "nth_command": count(is_command).over(so_far),
@@ -130,6 +141,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         {
             "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
             "is_second": is_reservation & (F.col("nth_reservation") == 2),
+            "compared_with": F.when(is_command & ~F.col("same"), F.col("first")),
             "findings": found(finding_of(rules), F.when(F.col("is_mismatch"), mismatch.verdict)),
             "command_category": F.lit(command_category),
             "reservation_category": F.col("pair"),

@@ -16,6 +16,7 @@ from spark_jobs.analysis import command_verdicts
 from spark_jobs.analysis.fingerprints import Numbering
 from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.analysis.meaning import Meanings
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import CommandCounts
 from spark_jobs.snapshot.progress import Progress
@@ -57,8 +58,9 @@ class CommandsJob:
 
     Attributes:
         component: whose commands they are.
-        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
-            and its folder; None where its modules were sent to them.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions and
+            for comparing commands by what they mean, and its folder; None where its modules were
+            sent to them.
     """
 
     component: Component
@@ -79,6 +81,13 @@ class CommandsJob:
         return pairs
 
     @property
+    def comparison(self) -> Meanings:
+        """How commands are compared that differ as they are stored."""
+        component = self.component
+        categories = [component.command_category, *component.reservation_categories]
+        return Meanings(categories, self.app, self.app_dir)
+
+    @property
     def starts_are_first(self) -> bool:
         """Whether the event that starts an entity is always the first of its stream.
 
@@ -94,7 +103,7 @@ class CommandsJob:
         """
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
-        made = ["causation", "content", "sender"]
+        made = ["causation", "version", "content", "sender"]
         needed = ["key_category", "key_stream", "is_copy"]
         if declaration.by_function:
             needed.append("function_data")

@@ -75,7 +75,8 @@ def run(job: PrefilterJob, messages: PrefilterInput, progress: Progress) -> Judg
         # To which group a message belongs does not depend on how far anybody is.
         of_groups = job.sketch(messages.fingerprints, Progress()).select("group", "global_position")
         positions = of_groups.join(doubtful, "group", "left_semi")
-        judged = judging.run(job, job.rows(messages.at(positions)), progress)
+        rows = job.rows(messages.at(positions))
+        judged = judging.run(job, rows, progress, messages.at)
     in_order = {name: int(observed.get[name] or 0) for name in counts}
     return Judged(
         {name: count + in_order.get(name, 0) for name, count in judged.counts.items()},

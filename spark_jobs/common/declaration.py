@@ -40,12 +40,14 @@ class Declaration(msgspec.Struct, frozen=True):
     """What a component declares of its messages.
 
     Attributes:
-        keys: how the keys are made, by the type of the command.
+        keys: how the keys are made, by the type of the command, under each of its names.
         id: the JSON name of the field that holds the id of a command's entity.
+        names: the former names of types, with the one that each has today.
     """
 
     keys: dict[str, DeclaredKey] = {}
     id: str = ""
+    names: dict[str, str] = {}
 
     def to_json(self) -> str:
         """Return it as text, for an option of the source."""
@@ -70,20 +72,6 @@ class Declaration(msgspec.Struct, frozen=True):
     def renamed_within(self) -> list[str]:
         """Those of them that are reserved in the command category."""
         return [type_ for type_ in self.renamed if self.keys[type_].within]
-
-    def keeps(self, former: "Declaration") -> bool:
-        """Return whether keys are made as by a declaration in the first form."""
-
-        def compared(one: Declaration) -> object:
-            return {
-                type_: (key.category, key.volatile, key.within) for type_, key in one.keys.items()
-            }
-
-        return compared(self) == compared(former) and all(
-            key.by_function or (not was.by_function and key.fields == was.fields)
-            for type_, key in self.keys.items()
-            for was in [former.keys[type_]]
-        )
 
     @classmethod
     def of(cls, component: Component) -> "Declaration":
@@ -112,7 +100,9 @@ class Declaration(msgspec.Struct, frozen=True):
                 renamed=False,
                 changed=component.types.is_changed(type_),
             )
-        return cls(keys, camel_case(component.id))
+        own = {name: component.types[name].__name__ for name in component.types}
+        former = {name: now for name, now in sorted(own.items()) if name != now}
+        return cls(keys, camel_case(component.id), former)
 
 
 # The kinds of JSON value that are parts of keys as they are. For other types, the component's own

@@ -20,7 +20,8 @@ A round in which nothing has changed and nothing is due only asks the database.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +30,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.maintenance.finding_decisions import Decision
+from spark_jobs.analysis.judging import Lookup
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
@@ -130,8 +132,8 @@ class Follower:
         return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
 
     def _counted(self, time: datetime) -> Report | None:
-        """Return what the state has counted, without rows; None if it is new."""
-        manifest, (reconciling, effects) = self._state.manifest, self._jobs
+        """Return what the state has counted, without rows; None if it is new, or judged anew."""
+        manifest, (reconciling, effects) = self._state.judged, self._jobs
         if manifest is None:
             return None
         of_categories, events = effects.results(manifest.counts[effects.name])
@@ -178,7 +180,7 @@ class Follower:
 
     def _is_settled(self, look: StoreView) -> bool:
         """Return whether no verdict can have changed, and nothing is due to be reported."""
-        manifest = self._state.manifest
+        manifest = self._state.judged
         if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
             return False
         if self._accepted != look.accepted.keys():
@@ -215,7 +217,9 @@ class Follower:
         self._state.require_whole(by_size=True)
         self._state.remove_leftovers()
         state, nothing = self._state, self._nothing
-        step = IncrementalRun(self._spark, state, nothing, look.heads, look.progress, look.store)
+        step = IncrementalRun(
+            self._spark, state, nothing, look.heads, look.progress, look.store, self._lookup
+        )
         self._read(step, look)
         run_concurrently([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
@@ -251,6 +255,12 @@ class Follower:
                 known = incremental.known(self._spark, self._state)
                 read = Categories(self._spark, snapshot, declaration)
                 self._add(step, late.messages(read, known, look.late, self._columns), "late")
+
+    @contextmanager
+    def _lookup(self) -> Iterator[Lookup]:
+        """Open the store to read some messages of it, whenever they came."""
+        with exported_snapshot(self._run.database_url) as snapshot:
+            yield Categories(self._spark, snapshot, Declaration.of(self._run.component)).at
 
     def _add(self, step: IncrementalRun, messages: DataFrame, part: str) -> None:
         with unpersisted([messages.persist()]):

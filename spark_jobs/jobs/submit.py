@@ -117,10 +117,11 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report
     reconciling, following = running.jobs(run)
     with running.opened(run, snapshot, spark) as taking:
         if job == "latency":
-            rows = taking.rows(reconciling)
+            rows = running.under_own_names(taking.rows(reconciling), run.component)
             return running.with_latency(report, rows, taking.rows(following))
         if job == "reissues":
-            return running.with_reissues(report, taking.rows(reconciling))
+            rows = running.under_own_names(taking.rows(reconciling), run.component)
+            return running.with_reissues(report, rows)
         if job == "reconcile":
             categories = reconciling.results(taking.take(reconciling))
             report = dataclasses.replace(report, categories=categories)

@@ -27,6 +27,7 @@ MADE = {
     "key_category": "string",
     "key_stream": "string",
     "is_copy": "boolean",
+    "version": "string",
     "content": "string",
     "function_data": "string",
     "source": "string",
@@ -252,7 +253,7 @@ def _is_copied_to(key: DeclaredKey) -> sql.Composable:
     return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source_of_copy"))
 
 
-def by_type(values: dict[str, sql.Composable]) -> sql.Composable:
+def by_type(values: Mapping[str, sql.Composable]) -> sql.Composable:
     """Return the branches of a CASE by type; at least one, as SQL requires."""
     branches: list[sql.Composable] = [
         sql.SQL("WHEN {} THEN {}").format(sql.Literal(type_), value)

@@ -18,7 +18,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = (
     "category string, global_position bigint, position bigint, stream_name string, type string, "
     "id string, time timestamp, causation bigint, sender string, entity_id string, "
-    "key_category string, key_stream string, is_copy boolean, content string"
+    "key_category string, key_stream string, is_copy boolean, version string, content string, "
+    "data string"
 )
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
 

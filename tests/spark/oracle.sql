@@ -1,5 +1,6 @@
 -- What `docs/reference/reconciliation.md` says is counted and found, as one query of PostgreSQL over the component of
--- `tests/spark/planting.py`. Nothing here is shared with the jobs: contents are compared by jsonb.
+-- `tests/spark/planting.py`. Nothing here is shared with the jobs: contents, and what they mean today, are
+-- compared by jsonb.
 
 -- name: answer
 WITH RECURSIVE corrected AS MATERIALIZED (
@@ -8,7 +9,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
          jsonb_build_array(m.data->>'type', (m.data->'former') - v.volatile) AS former,
          jsonb_build_array(m.data->>'type', (m.data->'corrected') - v.volatile) AS corrected
   FROM reservation.corrections k JOIN message_store.messages m ON m.global_position = k.correction
-  CROSS JOIN LATERAL (SELECT CASE m.data->>'type' WHEN 'Send' THEN 'at' ELSE '' END) AS v(volatile)
+  CROSS JOIN LATERAL (SELECT CASE WHEN m.data->>'type' IN ('Send', 'Post') THEN 'at' ELSE '' END) AS v(volatile)
   WHERE k.consumer = 'thing'
   ORDER BY k.category, k.global_position, k.correction DESC
 ), same_meaning(one, other) AS (
@@ -44,39 +45,56 @@ WITH RECURSIVE corrected AS MATERIALIZED (
                  WHERE c.category = message_store.category(m.stream_name)
                    AND c.global_position = m.global_position) AS is_corrected,
          CASE WHEN m.metadata->>'causationMessageGlobalPosition' ~ '^[0-9]+$'
-              THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END AS follows
+              THEN (m.metadata->>'causationMessageGlobalPosition')::bigint END AS follows,
+         -- As it is stored; and as it is decoded today, NULL where it cannot be.
+         jsonb_build_object(
+           'says', jsonb_build_array(
+             m.type, m.metadata->'schemaVersion',
+             m.data - CASE WHEN m.type IN ('Send', 'Post') THEN 'at' ELSE '' END),
+           'means', CASE WHEN jsonb_typeof(m.data->'thingId') = 'string' THEN
+             CASE WHEN m.type = 'Open' THEN
+                    jsonb_build_array('Open', m.data->'thingId', coalesce(m.data->'amount', '1'))
+                  WHEN m.type = 'Count' AND jsonb_typeof(m.data->'key') = 'number' THEN
+                    jsonb_build_array('Count', m.data->'thingId', m.data->'key', coalesce(m.data->'amount', '1'))
+                  WHEN m.type IN ('Send', 'Post') AND jsonb_typeof(m.data->'key') = 'string' THEN
+                    jsonb_build_array(
+                      'Send', m.data->'thingId', m.data->'key', coalesce(m.data->'amount', '1'),
+                      coalesce(CASE WHEN m.metadata->>'schemaVersion' = '2' THEN m.data->'note'
+                                    ELSE m.data->'remark' END, '""')) END END) AS stored
   FROM message_store.messages m
 ), said AS MATERIALIZED (
-  SELECT r.*, coalesce(to_jsonb(m.meaning), s.says) AS says, m.says IS NOT NULL AS is_reissue
+  SELECT r.*, m.says IS NOT NULL AS is_reissue,
+         CASE WHEN m.says IS NULL THEN r.stored
+              ELSE r.stored || jsonb_build_object(
+                'says', jsonb_build_array(m.meaning, r.metadata->'schemaVersion')) END AS content
   FROM read r
-  CROSS JOIN LATERAL (SELECT jsonb_build_array(
-    r.type, r.data - CASE r.type WHEN 'Send' THEN 'at' ELSE '' END)) AS s(says)
-  LEFT JOIN meanings m ON m.says = s.says
+  LEFT JOIN meanings m ON m.says = jsonb_build_array(
+    r.type, r.data - CASE WHEN r.type IN ('Send', 'Post') THEN 'at' ELSE '' END)
 ), commands AS (
   SELECT r.*, CASE r.type WHEN 'Open' THEN 'thing' ELSE 'sent' END AS pair,
          -- A text or a whole number, as the class declares it; only the last part may hold a plus.
          CASE WHEN jsonb_typeof(r.data->'thingId') = 'string' AND r.data->>'thingId' <> '' THEN
            CASE WHEN r.type = 'Open' THEN 'thing-' || (r.data->>'thingId')
                 WHEN strpos(r.data->>'thingId', '+') > 0 THEN NULL
-                WHEN r.type = 'Send' AND jsonb_typeof(r.data->'key') = 'string' AND r.data->>'key' <> ''
+                WHEN r.type IN ('Send', 'Post') AND jsonb_typeof(r.data->'key') = 'string' AND r.data->>'key' <> ''
                   OR r.type = 'Count' AND jsonb_typeof(r.data->'key') = 'number'
                      AND r.data->>'key' ~ '^-?[0-9]+$'
                 THEN 'sent-' || (r.data->>'thingId') || '+' || (r.data->>'key') END END AS key
-  FROM said r WHERE r.category = 'thing:command' AND r.type IN ('Open', 'Send', 'Count')
+  FROM said r WHERE r.category = 'thing:command' AND r.type IN ('Open', 'Send', 'Post', 'Count')
 ), reservations AS (
   SELECT r.*, row_number() OVER (PARTITION BY r.stream_name ORDER BY r.position) AS nth
-  FROM said r WHERE r.category = 'sent' AND r.type IN ('Send', 'Count')
+  FROM said r WHERE r.category = 'sent' AND r.type IN ('Send', 'Post', 'Count')
 ), started AS (
   SELECT r.* FROM read r
   WHERE r.category = 'thing' AND r.position = 0 AND r.type <> 'PseudoEvent'
 ), keyed AS (
   SELECT c.*, (r.global_position IS NOT NULL OR s.global_position IS NOT NULL) AS is_reserved,
          -- What the key stands for: its reservation; what the start of the stream follows; or the first.
-         CASE WHEN r.global_position IS NOT NULL THEN r.says
+         CASE WHEN r.global_position IS NOT NULL THEN r.content
               WHEN s.global_position IS NOT NULL THEN (
-                SELECT f.says FROM commands f
+                SELECT f.content FROM commands f
                 WHERE f.global_position = s.follows AND f.key = c.key AND f.pair = c.pair)
-              ELSE first_value(c.says) OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position)
+              ELSE first_value(c.content) OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position)
          END AS meant,
          row_number() OVER (PARTITION BY c.pair, c.key ORDER BY c.global_position) AS nth,
          -- A key of which any message was corrected.
@@ -88,10 +106,14 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   LEFT JOIN started s ON c.pair = 'thing' AND s.stream_name = c.key
   WHERE c.key IS NOT NULL
 ), same AS (
-  SELECT k.*, k.says IS NOT DISTINCT FROM k.meant AS is_same,
-         count(*) FILTER (WHERE k.says IS NOT DISTINCT FROM k.meant)
-           OVER (PARTITION BY k.pair, k.key ORDER BY k.global_position) AS nth_same
-  FROM keyed k
+  SELECT k.*, count(*) FILTER (WHERE k.is_same) OVER (PARTITION BY k.pair, k.key ORDER BY k.global_position)
+           AS nth_same
+  FROM (
+    SELECT k.*, coalesce(k.content->'says' = k.meant->'says'
+                         OR k.content->'means' = k.meant->'means' AND k.content->'means' <> 'null', false)
+             AS is_same
+    FROM keyed k
+  ) AS k
 ), verdicts AS (
   SELECT s.global_position, s.pair, s.key, s.nth, s.is_reserved, s.was_read, s.is_letter, s.is_recorded,
          s.is_watched, s.key_corrected,
@@ -115,7 +137,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   WHERE r.nth = 1 AND NOT EXISTS (SELECT FROM commands c WHERE c.pair = 'sent' AND c.key = r.stream_name)
     AND NOT EXISTS (SELECT FROM corrected k WHERE k.global_position = r.follows)
 ), wrong AS (
-  SELECT r.* FROM read r WHERE r.category = 'sent' AND r.type NOT IN ('Send', 'Count')
+  SELECT r.* FROM read r WHERE r.category = 'sent' AND r.type NOT IN ('Send', 'Post', 'Count')
 ), pairs AS (
   SELECT jsonb_build_object(
     'commands', count(v.*), 'keys', count(DISTINCT v.key),
@@ -137,7 +159,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   FROM (VALUES ('sent'), ('thing')) AS p(pair) LEFT JOIN verdicts v ON v.pair = p.pair
   GROUP BY p.pair
 ), causes AS (
-  SELECT r.*, r.category = 'sent' AND r.type IN ('Send', 'Count') AS is_copy,
+  SELECT r.*, r.category = 'sent' AND r.type IN ('Send', 'Post', 'Count') AS is_copy,
          EXISTS (SELECT FROM read e WHERE e.category = 'thing' AND e.follows = r.global_position) AS is_followed
   FROM read r WHERE r.category IN ('thing:command', 'sent')
 ), copies AS (
@@ -149,7 +171,8 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   SELECT e.*, e.metadata->>'made' = 'derived' AS is_derived,
          row_number() OVER effect AS nth, first_value(e.metadata->>'made' = 'derived') OVER effect AS first_is
   FROM read e WHERE e.category = 'thing' AND e.type <> 'PseudoEvent'
-  WINDOW effect AS (PARTITION BY e.follows, e.stream_name, e.type ORDER BY e.position)
+  WINDOW effect AS (PARTITION BY e.follows, e.stream_name, CASE e.type WHEN 'Made' THEN 'Done' ELSE e.type END
+                    ORDER BY e.position)
 ), twice AS (
   -- The events with ids of the framework are one effect, any other is one of its own.
   SELECT e.* FROM events e JOIN causes c ON c.global_position = e.follows

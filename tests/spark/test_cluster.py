@@ -16,6 +16,7 @@ from tests.processes import EXAMPLES, run_cli
 pytestmark = pytest.mark.spark
 
 SECRET = "hunter2-of-the-test"
+PAYLOAD = "payload-of-the-test"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,13 @@ def findings(connection, store):
     store.write([open_(), deposit("d1"), deposit("d1", time=LATER), withdraw("w1")], COMMANDS)
     drain(connection)
     store.write([deposit("d1", amount="99"), deposit("p1")], COMMANDS)
+    # It means the same as its first, which shows only when it is decoded.
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, m.stream_name::varchar, "
+        "m.type::varchar, (m.data || %s)::jsonb) FROM message_store.messages m "
+        "WHERE m.global_position = 2",
+        [json.dumps({"note": PAYLOAD})],
+    )
     store.write(deposit("o1"), "accountTransaction-123+o1")
 
 
@@ -82,7 +90,8 @@ def test_a_cluster_and_a_server_find_the_same_as_one_process(
     with_password = conninfo.make_conninfo(database_url, password=SECRET)
     logged = event_log(tmp_path)
     here = reconcile(with_password, "--master", "local[2]", *logged)
-    assert (here["categories"][0]["orphans"], here["categories"][0]["conflicts"]) == (1, 1)
+    (of_keys, *_) = here["categories"]
+    assert (of_keys["orphans"], of_keys["conflicts"], of_keys["duplicates"]) == (1, 1, 2)
 
     python = python_of_workers(tmp_path)
     there = reconcile(
@@ -107,6 +116,7 @@ def test_a_cluster_and_a_server_find_the_same_as_one_process(
     assert "MapInArrow" in written  # the plans are in it
     assert "spark.executorEnv.RESERVATION_DATABASE_URL" in written
     assert SECRET not in written
+    assert PAYLOAD not in written
 
 
 def test_a_check_decodes_every_message_on_the_workers(findings, database_url, standalone, tmp_path):

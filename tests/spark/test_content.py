@@ -3,6 +3,8 @@
 import json
 import random
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,6 +32,7 @@ class Send:
     thing_id: str
     key: str
     at: str
+    of: Any = None
 
 
 def component():
@@ -38,6 +41,9 @@ def component():
     made.reserve(Send, into="sent", key="key", volatile="at")
     made.handle(Send)(lambda command, entity, context: None)
     return made
+
+
+made = component()
 
 
 def write(connection, contents):
@@ -150,7 +156,7 @@ def test_values_at_any_distance_are_distinguished(spark, spark_connection, spark
     write(spark_connection, contents)
     found = digests(spark_connection)
     assert len(set(found)) == len(contents)
-    job = CommandsJob(component(), "", None)
+    job = CommandsJob(component(), "tests.spark.test_content:made", Path(__file__).parents[2])
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         for prefiltered in (

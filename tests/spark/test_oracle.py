@@ -30,6 +30,7 @@ from tests.spark.planting import Planting, component
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # each store is judged many times
 
 SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "1")))
+APP = "tests.spark.planting:component"
 APP_DIR = Path(__file__).parents[2]
 ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 
@@ -61,12 +62,12 @@ class Paths:
         self._spark = spark
         self._database_url = database_url
         self._folder = folder
-        self.following = Following(spark, database_url, folder / "followed", component)
+        self.following = Following(
+            spark, database_url, folder / "followed", component, APP, APP_DIR
+        )
 
     def _report(self, **options):
-        run = Run(
-            component, "tests.spark.planting:component", APP_DIR, self._database_url, **options
-        )
+        run = Run(component, APP, APP_DIR, self._database_url, **options)
         with exported_snapshot(self._database_url) as snapshot:
             report = in_session(run, snapshot, self._spark)
         return of_report(report), sorted(
@@ -75,7 +76,7 @@ class Paths:
 
     def _judged(self, make):
         """Return the findings of a run over everything whose parts `make` gives."""
-        run = Run(component, "", APP_DIR, self._database_url)
+        run = Run(component, APP, APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
             read, prefiltered = make(snapshot, progress)
