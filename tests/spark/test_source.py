@@ -42,7 +42,7 @@ def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
     declaration = Declaration.of(component)
     wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]
     read_categories = Categories(spark, snapshot, declaration)
-    commands = read_categories([component.command_category], [*wanted, "function_data"])
+    commands = read_categories([component.command_category], [*wanted, "version", "function_data"])
     frame = with_function_keys(commands, declaration, app, app_dir)
     return frame.orderBy("global_position").collect()
 
