@@ -29,7 +29,6 @@ from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.errors import StateError
 from spark_jobs.common.meaning_code import code_of_component
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.common.timestamps import from_micros
 from spark_jobs.reconciliation import accepted, incremental, late, lookup, stored_state
 from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
