@@ -7,7 +7,7 @@ strategy each has, and which function handles it. What the decorators accept is 
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, overload
 
 from psycopg import Connection
 
@@ -49,7 +49,6 @@ from reservation.idempotence.key import (
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages import stream_name
-from reservation.serialization.codec import camel_case
 
 
 class Component(DeclaredMessages, Generic[Entity]):
@@ -338,23 +337,6 @@ class Component(DeclaredMessages, Generic[Entity]):
         return declare
 
     @property
-    def commands(self) -> frozenset[type]:
-        """The classes of the commands that are declared."""
-        names = {*self.initiations, *self.reservations, *self.handlers}
-        return frozenset(map(self.types.__getitem__, names))
-
-    @property
-    def reservation_categories(self) -> list[str]:
-        """The reservation categories, sorted, without the command category."""
-        into = {reservation.into for reservation in self.reservations.values()}
-        return sorted(category for category in into if category is not None)
-
-    @property
-    def reserves_within(self) -> frozenset[str]:
-        """The types of commands whose copies are in the command category itself."""
-        return frozenset(name for name, to in self.reservations.items() if to.into is None)
-
-    @property
     def two_phase(self) -> dict[str, TwoPhaseStrategy]:
         """The two-phase strategies, by the types of the commands they are declared for."""
         return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
@@ -388,18 +370,6 @@ class Component(DeclaredMessages, Generic[Entity]):
         """
         value = key_part(getattr(command, self.id), f"field {self.id}")
         return stream_name.of(self.name, value)
-
-    def volatile(self, role: Literal["initiate", "reserve"]) -> dict[str, list[str]]:
-        """Return, by message type, the JSON names of the fields in which a reissue may differ.
-
-        Args:
-            role: "initiate" for the commands that start a stream, "reserve" for reserved ones.
-        """
-        declared = self.initiations if role == "initiate" else self.reservations
-        return {
-            name: [camel_case(field) for field in declaration.volatile]
-            for name, declaration in declared.items()
-        }
 
     def check(self) -> None:
         """Make sure that the declaration is complete.

@@ -5,7 +5,7 @@ whoever looks something up does so by the type that a message carries.
 """
 
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from reservation.entity.projection import Projection
 from reservation.errors import UnknownTypeError
@@ -19,6 +19,7 @@ from reservation.messages.message import StoredMessage
 from reservation.messages.registry import MessageTypes
 from reservation.messages.stream_name import category
 from reservation.messages.upcasting import Recognizer
+from reservation.serialization.codec import camel_case
 from reservation.store.writing import Row
 
 
@@ -145,6 +146,35 @@ class DeclaredMessages:
                 f"Cannot decode {message}: no class of the component {self.name} has this type"
             )
         return self.types.decode(message)
+
+    @property
+    def commands(self) -> frozenset[type]:
+        """The classes of the commands that are declared."""
+        names = {*self.initiations, *self.reservations, *self.handlers}
+        return frozenset(map(self.types.__getitem__, names))
+
+    @property
+    def reservation_categories(self) -> list[str]:
+        """The reservation categories, sorted, without the command category."""
+        into = {reservation.into for reservation in self.reservations.values()}
+        return sorted(category for category in into if category is not None)
+
+    @property
+    def reserves_within(self) -> frozenset[str]:
+        """The types of commands whose copies are in the command category itself."""
+        return frozenset(name for name, to in self.reservations.items() if to.into is None)
+
+    def volatile(self, role: Literal["initiate", "reserve"]) -> dict[str, list[str]]:
+        """Return, by message type, the JSON names of the fields in which a reissue may differ.
+
+        Args:
+            role: "initiate" for the commands that start a stream, "reserve" for reserved ones.
+        """
+        declared = self.initiations if role == "initiate" else self.reservations
+        return {
+            name: [camel_case(field) for field in declaration.volatile]
+            for name, declaration in declared.items()
+        }
 
     @property
     def server_keys(self) -> dict[str, Reservation]:

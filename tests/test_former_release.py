@@ -11,8 +11,9 @@ from psycopg import conninfo, sql
 from bank.invariants import progress
 from reservation import install
 from reservation.postgres.connection import connect
-from reservation.store.schema.install import SCHEMA_VERSION, check_installed
+from reservation.store.schema.install import check_installed
 from reservation.store.schema.missing_rights import known_roles
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import READS, RESERVED, broken, wait_until_drained
 from tests.former import RELEASE, as_former, former_release, run_former, sender
 from tests.processes import EXAMPLES, PATIENCE, Started, run_cli

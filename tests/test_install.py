@@ -14,13 +14,13 @@ from reservation.errors import (
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import (
     _QUERIES,
-    SCHEMA_VERSION,
     Detached,
     attach,
     attached,
     check_installed,
     detach,
 )
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import batch, batches, drain, event_types
 from tests.controls import COMMANDS, deposit, open_
 

@@ -16,8 +16,8 @@ from reservation.errors import MissingRightError, SchemaError, StoreError, Strea
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
-from reservation.store.schema.install import SCHEMA_VERSION
 from reservation.store.schema.roles import grant
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.source.columns import TYPES, CategoryQuery, PositionsQuery
 from tests.bank import RESERVED, broken, drain, event_types

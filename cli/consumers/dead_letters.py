@@ -1,6 +1,5 @@
 """``reservation dead-letters``: show, retry, correct and discard messages that were not handled."""
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -9,24 +8,20 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cli.common.errors import CommandError, Group, debug_option
 from cli.common.options import app_options, database_option, json_option
-from consumers.correcting.correct import Correction, correct
+from cli.consumers import letter_output
+from consumers.correcting.correct import correct
 from consumers.dead_letters import administration
 from consumers.dead_letters.administration import (
-    Content,
     Selection,
     StateChange,
-    StoredCorrection,
     StoredLetter,
 )
 from reservation.app_path import load_component
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
-from reservation.serialization.codec import camel_case
 from reservation.store.schema.install import check_installed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,11 +93,13 @@ def list_command(
             states=None if closed else administration.OPEN,
         )
     if as_json:
-        click.echo(json.dumps({"deadLetters": [_as_json(letter) for letter in letters]}))
+        click.echo(
+            json.dumps({"deadLetters": [letter_output.as_json(letter) for letter in letters]})
+        )
     elif not letters:
         click.echo("There are no dead letters.")
     else:
-        Console().print(_table(letters))
+        Console().print(letter_output.table(letters))
 
 
 @dead_letters.command("show")
@@ -135,11 +132,15 @@ def show_command(
         content = administration.content(connection, letter)
         corrections = administration.corrections(connection, letter)
     if as_json:
-        message = None if content is None else _content_as_json(content, with_data)
-        corrected = [_correction_as_json(one, with_data) for one in corrections]
-        click.echo(json.dumps({**_as_json(letter), "message": message, "corrections": corrected}))
+        message = None if content is None else letter_output.content_as_json(content, with_data)
+        corrected = [letter_output.correction_as_json(one, with_data) for one in corrections]
+        click.echo(
+            json.dumps(
+                {**letter_output.as_json(letter), "message": message, "corrections": corrected}
+            )
+        )
     else:
-        Console().print(_fields(letter, content, corrections, with_data))
+        Console().print(letter_output.fields(letter, content, corrections, with_data))
 
 
 @dead_letters.command("retry")
@@ -231,9 +232,9 @@ def correct_command(
         check_installed(connection)
         done = correct(connection, component, category, position, data, reason)
     if as_json:
-        click.echo(json.dumps(_corrected_as_json(done)))
+        click.echo(json.dumps(letter_output.corrected_as_json(done)))
     else:
-        click.echo("\n".join(_corrected_sentences(done)))
+        click.echo("\n".join(letter_output.corrected_sentences(done)))
 
 
 @dead_letters.command("discard")
@@ -280,7 +281,7 @@ def _confirm(letters: Sequence[StoredLetter]) -> None:
 
 def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
     if as_json:
-        letters = [_as_json(letter) | {"state": state} for letter in changed.letters]
+        letters = [letter_output.as_json(letter) | {"state": state} for letter in changed.letters]
         click.echo(json.dumps({"changed": letters, "parked": changed.waiting}))
         return
     count = len(changed.letters)
@@ -295,115 +296,3 @@ def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
             _NEXT.format(what=f"the {changed.waiting} parked behind") if changed.waiting else ""
         )
         click.echo(f"Discarded: {what}. {behind}".rstrip())
-
-
-def _corrected_sentences(done: Correction) -> list[str]:
-    behind = f", and {done.waiting} parked behind" if done.waiting else ""
-    earlier = f"; it replaces {done.number - 1} before it" if done.number > 1 else ""
-    where = f"The correction is at global position {done.global_position}{earlier}."
-    lines = [
-        f"Corrected: {done.letter}. {where}",
-        f"To be retried: 1 dead letter{behind}. {_NEXT.format(what='it')}",
-    ]
-    if done.not_compared:
-        lines.append(
-            f"Not compared with the message, which cannot be decoded: "
-            f"{', '.join(done.not_compared)}."
-        )
-    return lines
-
-
-def _corrected_as_json(done: Correction) -> dict[str, Any]:
-    return {
-        "changed": [_as_json(done.letter) | {"state": "retry"}],
-        "parked": done.waiting,
-        "correction": {
-            "globalPosition": done.global_position,
-            "number": done.number,
-            "notCompared": list(done.not_compared),
-        },
-    }
-
-
-def _correction_as_json(correction: StoredCorrection, with_data: bool) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "globalPosition": correction.global_position,
-        "sessionUser": correction.session_user,
-        "time": correction.time.isoformat(),
-        "reason": correction.reason,
-    }
-    if with_data:
-        shown["data"] = json.loads(correction.corrected)
-    return shown
-
-
-def _table(letters: Sequence[StoredLetter]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
-        table.add_column(title, overflow="fold")
-    for letter in letters:
-        cells = [
-            str(letter.global_position),
-            letter.state,
-            letter.reason if letter.behind is None else f"behind {letter.behind}",
-            letter.type,
-            letter.stream_name,
-            letter.consumer,
-            str(letter.attempts),
-        ]
-        table.add_row(*[Text(printable(cell)) for cell in cells])
-    return table
-
-
-def _fields(
-    letter: StoredLetter,
-    content: Content | None,
-    corrections: Sequence[StoredCorrection],
-    with_data: bool,
-) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    shown = {key.replace("_", " "): value for key, value in dataclasses.asdict(letter).items()}
-    if content is None:
-        shown["message"] = "is no longer in the store"
-    else:
-        shown["written at"] = content.time
-        shown["position in stream"] = content.position
-        shown["metadata"] = content.metadata
-        if with_data:
-            shown["data"] = content.data
-    for number, correction in enumerate(corrections, start=1):
-        shown[f"correction {number}"] = (
-            f"at global position {correction.global_position}, by {correction.session_user} at "
-            f"{correction.time}: {correction.reason}"
-        )
-        if with_data:
-            shown[f"corrected data {number}"] = correction.corrected
-    for key, value in shown.items():
-        if value is not None:
-            table.add_row(key, Text(_visible(str(value))))
-    return table
-
-
-def _visible(text: str) -> str:
-    """Return the whole text, with control characters made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _as_json(letter: StoredLetter) -> dict[str, Any]:
-    return {
-        camel_case(key): value.isoformat() if key.endswith("_at") else value
-        for key, value in dataclasses.asdict(letter).items()
-    }
-
-
-def _content_as_json(content: Content, with_data: bool) -> dict[str, Any]:
-    shown = {
-        "time": content.time.isoformat(),
-        "position": content.position,
-        "metadata": None if content.metadata is None else json.loads(content.metadata),
-    }
-    if with_data:
-        shown["data"] = None if content.data is None else json.loads(content.data)
-    return shown

@@ -34,3 +34,20 @@ def leaves_of(hint: Any) -> Any:
                 yield from leaves_of(member)
     else:
         yield _NoneType if hint is None else hint
+
+
+def accepts(hint: Any, class_: type | None) -> bool:
+    """Return whether a type hint accepts an argument of a class; in doubt it does."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return accepts(arguments[0], class_)
+    if origin is types.UnionType or origin is typing.Union:
+        return any(accepts(member, class_) for member in arguments)
+    accepted = _NoneType if hint is None else origin or hint
+    if (
+        accepted is Any
+        or not isinstance(accepted, type)
+        or getattr(accepted, "_is_protocol", False)
+    ):
+        return True
+    return issubclass(_NoneType if class_ is None else class_, accepted)

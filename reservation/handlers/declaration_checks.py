@@ -5,7 +5,6 @@ question open, is accepted.
 """
 
 import inspect
-import types
 import typing
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
 from collections.abc import Set as AnySet
@@ -13,7 +12,7 @@ from typing import Any, Literal
 
 from reservation.context import Context
 from reservation.errors import DeclarationError, told
-from reservation.handlers.annotations import annotations, leaves_of
+from reservation.handlers.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
 from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
@@ -285,7 +284,7 @@ def _check_function(
     known = annotations(function)
     for parameter, (name, class_) in zip(bound.arguments, parameters, strict=False):
         hint = known.get(parameter, Any)
-        if not _accepts(hint, class_):
+        if not accepts(hint, class_):
             given = (
                 "None, because the component has no entity" if class_ is None else class_.__name__
             )
@@ -328,23 +327,6 @@ def _check_returned(
 def _where(component: str, what: str, function: Any) -> str:
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{component}: the {what}, {name},"
-
-
-def _accepts(hint: Any, class_: type | None) -> bool:
-    """Return whether a type hint accepts an argument of a class; in doubt it does."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return _accepts(arguments[0], class_)
-    if origin is types.UnionType or origin is typing.Union:
-        return any(_accepts(member, class_) for member in arguments)
-    accepted = _NoneType if hint is None else origin or hint
-    if (
-        accepted is Any
-        or not isinstance(accepted, type)
-        or getattr(accepted, "_is_protocol", False)
-    ):
-        return True
-    return issubclass(_NoneType if class_ is None else class_, accepted)
 
 
 def check_complete(

@@ -1,6 +1,6 @@
 """Compare commands with their reservations: is every command reserved, and each key once?
 
-Every row of the categories gets one verdict (`spark_jobs.analysis.command_verdicts`).
+Every row of the categories gets one verdict (`spark_jobs.analysis.verdicts.of_commands`).
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
-from spark_jobs.analysis import command_verdicts
-from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
-from spark_jobs.analysis.meaning import Meanings
+from spark_jobs.analysis.verdicts import of_commands
+from spark_jobs.analysis.verdicts.fingerprints import Numbering
+from spark_jobs.analysis.verdicts.judging import Counts, Naming, PlainNames, Read
+from spark_jobs.analysis.verdicts.meaning import Meanings
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import CommandCounts
 from spark_jobs.snapshot.progress import Progress
@@ -224,7 +224,7 @@ class CommandsJob:
             "commands",
             ((commands > 0) & (reservations == 1)).alias("is_reserved"),
             ((commands > 0) & (reservations == 0)).alias("is_pending"),
-            (is_one & (F.col("corrected") == 0) & command_verdicts.in_order()).alias("in_order"),
+            (is_one & (F.col("corrected") == 0) & of_commands.in_order()).alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:
@@ -247,7 +247,7 @@ class CommandsJob:
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
         component = self.component
-        return command_verdicts.judge(
+        return of_commands.judge(
             rows, component.command_category, component.name if component.initiations else None
         )
 

@@ -16,7 +16,7 @@ from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.inspection.tally import Inspector, Tally, declared_categories
 from reservation.messages.message import StoredMessage
-from spark_jobs.analysis.judging import Read
+from spark_jobs.analysis.verdicts.judging import Read
 
 _READ = ("category", "stream_name", "type", "position", "global_position", "data", "metadata")
 _TALLIES = "category string, tally string"

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
-from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import (
+from spark_jobs.analysis.verdicts.fingerprints import Numbering
+from spark_jobs.analysis.verdicts.judging import (
     Counts,
     Naming,
     PlainNames,

@@ -30,7 +30,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.maintenance.finding_decisions import Decision
-from spark_jobs.analysis.judging import Lookup
+from spark_jobs.analysis.verdicts.judging import Lookup
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
@@ -38,8 +38,8 @@ from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
 from spark_jobs.reconciliation import accepted, incremental, late
 from spark_jobs.reconciliation import run as running
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.reconciliation.stored_state import Head, State
 from spark_jobs.snapshot.progress import Progress

@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from reservation.component import Component
-from spark_jobs.analysis import fingerprints
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
-from spark_jobs.analysis.judging import Rows
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.judging import Rows
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.common.errors import SparkJobError
 from spark_jobs.reconciliation import accepted, run
 from spark_jobs.reconciliation.full_run import FullRun

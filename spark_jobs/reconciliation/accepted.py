@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.maintenance.finding_decisions import Decision
-from spark_jobs.analysis.judging import FINDING
+from spark_jobs.analysis.verdicts.judging import FINDING
 from spark_jobs.common.result import AcceptedFinding, Finding
 from spark_jobs.common.timestamps import from_micros
 

@@ -5,10 +5,10 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.analysis import judging, prefilter
-from spark_jobs.analysis.judging import Counts, Judged, Read
-from spark_jobs.analysis.prefilter import PrefilterInput, PrefilterJob
-from spark_jobs.reconciliation import lookup
+from spark_jobs.analysis.verdicts import judging, prefilter
+from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput, PrefilterJob
+from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.snapshot.progress import Progress
 
 

@@ -26,8 +26,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.types import StructType
 
-from spark_jobs.analysis import judging
-from spark_jobs.analysis.judging import (
+from spark_jobs.analysis.verdicts import judging
+from spark_jobs.analysis.verdicts.judging import (
     FOUND,
     PAIR,
     Comparison,

@@ -16,25 +16,27 @@ from pyspark.storagelevel import StorageLevel
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
-from spark_jobs.analysis import fingerprints, latency, reissues
+from spark_jobs.analysis import latency, reissues
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
-from spark_jobs.analysis.judging import own_name
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.declared_code import code_of_component
+from spark_jobs.analysis.verdicts.judging import own_name
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.errors import StateError
-from spark_jobs.common.meaning_code import code_of_component
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.reconciliation import accepted, incremental, late, lookup, stored_state
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation import accepted, incremental, late, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading import lookup
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.stored_state import Head, State
-from spark_jobs.reconciliation.union import Union
 from spark_jobs.session.session import LOCAL, spark_session
 from spark_jobs.session.settings import is_local
 from spark_jobs.session.size import Size

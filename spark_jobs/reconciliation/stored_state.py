@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from spark_jobs.analysis.judging import Counts
+from spark_jobs.analysis.verdicts.judging import Counts
 from spark_jobs.common import files as data_files
 from spark_jobs.common.errors import StateError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty

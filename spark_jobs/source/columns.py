@@ -163,7 +163,7 @@ def queries(
     declaration: Declaration,
     firsts_of: Sequence[str],
 ) -> list[CategoryQuery]:
-    """Return what is read of each category; see `spark_jobs.analysis.judging.Read`."""
+    """Return what is read of each category; see `spark_jobs.analysis.verdicts.judging.Read`."""
     return [
         CategoryQuery(name, columns, declaration, [FIRST] if name in firsts_of else [])
         for name in categories

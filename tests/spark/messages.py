@@ -7,9 +7,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
-from spark_jobs.analysis import fingerprints
-from spark_jobs.analysis.judging import Read, Rows
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.judging import Read, Rows
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.snapshot.progress import Progress
 

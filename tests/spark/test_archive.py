@@ -22,9 +22,9 @@ from spark_jobs.archive import archive_folder
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import ArchiveError
 from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, in_session
-from spark_jobs.reconciliation.union import Union
 from spark_jobs.session import size
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.snapshot.snapshot import exported_snapshot

@@ -11,7 +11,7 @@ from reservation.inspection.sampling import use_indexes
 from reservation.inspection.tally import Tally, declared_categories
 from spark_jobs.analysis.decoding import tallies
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import RESERVED, drain
 from tests.controls import COMMANDS, deposit, open_, withdraw

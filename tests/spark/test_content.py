@@ -13,11 +13,11 @@ from psycopg import sql
 
 from reservation import Component
 from spark_jobs.analysis.commands import CommandsJob
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import CategoryQuery

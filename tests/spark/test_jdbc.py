@@ -8,8 +8,8 @@ from reservation import MessageStore
 from reservation.postgres.connection import connect
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import SparkSettingError
-from spark_jobs.reconciliation.categories import Categories
-from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import TYPES
 from tests.bank import drain

@@ -12,7 +12,7 @@ import pytest
 
 from consumers.handling.blocking import FailurePolicy
 from reservation.messages.comparison import same_content
-from spark_jobs.analysis import meaning
+from spark_jobs.analysis.verdicts import meaning
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.run import Run, in_session
 from spark_jobs.session import size

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from reservation.postgres.queries import load_queries
-from spark_jobs.analysis import fingerprints
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.run import Run, in_session, jobs
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot

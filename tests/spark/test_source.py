@@ -13,7 +13,7 @@ from reservation.app_path import load_component
 from spark_jobs.analysis.keys import with_function_keys
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import OptionError
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.ranges import divided
 from spark_jobs.source.source import MessageStoreSource

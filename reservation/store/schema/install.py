@@ -7,9 +7,7 @@ The schema is upgraded before the programs. Those of a former version, from 11, 
 and functions keep what these use, and the rights on them.
 """
 
-import re
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from psycopg import Connection
@@ -19,55 +17,20 @@ from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.missing_rights import known_roles, renew_rights
-
-SCHEMA_VERSION = 15
-MESSAGE_STORE_VERSION = "1.3.0"
-
-_MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
-# Those of them that a newer version may replace.
-_REPLACEABLE_SCRIPTS = ("names", "write", "read", "views", "privileges")
-_FUNCTION_SCRIPTS = (
-    "names",
-    "identity",
-    "roles",
-    "reading",
-    "writing",
-    "correcting",
-    "reserving",
-    "snapshots",
-    "processed",
-    "revisions",
-    "states",
-    "notice",
-    "group",
-    "privileges",
+from reservation.store.schema.scripts import (
+    BREAKING,
+    FIRST_TO_GO_ON,
+    FUNCTION_SCRIPTS,
+    MESSAGE_STORE_SCRIPTS,
+    MESSAGE_STORE_VERSION,
+    MIGRATIONS,
+    REPLACEABLE_SCRIPTS,
+    SCHEMA_VERSION,
+    function_names,
+    script_text,
 )
-_MIGRATIONS = {
-    1: "001_positions",
-    2: "002_sender_categories",
-    3: "003_groups",
-    4: "004_snapshots",
-    5: "005_processed",
-    6: "006_revisions",
-    7: "007_states",
-    8: "008_store_identity",
-    9: "009_former_names",
-    10: "010_recorded_conflicts",
-    11: "011_foreign_positions",
-    12: "012_upgrades",
-    13: "013_copied_versions",
-    14: "014_corrections",
-    15: "015_finding_decisions",
-}
-# Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
-# What they can work with is recorded in `reservation.upgrades`.
-_FIRST_TO_GO_ON = 11
-# The versions after that which former programs cannot work with.
-_BREAKING: frozenset[int] = frozenset()
 
 _QUERIES = load_queries("reservation.store.schema", "install.sql")
-
-_FUNCTION = re.compile(rb"^CREATE OR REPLACE FUNCTION reservation\.(\w+)", re.MULTILINE)
 
 # Held while the schemas, or the rights on them, are changed: the first 64 bits of the MD5 of
 # "reservation store install".
@@ -128,12 +91,12 @@ def install(connection: Connection[Any]) -> Installed:
         makes_message_store = not _exists(connection, "message_store.messages")
         if makes_message_store:
             _refuse_positions_of_another_log(connection)
-            for script in _MESSAGE_STORE_SCRIPTS:
+            for script in MESSAGE_STORE_SCRIPTS:
                 _run(connection, "message_store", script)
         before, restored = _add_reservation(connection)
         is_older = before is None or before < SCHEMA_VERSION
         if not makes_message_store and is_older and _is_ours(connection):
-            for script in _REPLACEABLE_SCRIPTS:
+            for script in REPLACEABLE_SCRIPTS:
                 _run(connection, "message_store", script)
         return Installed(
             message_store=makes_message_store,
@@ -301,33 +264,27 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
     _refuse_newer(connection, before)
     if before is not None and before > SCHEMA_VERSION:
         return before, 0  # its functions are newer than those of this package
-    goes_on = before is not None and before >= _FIRST_TO_GO_ON
+    goes_on = before is not None and before >= FIRST_TO_GO_ON
     roles = known_roles(connection) if goes_on else []
     if before is None:
         _run(connection, "reservation", "schema")
     missing = 0
     if before != SCHEMA_VERSION:
-        for version, script in sorted(_MIGRATIONS.items()):
+        for version, script in sorted(MIGRATIONS.items()):
             if version > (before or 0):
                 _run(connection, "reservation", script)
-                refuses_former = version <= _FIRST_TO_GO_ON or version in _BREAKING
+                refuses_former = version <= FIRST_TO_GO_ON or version in BREAKING
                 record = "record_version" if refuses_former else "record_upgrade"
                 connection.execute(_QUERIES[record], [version])
     else:
         missing = len(
-            _functions() - {name for (name,) in connection.execute(_QUERIES["functions"])}
+            function_names() - {name for (name,) in connection.execute(_QUERIES["functions"])}
         )
     if before != SCHEMA_VERSION or missing:
-        for script in _FUNCTION_SCRIPTS:
+        for script in FUNCTION_SCRIPTS:
             _run(connection, "reservation", script)
         renew_rights(connection, roles)
     return before, missing
-
-
-def _functions() -> set[str]:
-    """Return the names of the functions that the scripts make."""
-    texts = (_script("reservation", name) for name in _FUNCTION_SCRIPTS)
-    return {name.decode() for text in texts for name in _FUNCTION.findall(text)}
 
 
 def _check_message_store(connection: Connection[Any]) -> None:
@@ -386,7 +343,7 @@ def _version(connection: Connection[Any]) -> int | None:
     if not _exists(connection, "reservation.versions"):
         return None
     ((version,),) = connection.execute(_QUERIES["version"]).fetchall()
-    if version >= _FIRST_TO_GO_ON and _exists(connection, "reservation.upgrades"):
+    if version >= FIRST_TO_GO_ON and _exists(connection, "reservation.upgrades"):
         ((upgraded,),) = connection.execute(_QUERIES["upgraded"]).fetchall()
         version = max(version, upgraded)
     return int(version)
@@ -403,8 +360,4 @@ def _message_store_version(connection: Connection[Any]) -> str | None:
 
 
 def _run(connection: Connection[Any], schema: str, script: str) -> None:
-    connection.execute(_script(schema, script))
-
-
-def _script(schema: str, name: str) -> bytes:
-    return (files("reservation.store.schema.sql") / schema / f"{name}.sql").read_bytes()
+    connection.execute(script_text(schema, script))

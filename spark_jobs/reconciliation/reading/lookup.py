@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.analysis.judging import Read
-from spark_jobs.reconciliation.categories import Categories
-from spark_jobs.reconciliation.union import Union
+from spark_jobs.analysis.verdicts.judging import Read
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.union import Union
 
 
 def at(read: Read, positions: DataFrame) -> Read:

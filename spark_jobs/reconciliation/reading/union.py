@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from spark_jobs.analysis.judging import Read, Rows
+from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.remade import remade
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation import late
-from spark_jobs.reconciliation.categories import Categories
-from spark_jobs.reconciliation.jdbc import Jdbc
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.source.columns import schema, types_of
 

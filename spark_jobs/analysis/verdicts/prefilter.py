@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.analysis import judging
-from spark_jobs.analysis.judging import Judged, Read
+from spark_jobs.analysis.verdicts import judging
+from spark_jobs.analysis.verdicts.judging import Judged, Read
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.snapshot.progress import Progress
 
@@ -43,7 +43,7 @@ class PrefilterInput:
     """The messages to prefilter.
 
     Attributes:
-        fingerprints: those of all messages (`spark_jobs.analysis.fingerprints`).
+        fingerprints: those of all messages (`spark_jobs.analysis.verdicts.fingerprints`).
         at: gives what reads some of the messages.
     """
 

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 from reservation.component import Component
 from reservation.messages.comparison import same_meaning
 from reservation.messages.message import StoredMessage
-from spark_jobs.analysis.judging import PAIR, Counts, Lookup
 from spark_jobs.analysis.keys import loaded, stored
+from spark_jobs.analysis.verdicts.judging import PAIR, Counts, Lookup
 
 # What the decoding of a message depends on.
 _DECODED = ("type", "version", "data")

@@ -6,7 +6,8 @@ different groups can be added up, so a run need only judge the groups that have 
 
 The verdicts of a job are a table of rules. Each rule says when a row has a verdict, and when a
 group may contain such a row. The first is asked of whole rows. The second is asked of sums over
-fingerprints (`spark_jobs.analysis.prefilter`), and must be true whenever the first could be.
+fingerprints (`spark_jobs.analysis.verdicts.prefilter`), and must be true whenever the first could
+be.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from spark_jobs.snapshot.progress import Progress
 
 
 class Read(Protocol):
-    """Reads columns of categories, as `spark_jobs.reconciliation.categories` does."""
+    """Reads columns of categories, as `spark_jobs.reconciliation.reading.categories` does."""
 
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
@@ -82,7 +83,7 @@ class Naming(Protocol):
     """What the columns ``category`` and ``type`` hold for a name: the name or a number.
 
     With it, one rule applies to whole rows and to fingerprints
-    (`spark_jobs.analysis.fingerprints.Numbering`).
+    (`spark_jobs.analysis.verdicts.fingerprints.Numbering`).
     """
 
     def category(self, name: str) -> str | int:

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.postgres.queries import load_queries
-from spark_jobs.analysis.judging import Read, number_of, own_name
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.analysis.verdicts.judging import Read, number_of, own_name
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.snapshot import partitions
 from spark_jobs.snapshot.progress import Progress
@@ -46,7 +46,7 @@ TYPES = {
 
 _FINGERPRINTS = {
     name: text.decode()
-    for name, text in load_queries("spark_jobs.analysis", "fingerprints.sql").items()
+    for name, text in load_queries("spark_jobs.analysis.verdicts", "fingerprints.sql").items()
 }
 
 

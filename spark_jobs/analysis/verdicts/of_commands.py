@@ -2,13 +2,20 @@
 
 The rows of a key are sorted: its reservation first, then its commands in the order of the log. The
 content of the first row is what the key stands for. A command with another content is in conflict,
-unless both were decoded and found to mean the same (`spark_jobs.analysis.meaning`).
+unless both were decoded and found to mean the same (`spark_jobs.analysis.verdicts.meaning`).
 """
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from spark_jobs.analysis.judging import Rule, finding, finding_of, found, is_in_order, verdict_of
+from spark_jobs.analysis.verdicts.judging import (
+    Rule,
+    finding,
+    finding_of,
+    found,
+    is_in_order,
+    verdict_of,
+)
 
 _OPEN = ("missing", "pending", "dead")
 
