@@ -210,7 +210,7 @@ class PositionLostError(ReservationError):
     """Another process took over a position of this consumer; its batch is not committed."""
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return the class of an exception of a user's code, and where it was raised.
 
     Its text is left out, because it may repeat what a message holds; the traceback has it.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from consumers.batch.batch_size import BatchSize
 from consumers.batch.effects import BatchEffects
-from consumers.batch.retry_transaction import RetryTransaction
+from consumers.batch.letter_transaction import RetryTransaction
 from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters

@@ -17,7 +17,7 @@ from reservation.errors import (
     IdempotenceKeyError,
     MessageError,
     ReservationError,
-    told,
+    describe,
 )
 from reservation.idempotence.key import key_part, key_parts
 from reservation.idempotence.processed import Processed
@@ -136,7 +136,7 @@ def _read_field(type_: type, field: str, message: StoredMessage) -> object:
     except (ReservationError, msgspec.MsgspecError, RecursionError):
         raise
     except Exception as error:  # the field's own class may check itself as it likes
-        raise HandlerError(f"The field {field} of {message} raised {told(error)}") from error
+        raise HandlerError(f"The field {field} of {message} raised {describe(error)}") from error
 
 
 def _other(message: StoredMessage, what: str, former: str) -> CorrectionError:

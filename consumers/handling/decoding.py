@@ -24,7 +24,7 @@ from reservation.errors import (
     ReservationError,
     StreamNameError,
     UnknownTypeError,
-    told,
+    describe,
 )
 from reservation.idempotence.in_events.position import in_order
 from reservation.idempotence.strategy import Incoming
@@ -150,7 +150,9 @@ class Decoding:
         except BaseException as error:
             if self._is_no_fault(error):
                 raise
-            raise DecodeError(f"Cannot decode {message}: its class raised {told(error)}") from error
+            raise DecodeError(
+                f"Cannot decode {message}: its class raised {describe(error)}"
+            ) from error
         return command
 
     def _is_no_fault(self, error: BaseException) -> bool:
@@ -174,7 +176,9 @@ class Decoding:
         except BaseException as error:  # a key function can raise anything
             if self._is_no_fault(error):
                 raise
-            raise HandlerError(f"The key function for {message} raised {told(error)}") from error
+            raise HandlerError(
+                f"The key function for {message} raised {describe(error)}"
+            ) from error
 
     def whose(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
         """Return the entity that a message is for, whose later messages wait behind a dead letter.

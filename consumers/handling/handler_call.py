@@ -26,7 +26,7 @@ from reservation.errors import (
     HandlerError,
     MessageError,
     SerializationError,
-    told,
+    describe,
 )
 from reservation.messages.message import StoredMessage
 from reservation.postgres.sqlstates import Fault, fault_of_state
@@ -64,11 +64,11 @@ def call(
             raise
         if problem is _FAILED and _lost_race(error):
             raise SerializationError(
-                f"The handler of {message} lost against another transaction: {told(error)}"
+                f"The handler of {message} lost against another transaction: {describe(error)}"
             ) from error
         if problem is not None and problem is not _FAILED:
             raise HandlerError(f"The handler of {message} {problem}") from error
-        raise HandlerError(f"The handler of {message} raised {told(error)}") from error
+        raise HandlerError(f"The handler of {message} raised {describe(error)}") from error
     if _copies != copies:
         _end_fork(None)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:  # as it should be
@@ -129,7 +129,7 @@ def _end_fork(error: BaseException | None) -> NoReturn:
     """
     if isinstance(error, SystemExit):  # as it is meant to end
         os._exit(error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None))
-    structlog.get_logger().warning("fork_ended", error=None if error is None else told(error))
+    structlog.get_logger().warning("fork_ended", error=None if error is None else describe(error))
     os._exit(0 if error is None else 1)
 
 

@@ -22,7 +22,7 @@ from reservation.context import Context
 from reservation.entity.cache import EntityCache
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
-from reservation.errors import HandlerError, MessageError, told
+from reservation.errors import HandlerError, MessageError, describe
 from reservation.handlers.copying import copied
 from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.strategy import Incoming, Strategy
@@ -336,7 +336,7 @@ def _lent(loaded: Loaded, message: StoredMessage) -> object:
     except Exception as error:
         raise HandlerError(
             f"The {type(loaded.entity).__name__} that {message} is for cannot be copied for its "
-            f"handler: {told(error)}; keep in an entity what `copy.deepcopy` can copy"
+            f"handler: {describe(error)}; keep in an entity what `copy.deepcopy` can copy"
         ) from error
 
 

@@ -19,8 +19,8 @@ from consumers.handling.blocking import FailurePolicy
 from consumers.handling.handler_call import is_interrupt
 from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
+from consumers.loop.letter_retry import Retrying
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
-from consumers.loop.retrying import Retrying
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.logs import Log
@@ -35,7 +35,7 @@ from reservation.errors import (
     ReservationError,
     SerializationError,
     StoreError,
-    told,
+    describe,
 )
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order
@@ -159,7 +159,7 @@ class Consumer:
     def _crash(self, error: BaseException) -> str:
         """Return the text for a crash, with the messages that were at hand."""
         at_hand = () if self._batch is None else self._batch.at_hand
-        what = f"the consumer of {self._category} was ended by {told(error)}"
+        what = f"the consumer of {self._category} was ended by {describe(error)}"
         if not at_hand:
             return f"While it had no message at hand, {what}"
         more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""

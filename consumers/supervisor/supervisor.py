@@ -29,7 +29,7 @@ from consumers.runtime.telemetry import Telemetry
 from consumers.supervisor.grace import Grace
 from consumers.supervisor.health import STUCK_AFTER, Board
 from reservation.app_path import app_in_errors, load_component
-from reservation.errors import ReservationError, told
+from reservation.errors import ReservationError, describe
 
 # Of the text in which a consumer reports to the supervisor why it fails. The supervisor reads it
 # once the consumer has ended, so it must fit the pipe between them.
@@ -291,7 +291,7 @@ def _process(assignment: Assignment, failures: Connection, report_to: socket.soc
         except ReservationError as error:
             failures.send((str(error)[:LONGEST_REASON], error.is_about_data))
         except BaseException as error:  # noqa: BLE001  multiprocessing would print its traceback
-            Log(*assignment.reads).error("consumer_crashed", error=f"Ended by {told(error)}")
+            Log(*assignment.reads).error("consumer_crashed", error=f"Ended by {describe(error)}")
         else:
             return
         raise SystemExit(1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reservation.errors import HandlerError, UnknownEventError, told
+from reservation.errors import HandlerError, UnknownEventError, describe
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
@@ -130,7 +130,7 @@ class Projection:
         try:
             projector(entity, event)
         except Exception as error:
-            raise HandlerError(f"The projector of {message} raised {told(error)}") from error
+            raise HandlerError(f"The projector of {message} raised {describe(error)}") from error
 
     def apply_encoded(self, entity: object, row: Row, cause: StoredMessage) -> None:
         """Apply an event that is going to be written, if its type has a projector.
@@ -162,5 +162,5 @@ class Projection:
             projector(entity, event)
         except Exception as error:
             raise HandlerError(
-                f"The projector of what {cause} brings about raised {told(error)}"
+                f"The projector of what {cause} brings about raised {describe(error)}"
             ) from error

@@ -11,7 +11,7 @@ from collections.abc import Set as AnySet
 from typing import Any, Literal
 
 from reservation.context import Context
-from reservation.errors import DeclarationError, told
+from reservation.errors import DeclarationError, describe
 from reservation.handlers.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
 from reservation.messages.stream_name import check_category
@@ -67,14 +67,14 @@ def check_entity(component: str, entity: object) -> None:
     except Exception as error:
         raise DeclarationError(
             f"{component}: the entity {entity.__name__} cannot be made without arguments: "
-            f"{told(error)}; give each of its fields a default"
+            f"{describe(error)}; give each of its fields a default"
         ) from error
     try:
         copied(made)
     except Exception as error:
         raise DeclarationError(
             f"{component}: the entity {entity.__name__} cannot be copied for handlers: "
-            f"{told(error)}; let it hold only what copy.deepcopy can copy"
+            f"{describe(error)}; let it hold only what copy.deepcopy can copy"
         ) from error
 
 

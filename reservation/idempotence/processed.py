@@ -32,7 +32,7 @@ from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
     SerializationError,
-    told,
+    describe,
 )
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
 from reservation.idempotence.strategy import Check, Incoming, Strategy
@@ -117,7 +117,9 @@ class Processed(Strategy):
         except IdempotenceKeyError as error:
             raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
         except Exception as error:
-            raise HandlerError(f"The key function for {message} raised {told(error)}") from error
+            raise HandlerError(
+                f"The key function for {message} raised {describe(error)}"
+            ) from error
         return name.removeprefix(message.type + stream_name.ID_SEPARATOR)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from reservation.errors import DeclarationError, DecodeError, told
+from reservation.errors import DeclarationError, DecodeError, describe
 from reservation.messages.message import StoredMessage
 from reservation.messages.written import Written
 from reservation.serialization import codec
@@ -188,7 +188,7 @@ def _apply(step: Step, fields: JsonObject, message: StoredMessage) -> JsonObject
     except Exception as error:
         raise DecodeError(
             f"Cannot decode {message}: its upcaster to {step.to}, {name_of(function)}, raised "
-            f"{told(error)}"
+            f"{describe(error)}"
         ) from error
     if not isinstance(made, dict):
         raise DecodeError(

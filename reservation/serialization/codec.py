@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reservation.errors import told
+from reservation.errors import describe
 from reservation.serialization import json_limits
 from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
 from reservation.serialization.stored_text import stored_text
@@ -104,9 +104,9 @@ def explain(error: Exception) -> str:
         error: an error of `encode`, `decode` or of a class that checks its values.
     """
     if not isinstance(error, msgspec.MsgspecError):
-        return told(error)
+        return describe(error)
     if error.__cause__ is not None:  # raised by a class that checks its values
-        return told(error.__cause__)
+        return describe(error.__cause__)
     head, at, path = str(error).rpartition(" - at `")
     head = head or path
     if head.startswith(("Invalid enum value", "Invalid value")):  # the value follows

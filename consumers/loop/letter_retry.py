@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from psycopg import Connection
 
-from consumers.batch.retry_transaction import RetryOutcome, RetryTransaction
+from consumers.batch.letter_transaction import RetryOutcome, RetryTransaction
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.group.positions import Positions
