@@ -170,7 +170,7 @@ def _source(function: Callable[..., Any]) -> str | None:
     kinds = (ast.Lambda,) if function.__name__ == "<lambda>" else (ast.FunctionDef,)
     found = [node for node in ast.walk(tree) if isinstance(node, kinds)]
     if isinstance(found[0] if found else None, ast.Lambda) and len(found) > 1:
-        return None  # which of them it is cannot be told
+        return None  # which of them it is, is not known
     match found:
         case [ast.Lambda() as node, *_]:
             return ast.unparse(node)
