@@ -134,7 +134,7 @@ def _as_json(decisions: Sequence[Decision]) -> str:
 def _table(decisions: Sequence[Decision]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("finding", "decision", "by", "at", "reason"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", no_wrap=title == "finding")
     for decision in decisions:
         cells = [
             decision.finding,

@@ -107,6 +107,8 @@ class CommandsJob:
         needed = ["key_category", "key_stream", "is_copy"]
         if declaration.by_function:
             needed.append("function_data")
+        if declaration.renamed_within:
+            needed.append("source")
         messages = with_function_keys(
             read(
                 [component.command_category, *component.reservation_categories, *starts],

@@ -135,7 +135,7 @@ def test_a_check_decodes_every_message_on_the_workers(findings, database_url, st
     python = python_of_workers(tmp_path)
     there = checked("--master", standalone, *quick(), PYSPARK_PYTHON=str(python))
     assert there == checked("--master", "local[2]")
-    assert sum(one["lookedAt"] for one in there["types"]) == 12
+    assert sum(one["lookedAt"] for one in there["types"]) == 13
 
 
 def test_an_address_with_a_password_is_not_passed_to_workers(database_url, standalone, tmp_path):

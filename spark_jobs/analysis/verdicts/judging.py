@@ -316,4 +316,4 @@ def found(*findings: Column) -> Column:
 
 def combined(findings: Sequence[DataFrame]) -> DataFrame:
     """Return the findings of several jobs in one DataFrame."""
-    return reduce(DataFrame.unionByName, [one.select(*FINDING) for one in findings])
+    return reduce(DataFrame.unionByName, [rows.select(*FINDING, "group") for rows in findings])

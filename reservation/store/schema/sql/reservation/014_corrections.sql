@@ -2,7 +2,7 @@
 -- of its own. A message in a category of corrections counts only if it is here, and only
 -- reservation.correct writes here. Who may insert into the log can therefore correct nothing.
 
-CREATE TABLE reservation.corrections (
+CREATE TABLE IF NOT EXISTS reservation.corrections (
   correction bigint NOT NULL PRIMARY KEY,  -- the global position of the correction
   correction_id uuid NOT NULL,
   consumer text NOT NULL,
@@ -11,9 +11,9 @@ CREATE TABLE reservation.corrections (
   message_id uuid NOT NULL
 );
 
-CREATE INDEX corrections_of ON reservation.corrections (consumer, category, global_position);
+CREATE INDEX IF NOT EXISTS corrections_of ON reservation.corrections (consumer, category, global_position);
 
-CREATE INDEX corrections_of_message ON reservation.corrections (global_position, correction);
+CREATE INDEX IF NOT EXISTS corrections_of_message ON reservation.corrections (global_position, correction);
 
 -- A store that is attached again still has the messages. Each category is found by a step in the index.
 WITH RECURSIVE categories(category) AS (
@@ -38,10 +38,11 @@ WITH RECURSIVE categories(category) AS (
 INSERT INTO reservation.corrections
 SELECT k.correction, k.id, k.data->>'consumer', k.data->>'category',
        (k.data->>'globalPosition')::bigint, (k.data->>'messageId')::uuid
-FROM corrections k;
+FROM corrections k
+ON CONFLICT DO NOTHING;
 
 -- Of a letter that was handled, the correction that it was handled as; NULL if it had none.
-ALTER TABLE reservation.dead_letters ADD COLUMN handled_as bigint;
+ALTER TABLE reservation.dead_letters ADD COLUMN IF NOT EXISTS handled_as bigint;
 
 -- Functions of version 11 whose arguments have changed.
 DROP FUNCTION IF EXISTS
