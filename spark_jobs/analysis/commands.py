@@ -132,7 +132,7 @@ class CommandsJob:
                 is_command.alias("is_command"),
                 role.is_wrong.alias("is_wrong"),
                 F.when(is_command, F.col("key_stream"))
-                .when(was_sent | is_start, F.col("stream_name"))
+                .when(is_start, F.col("stream_name"))
                 .otherwise(reserved_key(declaration))
                 .alias("key_stream"),
                 *_MESSAGE,
