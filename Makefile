@@ -13,22 +13,23 @@ PYTEST := PYTHONHASHSEED=0 XDG_CACHE_HOME=$(CACHE) $(BIN)/python -m pytest \
 # The schemas are part of check-jsonschema, so nothing is downloaded.
 CHECK_SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-
 # What is marked `check` stands for the tests of its kind that are left out.
-FAST := -m "check or not (spark or faults or slow)"
+FAST := -m "check or not (spark or faults or slow or long)"
 # What is about Spark, processes, the command line and Python alone, not about the server.
 NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_fingerprints.py, \
 	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,\
-	app_path arguments attempts cli codec commands component context copying decisions deploy \
+	app_path arguments attempts cli codec commands component context copying decisions declaring deploy \
 	docs durations equivalence eventide explorer faults group hostile_settings invariants \
-	json_limits key metrics mutation order poison project properties public reference returned \
-	schedule shooting_range start status stopping strategy stream_name transaction_needs \
-	tutorial typing)
+	json_limits key meaning members metrics mutation order poison project properties public reference \
+	returned rolling_upgrade schedule shooting_range start status stopping strategy stream_name testing \
+	transaction_needs tutorial typing unknown_events upcasting)
 
-.PHONY: help setup test check servers coverage lint docs demo bench chaos mutation clean
+.PHONY: help setup test long check servers coverage lint docs demo bench chaos mutation clean
 
 help:
 	@echo "make demo    set up and run the demo"
 	@echo "make check   set up and run the linters and a fast selection of the tests; before each commit"
-	@echo "make test    set up and run all tests; ARGS=… goes to pytest"
+	@echo "make test    set up and run the tests, but for the long ones; ARGS=… goes to pytest"
+	@echo "make long    set up and run the long tests, of Spark mostly and of the image"
 	@echo "make servers  set up and run the tests of the server in a container, RESERVATION_TEST_IMAGE=postgres:14"
 	@echo "make coverage  set up, run the fast selection of the tests and see how much of the code it reaches"
 	@echo "make lint    set up and run ruff, codespell, mypy, import-linter and the schemas of .github"
@@ -56,7 +57,10 @@ $(CLASSES): .venv/ready
 	XDG_CACHE_HOME=$(CACHE) $(BIN)/reservation spark prepare
 
 test: setup $(CLASSES)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not long" $(ARGS)
+
+long: setup $(CLASSES)
+	$(PYTEST) -m long $(ARGS)
 
 check: lint $(CLASSES)
 	$(PYTEST) $(FAST) $(ARGS)

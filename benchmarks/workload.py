@@ -64,6 +64,7 @@ def component(
     """Declare a component that reserves deposits and handles each by writing what happened."""
     declared = Component(name, entity=Balance, id="account_id")
     declared.reserve(Deposit, into=f"{name}Transaction", entity="account_id", key=key)
+    declared.message(Deposited)
 
     @declared.handle(Deposit, once=once)
     def deposit(command: Deposit, balance: Balance, context: Any) -> Deposited:

@@ -12,9 +12,11 @@ from cli.common.lazy import LazyCommands
 _COMMANDS = LazyCommands(
     {
         "archive": "cli.spark.archive:archive",
+        "check": "cli.check.command:check",
         "completion": "cli.completion:completion",
         "dead-letters": "cli.consumers.dead_letters:dead_letters",
         "demo": "cli.demo.command:demo",
+        "findings": "cli.store.findings:findings",
         "partitions": "cli.consumers.partitions:partitions",
         "positions": "cli.consumers.positions:positions",
         "prune": "cli.store.prune:prune",
@@ -42,12 +44,14 @@ def main() -> None:
     reservation start bank:account --workers 4
                                       the same, with four processes for each category
     reservation status                see how far they are
-    reservation dead-letters list     see what consumers could not handle
+    reservation check bank:account    compare a component with the store before it is deployed
+    reservation dead-letters list     see what consumers could not handle, correct and retry it
     reservation positions list        see their positions, and change them
     reservation partitions bank:account 32
                                       let more processes share the work
     reservation reconcile bank:account
                                       prove on the data that nothing was lost
+    reservation findings list         see which findings of it are accepted, and change that
     reservation archive --help        copy old messages to Parquet, and verify the copy
     reservation spark package         build what Spark's workers need elsewhere
     reservation prune                 remove what is no longer needed

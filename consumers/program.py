@@ -18,6 +18,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 
+from consumers.group.compatibility import check_members, log_members
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
 from consumers.group.stored_positions import categories, is_drained
@@ -28,6 +29,8 @@ from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
 from consumers.runtime.telemetry import Telemetry
 from reservation.component import Component
+from reservation.inspection.process_declaration import ProcessDeclaration
+from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.argument_checks import check_batch_size
@@ -84,13 +87,13 @@ def run(
         batch_size: how many messages to handle in one transaction, at least 1.
 
     Raises:
-        DeclarationError: the declaration is incomplete, or the store has reservations under other
-            names than it declares.
+        DeclarationError: the declaration is incomplete, the store has reservations under other
+            names than it declares, or events of types that it does not declare.
         DatabaseUnavailableError: the database cannot be reached at the start.
         SchemaError: the schemas are missing, or not in the version of this package.
         SessionError: a pooler does not give the consumers sessions of their own.
         GroupError: a category has several partitions in which messages of an entity would not stay
-            in order.
+            in order, or there is a member of a group that this process cannot work beside.
         ForeignPositionError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
@@ -138,10 +141,10 @@ def drain(component: Component, database_url: str, *, batch_size: int = 1000) ->
     Raises:
         StoreError: the database is away, or refuses what a consumer asks for. It is not waited
             for, except for locks of other transactions.
-        DeclarationError: the declaration is incomplete, or the store has reservations under other
-            names than it declares.
+        DeclarationError: the declaration is incomplete, the store has reservations under other
+            names than it declares, or events of types that it does not declare.
         GroupError: a category has several partitions in which messages of an entity would not stay
-            in order.
+            in order, or there is a member of a group that this process cannot work beside.
         ForeignPositionError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
@@ -256,7 +259,12 @@ def _check(component: Component, database_url: str, batch_size: int) -> None:
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)
+        check_event_types(connection, component)
         checked_sizes(connection, component, categories(component), GroupShare())
+        log_members(
+            check_members(connection, component.name, ProcessDeclaration.of(component)),
+            _log(component, component.command_category),
+        )
 
 
 def _log(component: Component, category: str) -> Log:

@@ -42,6 +42,7 @@ from reservation.errors import (
     StatementCanceledError,
     StoreError,
     StreamNameError,
+    UnknownEventError,
     UnknownTypeError,
 )
 from reservation.idempotence.in_events.message_id import MessageIdInEvents
@@ -116,6 +117,7 @@ __all__ = [
     "StoreError",
     "StoredMessage",
     "StreamNameError",
+    "UnknownEventError",
     "UnknownTypeError",
     "Write",
     "__version__",

@@ -7,11 +7,11 @@ strategy each has, and which function handles it. What the decorators accept is 
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, overload
 
 from psycopg import Connection
 
-from reservation.entity.projection import Projection
+from reservation.declared_messages import DeclaredMessages
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
 from reservation.handlers.declaration_checks import (
@@ -25,9 +25,10 @@ from reservation.handlers.declaration_checks import (
     check_once,
     check_projected,
     check_projector,
+    check_single,
     check_transaction,
 )
-from reservation.handlers.initiation import Handler, Initiation
+from reservation.handlers.initiation import Initiation
 from reservation.handlers.protocols import (
     Command,
     DataclassInstance,
@@ -48,11 +49,9 @@ from reservation.idempotence.key import (
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages import stream_name
-from reservation.messages.registry import MessageTypes
-from reservation.serialization.codec import camel_case
 
 
-class Component(Generic[Entity]):
+class Component(DeclaredMessages, Generic[Entity]):
     """The declaration of a component: its commands, keys, handlers and entity.
 
     ``Component("account", entity=Account, id="account_id")`` reads commands from the category
@@ -107,7 +106,7 @@ class Component(Generic[Entity]):
             raise DeclarationError(
                 f"{name}: a message is tried at least once, so attempts cannot be {attempts}"
             )
-        self.name = stream_name.check_category(name)
+        super().__init__(stream_name.check_category(name))
         if entity is not None:
             check_entity(name, entity)
         if snapshot_every is not None:
@@ -118,14 +117,6 @@ class Component(Generic[Entity]):
         self.attempts = attempts
         self.snapshot_every = snapshot_every
         self.snapshot_revision = snapshot_revision
-        self.types = MessageTypes()
-        self.projection = Projection(self.types)
-        self.initiations: dict[str, Initiation] = {}
-        self.reservations: dict[str, Reservation] = {}
-        self.handlers: dict[str, Handler] = {}
-        self.own_transaction: set[str] = set()
-        self.strategies: dict[str, Strategy] = {}
-        self.ignored: set[str] = set()
 
     def initiate(
         self,
@@ -133,6 +124,8 @@ class Component(Generic[Entity]):
         *,
         volatile: str | Iterable[str] = (),
         transaction: Transaction = "batch",
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
     ) -> InitiatorDecorator[Command]:
         """Declare a command that starts its entity's stream, handled by the decorated function.
 
@@ -144,23 +137,26 @@ class Component(Generic[Entity]):
             command: the command's dataclass.
             volatile: fields in which a reissue may differ from the first issue.
             transaction: see `handle`.
+            was: the former names of the class, or the only one; see `message`.
+            stored_as: the name that is still written; see `message`.
 
         Raises:
-            DeclarationError: the command is declared twice or lacks a field, there is no such
-                transaction, or the function cannot be its handler.
+            DeclarationError: the command is declared twice or lacks a field, another class has one
+                of its names, there is no such transaction, or the function cannot be its handler.
         """
         check_class(self.name, "initiate", command, "Open")
         own_transaction = check_transaction(self.name, command, transaction)
 
         def declare(handler: Any) -> Any:
-            name = self._command(command)
+            name = self._command(command, was, stored_as)
             check_initiator(self.name, command, handler, self.commands)
             if name in self.handlers:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = fields_of(command, volatile)
             self.initiations[name] = Initiation(command, handler, fields)
-            if own_transaction:
-                self.own_transaction.add(name)
+            self.own_transaction |= {name} if own_transaction else set()
+            self.projection.is_used |= self.entity is not None
+            self._spread()
             return handler
 
         return declare
@@ -176,6 +172,9 @@ class Component(Generic[Entity]):
         entity: str | None = None,
         volatile: str | Iterable[str] = (),
         formerly: str | Iterable[str] | Callable[[Command], Key] | None = None,
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
+        same_key: bool = False,
     ) -> None: ...
     @overload
     def reserve(
@@ -189,6 +188,7 @@ class Component(Generic[Entity]):
         entity: str | None = None,
         volatile: str | Iterable[str] = (),
         formerly: str | Iterable[str] | KeyFunction | None = None,
+        same_key: bool = False,
     ) -> None: ...
     def reserve(
         self,
@@ -198,6 +198,9 @@ class Component(Generic[Entity]):
         entity: str | None = None,
         volatile: str | Iterable[str] = (),
         formerly: str | Iterable[str] | KeyFunction | None = None,
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
+        same_key: bool = False,
     ) -> None:
         """Declare commands that take effect through a copy in a reservation stream.
 
@@ -216,15 +219,23 @@ class Component(Generic[Entity]):
                 of sending.
             formerly: what the id of the reservation streams was made of before ``key`` or
                 ``entity`` was changed: the field, the fields in their order, or a function of the
-                command. A command that is reserved under that name is a duplicate too. None if
-                nothing was changed.
+                command; without ``into`` what was added to the ids of the command's stream. A
+                command that is reserved under that name is a duplicate too. None if nothing was
+                changed.
+            was: the former names of the class, or the only one; see `message`. For one command.
+            stored_as: the name that is still written; see `message`. For one command.
+            same_key: whether the fields of the key, and of ``entity``, have been the same in every
+                former shape of the commands. The server then takes the keys of commands that have
+                former names or upcasters, as it does of others.
 
         Raises:
-            DeclarationError: a field does not exist, a command is declared twice, or the category
-                is in use.
+            DeclarationError: a field does not exist, a command is declared twice, another class
+                has one of its names, or the category is in use.
         """
-        own = (self.name, self.command_category)
-        check_category_of_reservations(self.name, own, into, entity, formerly)
+        check_single(self.name, "reserve", commands, was, stored_as)
+        corrections = stream_name.correction_category(self.name)
+        own = (self.name, self.command_category, corrections)
+        check_category_of_reservations(self.name, own, into, entity)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
             if not keys:
@@ -233,8 +244,11 @@ class Component(Generic[Entity]):
                 key_fields(command, entity)
             fields = fields_of(command, volatile)
             former = former_key(command, formerly)
-            name = self._command(command)
-            self.reservations[name] = Reservation(command, into, keys, entity, fields, former)
+            name = self._command(command, was, stored_as)
+            self.reservations[name] = Reservation(
+                command, into, keys, entity, fields, former, same_key
+            )
+        self._spread()
 
     def handle(
         self,
@@ -242,6 +256,8 @@ class Component(Generic[Entity]):
         *,
         transaction: Transaction = "batch",
         once: Strategy | None = None,
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
     ) -> HandlerDecorator[Command, Entity]:
         """Declare the decorated function as the handler of a command.
 
@@ -256,11 +272,14 @@ class Component(Generic[Entity]):
                 commit for each.
             once: how a repeated message is recognized; None leaves that to the handler, or to
                 `reserve`.
+            was: the former names of the class, or the only one; see `message`.
+            stored_as: the name that is still written; see `message`.
 
         Raises:
-            DeclarationError: the command is declared twice or lacks a field; there is no such
-                transaction; the function cannot be its handler; `once` is not a strategy, or the
-                component's entity cannot be kept as the strategy requires.
+            DeclarationError: the command is declared twice or lacks a field; another class has one
+                of its names; there is no such transaction; the function cannot be its handler;
+                `once` is not a strategy, or the component's entity cannot be kept as the strategy
+                requires.
         """
         check_class(self.name, "handle", command, "Withdraw")
         check_once(self.name, command, once)
@@ -269,67 +288,53 @@ class Component(Generic[Entity]):
             once.declare(self.name, command, self.entity)
 
         def declare(handler: Any) -> Any:
-            name = self.types.add(command)
+            name = self.types.add(command, was=was, stored_as=stored_as)
             key_fields(command, self.id)
             check_handler(self.name, command, handler, self.entity, self.commands)
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             self.handlers[name] = handler
-            if own_transaction:
-                self.own_transaction.add(name)
+            self.own_transaction |= {name} if own_transaction else set()
             if once is not None:
                 self.strategies[name] = once
+            two_phase = once is not None and is_two_phase(once)
+            self.projection.is_used |= self.entity is not None and not two_phase
+            self._spread()
             return handler
 
         return declare
 
-    def project(self, event: type[Event]) -> ProjectorDecorator[Event, Entity]:
+    def project(
+        self,
+        event: type[Event],
+        *,
+        was: str | Iterable[str] = (),
+        stored_as: str | None = None,
+    ) -> ProjectorDecorator[Event, Entity]:
         """Declare the decorated function to apply events of a type to the entity.
 
         It takes the entity and the event, and changes the entity.
 
         Args:
             event: the event's dataclass.
+            was: the former names of the class, or the only one; see `message`.
+            stored_as: the name that is still written; see `message`.
 
         Raises:
-            DeclarationError: the component has no entity, the event has a projector already, or
-                the function cannot be one.
+            DeclarationError: the component has no entity, the event has a projector already,
+                another class has one of its names, or the function cannot be a projector.
         """
         check_class(self.name, "project", event, "Withdrawn")
         check_projected(self.name, event, self.entity)
 
         def declare(projector: Any) -> Any:
-            known = self.projection.types
-            check_projector(self.name, event, self.entity, projector, known)
-            self.projection.add(event, projector)
+            name = self.types.add(event, was=was, stored_as=stored_as)
+            check_projector(self.name, event, self.entity, projector, self.projection.types)
+            self.projection.projectors[name] = projector
+            self._spread()
             return projector
 
         return declare
-
-    def ignore(self, *types: str) -> None:
-        """Declare message types that consumers skip; others without a handler are dead letters.
-
-        Args:
-            types: the names of the types.
-        """
-        self.ignored.update(types)
-
-    @property
-    def commands(self) -> frozenset[type]:
-        """The classes of the commands that are declared."""
-        names = {*self.initiations, *self.reservations, *self.handlers}
-        return frozenset(map(self.types.__getitem__, names))
-
-    @property
-    def reservation_categories(self) -> list[str]:
-        """The reservation categories, sorted, without the command category."""
-        into = {reservation.into for reservation in self.reservations.values()}
-        return sorted(category for category in into if category is not None)
-
-    @property
-    def reserves_within(self) -> frozenset[str]:
-        """The types of commands whose copies are in the command category itself."""
-        return frozenset(name for name, to in self.reservations.items() if to.into is None)
 
     @property
     def two_phase(self) -> dict[str, TwoPhaseStrategy]:
@@ -366,29 +371,20 @@ class Component(Generic[Entity]):
         value = key_part(getattr(command, self.id), f"field {self.id}")
         return stream_name.of(self.name, value)
 
-    def volatile(self, role: Literal["initiate", "reserve"]) -> dict[str, list[str]]:
-        """Return, by message type, the JSON names of the fields in which a reissue may differ.
-
-        Args:
-            role: "initiate" for the commands that start a stream, "reserve" for reserved ones.
-        """
-        declared = self.initiations if role == "initiate" else self.reservations
-        return {
-            name: [camel_case(field) for field in declaration.volatile]
-            for name, declaration in declared.items()
-        }
-
     def check(self) -> None:
         """Make sure that the declaration is complete.
 
         Raises:
-            DeclarationError: it has no command, or a reserved command has no handler.
+            DeclarationError: it has no command; a reserved command has no handler; the upcasters
+                of a class do not lead to its version; or a handler is annotated to return an event
+                that has no projector and is not declared otherwise.
         """
         check_complete(self.name, self.initiations, self.reservations, self.handlers)
+        self.check_messages()
 
-    def _command(self, command: type) -> str:
+    def _command(self, command: type, was: str | Iterable[str], stored_as: str | None) -> str:
         """Register a command that is reserved or initiates, once."""
-        name = self.types.add(command)
+        name = self.types.add(command, was=was, stored_as=stored_as)
         key_fields(command, self.id)
         if name in self.initiations or name in self.reservations:
             raise DeclarationError(

@@ -8,6 +8,7 @@
     │   ├── DecodeError           its data or metadata is not what its type says
     │   ├── EncodeError           a message to be written is not what its class says
     │   ├── UnknownTypeError      nobody declared its type
+    │   ├── UnknownEventError     nobody declared the type of an event of its entity
     │   ├── IdempotenceKeyError   its idempotence key is absent or cannot name a stream
     │   ├── ExpiredError          it is older than the records of handled messages
     │   └── HandlerError          its handler raised
@@ -82,6 +83,10 @@ class EncodeError(MessageError):
 
 class UnknownTypeError(MessageError):
     """A message has a type that the component neither handles nor ignores."""
+
+
+class UnknownEventError(MessageError):
+    """The stream of a message's entity holds an event whose type the component does not declare."""
 
 
 class IdempotenceKeyError(MessageError):
@@ -169,7 +174,7 @@ class MessageIdConflictError(StoreError):
 
 
 class GroupError(ReservationError):
-    """A consumer group has another number of partitions than was requested."""
+    """A consumer group is not as it was requested, or has a member that does not fit."""
 
 
 class ForeignPositionError(ReservationError):

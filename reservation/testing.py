@@ -1,9 +1,10 @@
-"""Tests of handlers: whether a handler does the same when it is given the same."""
+"""Tests of handlers and upcasters: whether they do the same when they are given the same."""
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -13,16 +14,20 @@ from reservation.errors import DeclarationError
 from reservation.handlers.copying import copied
 from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.state_based.outputs import encode_state, outputs
+from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage
+from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import identifier, of
 from reservation.serialization import codec
+from reservation.serialization.json_limits import encoder
 from reservation.store.writing import Row
 
 # Any: components have states and messages of their own.
+T = TypeVar("T")
 
 
 class NotDeterministicError(AssertionError):
-    """A handler that was called twice with the same input did not do the same."""
+    """What was called twice with the same input, a handler or an upcaster, did not do the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,62 @@ def check_deterministic(
     return first
 
 
+@overload
+def check_upcast(
+    component: Component, type_: type[T], data: Mapping[str, Any], *, version: int | None = None
+) -> T: ...
+@overload
+def check_upcast(
+    component: Component, type_: str, data: Mapping[str, Any], *, version: int | None = None
+) -> Any: ...
+def check_upcast(
+    component: Component,
+    type_: type[Any] | str,
+    data: Mapping[str, Any],
+    *,
+    version: int | None = None,
+) -> Any:
+    """Decode a stored object twice, through the upcasters of its class, and compare the results.
+
+    What comes out is then encoded and decoded once more, as a message that is written today: its
+    upcasters must leave it as it is.
+
+    Args:
+        component: the declaration with the upcasters.
+        type_: the class, or the name that the message is stored under, such as a former one.
+        data: the JSON object as it is stored, with camelCase keys, left as it is.
+        version: the version in the metadata; None for a message without one.
+
+    Returns:
+        The message, as an instance of its class.
+
+    Raises:
+        NotDeterministicError: the results differ, or a message of today is upcast again.
+        DeclarationError: the component does not declare the type.
+        DecodeError: an upcaster fails, or the result does not have the shape of the class.
+    """
+    name = type_ if isinstance(type_, str) else type_.__name__
+    if name not in component.types:
+        raise DeclarationError(f"{component.name} declares no message of the type {name}")
+    class_ = component.types[name]
+    text = encoder.encode(data).decode()
+    former = _message(component.name, name, text, version)
+    first, second = component.decode(former), component.decode(former)
+    if not same_content(first, second):
+        raise NotDeterministicError(
+            f"The upcasters of {class_.__name__} made another message the second time; let them "
+            f"depend on nothing but the object that they are given"
+        )
+    written = component.types.written(class_)
+    today = _message(component.name, written.name, codec.encode(first), written.version)
+    if not same_content(first, component.decode(today)):
+        raise NotDeterministicError(
+            f"The upcasters of {class_.__name__} change a message that has the shape of today; "
+            f"let when= recognize the former shape alone"
+        )
+    return first
+
+
 _ADVICE = "Take ids, random numbers and the time from the context"
 _PARTS = ("id", "stream name", "type", "data", "metadata", "expected version")
 
@@ -127,12 +188,16 @@ def _handle(
     else:
         returned = component.handlers[name](command, state, context)
     events = events_of(returned, message, component.commands, starts=initiation is not None)
+    written = component.types.written
     if name in component.two_phase:
-        rows = outputs(message, entity_stream, events, context.writes)
+        rows = outputs(message, entity_stream, events, context.writes, written)
+        component.check_written(rows, message)
         encode_state(state, message)
     else:
-        rows = encode_events(events, message, entity_stream, message.follow_metadata())
-        further, entity = encode_further(context.writes, message), copied(given)
+        metadata = message.follow_metadata()
+        rows = encode_events(events, message, entity_stream, metadata, written=written)
+        further, entity = encode_further(context.writes, message, written), copied(given)
+        component.check_written(further, message)
         for row in rows:
             component.projection.apply_encoded(entity, row, message)
         rows += further
@@ -142,14 +207,20 @@ def _handle(
 def _stored(component: Component, command: object) -> StoredMessage:
     """Return a command as it would be read."""
     cardinal = identifier(component.entity_stream(command)) or ""
+    stream_name = of(component.command_category, cardinal)
+    written = component.types.written(type(command))
+    return _message(stream_name, written.name, codec.encode(command), written.version)
+
+
+def _message(stream_name: str, type_: str, data: str, version: int | None) -> StoredMessage:
     return StoredMessage(
         id=str(uuid.uuid4()),
-        stream_name=of(component.command_category, cardinal),
-        type=type(command).__name__,
+        stream_name=stream_name,
+        type=type_,
         position=0,
         global_position=1,
-        data=codec.encode(command),
-        metadata_json=None,
+        data=data,
+        metadata_json=Metadata(schema_version=version).encode(),
         time=datetime.now(UTC),
     )
 

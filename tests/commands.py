@@ -13,7 +13,10 @@ from tests.processes import EXAMPLES, run_cli
 
 
 def invoke_cli(
-    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path = EXAMPLES
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path = EXAMPLES,
+    input: str | None = None,  # noqa: A002  as subprocess names it
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with click's runner; `tests.processes.run_cli` is for what needs a process.
 
@@ -22,7 +25,8 @@ def invoke_cli(
     if "start" in arguments[:2]:
         return run_cli(*arguments, env=dict(env or {}), cwd=cwd)
     with contextlib.chdir(cwd):
-        done = CliRunner().invoke(main, arguments, env=env, prog_name="reservation")
+        runner = CliRunner()
+        done = runner.invoke(main, arguments, input=input, env=env, prog_name="reservation")
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 

@@ -116,6 +116,7 @@ def revised(once: Any = Revisions()) -> Component:  # noqa: B008  it is a value
 def opened() -> Component:
     """Return a purse that a command may open, as the first thing that is done with it."""
     component = purse(MessageIdInEvents())
+    component.message(Opened)
 
     @component.initiate(Open)
     def open_(command, context):
@@ -137,7 +138,7 @@ def kept_tables(connection: Connection[Any]) -> list[tuple[str]]:
         "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
         " WHERE schemaname = 'message_store'"
         " OR schemaname = 'reservation'"
-        " AND tablename NOT IN ('versions', 'sender_categories', 'store_identity')"
+        " AND tablename NOT IN ('versions', 'upgrades', 'sender_categories', 'store_identity')"
         " ORDER BY 1"
     ).fetchall()
 

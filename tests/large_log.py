@@ -12,16 +12,23 @@ from psycopg.errors import UndefinedTable
 
 from bank import account
 from bank.entity import Account
-from reservation import MessageStore, Metadata, StoredMessage, Write
+from bank.messages import Deposit
+from reservation import Component, MessageStore, Metadata, StoredMessage, Write
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import StoreError
 from reservation.idempotence.in_events.event_causes import causes
-from reservation.idempotence.reserve import compare_initiations, reserve
+from reservation.idempotence.reserve import (
+    compare_initiations,
+    first_initiated,
+    first_reserved,
+    reserve,
+)
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.idempotence.state_based.clean_up import clean_up_states, count_removable
 from reservation.idempotence.state_based.states import States, Version
 from reservation.idempotence.strategy import Incoming
+from reservation.maintenance.event_types import unknown_types
 from reservation.messages.ids import uuid7
 from reservation.store.partition import Partition
 from tests.controls import deposit
@@ -179,6 +186,13 @@ def append(c):
     return States(c).append(versions)
 
 
+def of_transactions():
+    """Return a component whose events would be what is reserved here."""
+    component = Component("accountTransaction", entity=Account, id="account_id")
+    component.handle(Deposit)(lambda *_: None)
+    return component
+
+
 CATEGORY = "SELECT * FROM message_store.get_category_messages(%s, %s, %s"
 
 
@@ -294,6 +308,23 @@ WORK = {
             [(n, f"accountTransaction-1+d{n}") for n in range(2, BATCH)],
             {"Deposit": ["time"]},
         ),
+    ),
+    # The commands, what was reserved under the former name of some, and of the others.
+    "what was reserved first": Work(
+        4 * BATCH,
+        lambda c: first_reserved(
+            c,
+            [(n, f"accountTransaction-1+d{n}") for n in range(2, BATCH)],
+            [f"accountTransaction-1+d{n - 1}" if n % 2 else None for n in range(2, BATCH)],
+        ),
+    ),
+    "what initiated": Work(
+        3 * BATCH,
+        lambda c: first_initiated(c, [(n, f"accountTransaction-1+d{n}") for n in range(2, BATCH)]),
+    ),
+    # Where two places are close, some events are looked at twice.
+    "a sample of the types of events": Work(
+        12 * 201, lambda c: unknown_types(c, of_transactions())
     ),
     "a category as Message DB reads it": Work(BATCH, call(CATEGORY + ")", COMMANDS, 50, BATCH)),
     "a frequent correlation as Message DB reads it": Work(

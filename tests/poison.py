@@ -143,7 +143,7 @@ match os.environ.get("POISON_CODE"):
     case "formerly":
         account.reservations["Deposit"] = replace(reserved, formerly=key_of("formerly"))
 
-projectors = account.projection._projectors
+projectors = account.projection.projectors
 project = projectors["Deposited"]
 projectors["Deposited"] = deposited
 account.handlers["Deposit"] = poisoned

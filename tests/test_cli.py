@@ -12,7 +12,8 @@ from psycopg import conninfo, sql
 
 from cli.main import main
 from reservation.postgres.connection import connect
-from reservation.store.schema.install import SCHEMA_VERSION, check_installed
+from reservation.store.schema.install import check_installed
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.commands import every_command, invoke_cli
 from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 

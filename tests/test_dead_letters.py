@@ -183,6 +183,8 @@ def test_parking_holds_within_a_batch_in_a_constant_number_of_statements(
     monkeypatch.setattr(Counting, "counted", 0)
     positions = claim(connection, "till", CATEGORY)
     batch = new_batch(connection, till.component, CATEGORY)
+    till.send(store, "y1")
+    batch.run(positions, 100)
     for round_, accounts in enumerate(["1", "23456789"]):
         for account in accounts:
             till.send(store, f"{account}{round_}")

@@ -312,9 +312,11 @@ def _printed_json(database_url, connection, store, monkeypatch):
         ("positions", ["positions", "list"]),
         ("changes", ["positions", "reset", "bank:account", "--yes"]),
         ("dead-letters", ["dead-letters", "list"]),
+        ("findings", ["findings", "accept", "conflict-4-0123abcd", "--reason", "settled"]),
         ("prune", ["prune", "bank:account", "--reservations-older-than", "36h"]),
+        ("check", ["check", "bank:account"]),
     ],
-    ids=["status", "positions", "changes", "dead-letters", "prune"],
+    ids=["status", "positions", "changes", "dead-letters", "findings", "prune", "check"],
 )
 def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
     """The JSON of every command fits its schema, with no further key."""

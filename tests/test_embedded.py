@@ -17,7 +17,7 @@ OTHER = "nobody"
 # The interpreter may lie in the home of root, so what the command needs of it is imported before
 # the process becomes another user's; the package that is looked at is imported after that.
 _AS = """
-import os, sys
+import os, sys, fcntl
 import cli.main, cli.store.schema, reservation.store.schema.install, psycopg_pool
 import fasteners, json, logging, platform, platformdirs.unix, psutil, shutil, socket, tempfile, pwd
 import hashlib, subprocess, traceback, stat, typing_extensions, encodings.idna, inspect, linecache

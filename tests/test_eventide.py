@@ -209,8 +209,6 @@ def test_wrong_former_names_are_refused_when_declared():
         component.reserve(Deposit, into=RESERVED, key="deposit_id", formerly="deposit")
     with pytest.raises(DeclarationError, match="formerly= names no field"):
         component.reserve(Deposit, into=RESERVED, key="deposit_id", formerly=())
-    with pytest.raises(DeclarationError, match="formerly= names streams of a reservation"):
-        component.reserve(Deposit, key="deposit_id", formerly="account_id")
 
 
 @pytest.mark.parametrize("at", [1, 4000, 7999])

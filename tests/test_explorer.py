@@ -151,7 +151,13 @@ DAILY = {
 }
 
 
-@pytest.mark.parametrize("name", DAILY)
+LONG = ["states"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in DAILY],
+)
 def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_property, name):
     """In every order of statements and with kills, each intent takes effect once."""
     explored = explorer(database_url, CASES[name], kills=DAILY[name], size=100).explore()

@@ -3,6 +3,7 @@
 import pytest
 
 from bank.messages import Deposit, Open, Opened
+from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import Failure, Reason
 from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.handling.handling import Handling
@@ -19,7 +20,7 @@ SENT = "purse:command-123"
 
 def plan(connection, store, component, messages, category=COMMANDS, **options):
     """Plan messages as a batch of the component would."""
-    handling = Handling(
+    handling = new_handling(
         ConsumerContext.of(connection, component, category), component.snapshots(connection)
     )
     return run(connection, store, handling, messages, **options)
@@ -28,7 +29,12 @@ def plan(connection, store, component, messages, category=COMMANDS, **options):
 def run(connection, store, handling, messages, careful=False, policy=ALL_OR_NOTHING):
     key_streams = [None] * len(messages)
     with connection.transaction():
-        return handling.plan(store, messages, key_streams, careful=careful, policy=policy)
+        return handling.plan(store, messages, key_streams, {}, careful=careful, policy=policy)
+
+
+def new_handling(context, snapshots=None):
+    """Return what decides on the messages of a consumer."""
+    return Handling(context, snapshots, Corrections(context.component.name, context.category, {}))
 
 
 def sent(store, *commands):
@@ -59,7 +65,7 @@ def test_decisions_that_were_not_written_are_forgotten(connection, store):
     """After a batch that was not written, entities are read again."""
     messages = sent(store, deposit("d1", "10"))
     component = purse()
-    handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
+    handling = new_handling(ConsumerContext.of(connection, component, COMMANDS))
     run(connection, store, handling, messages)
     handling.forget()
     decisions = run(connection, store, handling, messages)
@@ -75,7 +81,7 @@ def test_the_messages_at_hand_are_named_until_they_are_committed(connection, sto
         raise ValueError
 
     messages = sent(store, deposit())
-    handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
+    handling = new_handling(ConsumerContext.of(connection, component, COMMANDS))
     assert handling.at_hand == ()
     with pytest.raises(HandlerError):
         run(connection, store, handling, messages)
@@ -88,13 +94,14 @@ def test_each_handler_call_is_a_heartbeat(connection, store):
     context = ConsumerContext.of(connection, component, COMMANDS)
     context = ConsumerContext(connection, component, COMMANDS, context.log, lambda: beats.append(1))
     messages = sent(store, deposit("d1"), deposit("d2"))
-    run(connection, store, Handling(context, None), messages)
+    run(connection, store, new_handling(context), messages)
     assert len(beats) == 2
 
 
 def test_a_command_that_initiates_finds_a_stream_that_was_started(connection, store):
     """A command that initiates finds a stream that was started, also in the same batch."""
     component = Component("purse", entity=Purse, id="account_id")
+    component.message(Opened)
 
     @component.initiate(Open)
     def begin(command, context):
@@ -196,14 +203,14 @@ def test_the_categories_to_hold_others_off_are_those_that_may_be_written(connect
     """With care, the declared categories, states and those last written are locked."""
     component = purse(StateBased())
     component.reserve(Deposit, into="sales", key="deposit_id")
-    handling = Handling(ConsumerContext.of(connection, component, COMMANDS), None)
+    handling = new_handling(ConsumerContext.of(connection, component, COMMANDS))
     assert handling.categories == ["purse", "purse:state", "sales"]
     within = purse()
     within.reserve(Deposit, key="deposit_id")
-    handling = Handling(ConsumerContext.of(connection, within, COMMANDS), None)
+    handling = new_handling(ConsumerContext.of(connection, within, COMMANDS))
     assert handling.categories == ["purse", "purse:command"]
     elsewhere = Component("purse", id="account_id")
     elsewhere.handle(Deposit)(lambda command, entity, context: context.write(command, "audit-1"))
-    handling = Handling(ConsumerContext.of(connection, elsewhere, COMMANDS), None)
+    handling = new_handling(ConsumerContext.of(connection, elsewhere, COMMANDS))
     run(connection, store, handling, sent(store, deposit()))
     assert handling.categories == ["audit", "purse"]

@@ -48,7 +48,7 @@ def deposit(command, entity, context):
     return context.follow(command, Deposited)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @dataclass

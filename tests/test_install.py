@@ -14,13 +14,13 @@ from reservation.errors import (
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import (
     _QUERIES,
-    SCHEMA_VERSION,
     Detached,
     attach,
     attached,
     check_installed,
     detach,
 )
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import batch, batches, drain, event_types
 from tests.controls import COMMANDS, deposit, open_
 
@@ -115,7 +115,8 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     )
     connection.execute(
         "DROP TABLE reservation.processed_messages, reservation.processed_handlers, "
-        "reservation.revisions, reservation.revision_counters"
+        "reservation.revisions, reservation.revision_counters, reservation.corrections, "
+        "reservation.finding_decisions"
     )
     connection.execute(
         "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "

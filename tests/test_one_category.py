@@ -228,6 +228,38 @@ def test_a_copy_under_another_key_is_a_dead_letter(connection, store, make):
     assert effects(store) == []
 
 
+def moved(key, formerly):
+    """Return a purse that has changed its key."""
+    component = purse()
+    component.reserve(Deposit, key=key, formerly=formerly, volatile="time")
+    return component
+
+
+def test_a_copy_under_a_former_key_is_found_and_handled(connection, store):
+    """A reissue is a duplicate of it, whether it was handled or waits."""
+    store.write([deposit("d1"), deposit("d2")], PURSE)
+    batch(connection, CATEGORY, moved("deposit_id", None)).run(3)  # the copy of d2 waits
+    now = moved(("account_id", "deposit_id"), "deposit_id")
+    store.write([deposit("d1", time=LATER), deposit("d2", amount="9"), deposit("d3")], PURSE)
+    found = drained(connection, now)
+    assert (found["duplicate"], found["conflict"], found["reserved"]) == (1, 1, 1)
+    copies = [f"{PURSE}+d1", f"{PURSE}+d2", f"{PURSE}+123+d3"]
+    assert all(store.stream_version(name) == 0 for name in copies)
+    assert effects(store) == ["Deposited"] * 3
+
+
+def test_two_versions_find_the_copies_of_each_other(connection, store):
+    """In the two deployments of a changed key, whichever reserves first."""
+    long = ("account_id", "deposit_id")
+    versions = [moved("deposit_id", long), moved(long, "deposit_id")]
+    for n, (first, then) in enumerate((versions, versions[::-1])):
+        store.write(deposit(f"d{n}"), PURSE)
+        assert drained(connection, first) == {"reserved": 1, "handled": 1}
+        store.write(deposit(f"d{n}", time=LATER), PURSE)
+        assert drained(connection, then) == {"duplicate": 1}
+    assert effects(store) == ["Deposited"] * 2
+
+
 def test_the_property_means_nothing_where_copies_have_a_category_of_their_own(connection, store):
     """With a category for copies, the property does not bypass the reservation."""
     component = purse()

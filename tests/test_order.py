@@ -245,7 +245,9 @@ def retry(connection, component, letter):
     ((partition,),) = connection.execute(
         "SELECT reservation.partition_of(%s, %s)", [stream_name, positions.size]
     ).fetchall()
-    due = DueLetter(letter.message.global_position, letter.entity, 0, partition, letter.message)
+    due = DueLetter(
+        letter.message.global_position, letter.entity, 0, partition, None, letter.message
+    )
     connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
     new_batch(connection, component, RESERVED).retry_transaction.run(positions, [due])
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 from psycopg.types.json import Jsonb
 
-from bank.messages import Withdraw
+from bank.messages import Open, Withdraw
 from reservation import Component, MessageStore, Metadata, follow
 from reservation.errors import (
     DecodeError,
@@ -452,9 +452,12 @@ def test_of_message_dbs_functions_only_two_are_needed(connection, store):
 def test_a_stream_that_something_else_started_makes_an_initiation_a_conflict(connection, store):
     """A stream started by an unknown message makes an initiation a conflict."""
     odd = {"causationMessageGlobalPosition": "x"}
-    write_raw(connection, "account-123", "Noted", Jsonb({}), Jsonb(odd))
-    store.write(open_(), COMMANDS)
-    (result,) = batches(connection)
+    write_raw(connection, "purse-123", "Spent", Jsonb({}), Jsonb(odd))
+    store.write(open_(), "purse:command-123")
+    component = Component("purse", entity=Purse, id="account_id")
+    component.initiate(Open)(lambda command, context: Spent(command.account_id, Decimal(0)))
+    component.message(Spent)
+    (result,) = batches(connection, component)
     assert result.counts == Counter(conflict=1)
 
 

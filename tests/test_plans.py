@@ -81,6 +81,8 @@ def test_the_calls_do_what_they_are_counted_for(large):
     assert all(key is not None for key in found["commands with their keys"][1])
     assert found["reserving reissues"].count(Outcome.RESERVED) == 1
     assert set(found["comparing what initiated"]) == {Outcome.DUPLICATE}
+    assert len(found["what was reserved first"]) == len(found["what initiated"]) == BATCH - 2
+    assert found["a sample of the types of events"] == ["Deposit"]
 
 
 def test_what_is_counted_shows_a_scan_and_a_fetch(large):

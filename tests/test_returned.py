@@ -134,6 +134,7 @@ def test_an_event_is_stored_as_it_was_returned(connection, store, size, once):
     """Changes to an event after the handler returned it are not stored."""
     kept = []
     component = Component("cart", entity=Cart, id="cart_id")
+    component.message(Added)
 
     @component.handle(Put, once=once)
     def put(command, entity, context):
@@ -228,6 +229,7 @@ def test_a_handler_that_raises_leaves_no_trace(connection, store, size, once):
 def test_a_message_that_cannot_be_encoded_is_that_of_its_handler(connection, store):
     """An event that cannot be encoded fails its own message, in the middle of a batch."""
     component = Component("cart", entity=Cart, id="cart_id")
+    component.message(Added)
 
     @component.handle(Put)
     def put(command, entity, context):
@@ -262,6 +264,7 @@ def test_a_field_holds_what_its_type_says(connection, store, hint, value):
     """A value that would be read back as something else is refused."""
     component = Component("cart", entity=Cart, id="cart_id")
     happened = event_of(hint)
+    component.message(happened)
     component.handle(Put)(lambda command, entity, context: happened(value))
     store.write(Put("1"), SENT)
     with pytest.raises(EncodeError, match=r"Put at cart:command-1, global position 1.* Happened"):

@@ -1,23 +1,27 @@
 """What each kind of role may do with the store, and no more."""
 
 import itertools
+import json
 import os
 from uuid import uuid4
 
 import pytest
 from psycopg import conninfo, errors, sql
+from psycopg.types.json import Jsonb
 
 from bank import account
+from consumers.correcting.correct import correct
 from reservation import MessageStore, install
-from reservation.errors import SchemaError, StoreError, StreamNameError
+from reservation.errors import MissingRightError, SchemaError, StoreError, StreamNameError
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
-from reservation.store.schema.install import SCHEMA_VERSION
 from reservation.store.schema.roles import grant
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.source.columns import TYPES, CategoryQuery, PositionsQuery
 from tests.bank import RESERVED, broken, drain, event_types
+from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_, withdraw
 from tests.processes import Started, run_cli
 
@@ -42,7 +46,10 @@ CONSUMER = {
     "USAGE on schema message_store",
     "USAGE on schema reservation",
     "SELECT on reservation.versions",
+    "SELECT on reservation.upgrades",
     "SELECT on reservation.store_identity",
+    "SELECT on reservation.corrections",
+    "SELECT on reservation.finding_decisions",
     "DELETE on reservation.members",
     "DELETE on reservation.states",
     *(
@@ -62,6 +69,25 @@ CONSUMER = {
     ),
     "SELECT on reservation.processed_messages",
     "INSERT on reservation.processed_messages",
+}
+OPERATOR = {
+    "USAGE on schema message_store",
+    "USAGE on schema reservation",
+    "SELECT on message_store.messages",
+    *(
+        f"SELECT on reservation.{table}"
+        for table in (
+            "versions",
+            "upgrades",
+            "store_identity",
+            "dead_letters",
+            "corrections",
+            "finding_decisions",
+        )
+    ),
+    "UPDATE on reservation.dead_letters",  # of three columns
+    "INSERT on reservation.finding_decisions",  # of three columns
+    "EXECUTE on reservation.correct",
 }
 
 
@@ -325,12 +351,17 @@ def test_a_grant_is_exactly_what_it_says_whatever_was_before(connection, new_rol
     grant(connection, "consumer", role)
     held = rights(connection, role)
     assert {right for right in held if not right.startswith("EXECUTE")} == CONSUMER
+    assert "EXECUTE on reservation.correct" not in held
+
+    grant(connection, "operator", role)
+    assert rights(connection, role) == OPERATOR
 
 
 def test_the_statements_do_the_same_when_others_run_them(connection, new_role):
     """A dry run changes nothing, and running its statements does the whole grant."""
     role = new_role(create=False)
-    for kind, categories in (("sender", ["o'x"]), ("consumer", []), ("auditor", [])):
+    kinds = (("sender", ["o'x"]), ("consumer", []), ("operator", []), ("auditor", []))
+    for kind, categories in kinds:
         shown = grant(connection, kind, role, categories, dry_run=True)
         before = rights(connection, role) if not shown.created else None
         assert shown.created == (kind == "sender")
@@ -459,6 +490,105 @@ def test_a_consumer_changes_no_message_and_no_right(connection, new_role):
             connection.execute(statement)
 
 
+def dead_deposit(connection, store):
+    """Have a deposit that cannot be decoded, and return the global position of its letter."""
+    store.write(open_(), COMMANDS)
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', %s)",
+        [COMMANDS, Jsonb(BAD_DEPOSIT)],
+    )
+    drain(connection)
+    return connection.execute("SELECT global_position FROM reservation.dead_letters").fetchone()[0]
+
+
+BAD_DEPOSIT = {"depositId": "d1", "accountId": "123", "amount": "-", "time": "2026-01-02T03:04:05Z"}
+CORRECT = "SELECT * FROM reservation.correct('account', 'accountTransaction', %s, '{}', 'r', '{}')"
+
+
+def test_an_operator_decides_about_dead_letters(connection, store, database_url, new_role):
+    """It corrects, retries and discards by the command line, and is the one who is noted."""
+    role = new_role()
+    grant(connection, "operator", role)
+    at = str(dead_deposit(connection, store))
+    env = {"RESERVATION_DATABASE_URL": as_login(connection, database_url, role)}
+    content = json.dumps(BAD_DEPOSIT | {"amount": 20})
+    for arguments in (
+        ["list"],
+        ["show", at, "--data"],
+        ["retry", at],
+        ["correct", "bank:account", at, "--data", "-", "--reason", "a slip"],
+    ):
+        done = invoke_cli("dead-letters", *arguments, env=env, input=content)
+        assert (done.returncode, done.stderr) == (0, "")
+    drain(connection)
+    assert event_types(store) == ["Opened", "Deposited"]
+    ((data,),) = connection.execute(
+        "SELECT data FROM message_store.messages WHERE type = 'Corrected'"
+    ).fetchall()
+    assert data["sessionUser"] == role
+
+    connection.execute("UPDATE reservation.dead_letters SET state = 'dead'")
+    done = invoke_cli("dead-letters", "discard", at, "--yes", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_operator_writes_no_message_of_its_own(connection, store, new_role):
+    """It changes no letter but its state, no decision of anybody, and nothing of a correction."""
+    role = new_role()
+    grant(connection, "operator", role)
+    at = dead_deposit(connection, store)
+    run(connection, "SET ROLE {}", role)
+    for statement in (
+        "INSERT INTO message_store.messages (stream_name, type, position) VALUES ('a-1', 'T', 0)",
+        "DELETE FROM message_store.messages",
+        "UPDATE reservation.dead_letters SET reason = 'x'",
+        "DELETE FROM reservation.dead_letters",
+        "INSERT INTO reservation.corrections VALUES (1)",
+        "DELETE FROM reservation.corrections",
+        "DELETE FROM reservation.finding_decisions",
+        "INSERT INTO reservation.finding_decisions (decided_by) VALUES ('somebody else')",
+        "UPDATE reservation.positions SET position = 0",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute(statement)
+    with pytest.raises(errors.InvalidParameterValue, match="and a reason"):
+        connection.execute(
+            "SELECT reservation.correct('account', 'accountTransaction', %s, '{}', ' ', '{}')", [at]
+        )
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="no dead letter"):
+        connection.execute(CORRECT, [1])
+    connection.execute(CORRECT, [at])
+
+
+@pytest.mark.parametrize("kind", ["consumer", "auditor", "message_store"])
+def test_nobody_else_corrects(connection, store, database_url, new_role, kind):
+    """A message that says that it is a correction is none: only the function registers one."""
+    role = "message_store" if kind == "message_store" else new_role()
+    if kind != "message_store":
+        grant(connection, kind, role)
+    at = dead_deposit(connection, store)
+    run(connection, "SET ROLE {}", role)
+    with pytest.raises(errors.InsufficientPrivilege, match="function correct"):
+        connection.execute(CORRECT, [at])
+    with pytest.raises(MissingRightError, match=f"store grants operator {role}`"):
+        correct(connection, account, None, at, json.dumps(BAD_DEPOSIT).encode(), "r")
+    with pytest.raises(errors.InsufficientPrivilege):
+        connection.execute("INSERT INTO reservation.corrections VALUES (1)")
+    if kind != "auditor":
+        forged = {"consumer": "account", "category": RESERVED, "globalPosition": at}
+        connection.execute(
+            "SELECT reservation.write_message(gen_random_uuid(), %s, 'Corrected', %s, NULL, NULL)",
+            [
+                f"account:correction-{at}",
+                Jsonb(forged | {"corrected": BAD_DEPOSIT | {"amount": 1}}),
+            ],
+        )
+        connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
+    connection.execute("RESET ROLE")
+    drain(connection)
+    assert event_types(store) == ["Opened"]
+
+
 def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store, new_role):
     """An auditor reads with every client and the Spark jobs and writes nothing."""
     role = new_role()
@@ -521,6 +651,7 @@ def test_consumers_and_auditors_know_which_store_it_is(connection, new_role, kin
     assert store_id(connection) is not None
 
 
+@pytest.mark.long
 def test_an_auditor_reconciles(connection, store, database_url, new_role):
     """`reservation reconcile` and its workers run as an auditor."""
     role = new_role()

@@ -150,6 +150,7 @@ def test_a_commit_whose_outcome_is_unknown_is_harmless_in_a_group(connection, da
     assert broken(connection, sender.acknowledged) == {}
 
 
+@pytest.mark.long
 def test_supervisors_may_be_killed_and_stopped_while_others_go_on(connection, database_url):
     """Of two supervisors one is replaced, and a worker of the other one dies."""
     arguments = (database_url, "--workers", "2", "--batch-size", "10")
@@ -223,6 +224,7 @@ class Members:
             self._paused.pop().send(signal.SIGCONT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(2))
 def test_members_may_come_and_go_under_load(connection, database_url, seed):
     """While members come and go, each message is handled once and accounts stay in order."""

@@ -16,8 +16,9 @@ from psycopg.rows import dict_row
 
 from consumers.batch import effects
 from consumers.batch.batch_size import BatchSize
+from consumers.correcting.correct import correct
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Selection
+from consumers.dead_letters.administration import LetterError, Selection
 from consumers.loop import cleaning
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
@@ -589,6 +590,7 @@ def test_other_handlers_of_the_component_share_no_batch_with_it(connection, stor
     """Other handlers share no batch with a state-based one, and the order stays."""
     calls = []
     component = tally()
+    component.message(Added)
 
     @component.handle(Count)
     def count(command, entity, context):
@@ -620,6 +622,11 @@ def test_a_dead_letter_is_published_when_it_is_handled_again(connection, store, 
     assert [version["published"] for version in versions(connection, "tally:state-2")] == [False]
     broken.clear()
     connection.execute("DELETE FROM message_store.messages WHERE id = %s", [taken])
+    # What it writes is stored with the state, so that another content would come too late.
+    (at,) = (version["global_position"] for version in versions(connection, "tally:state-2"))
+    content = b'{"tallyId": "2", "n": 20}'
+    with pytest.raises(LetterError, match="its state is stored, and only what it writes is missi"):
+        correct(connection, component, None, at, content, "a slip")
     administration.retry(connection, Selection(), [])
     run(
         connection,

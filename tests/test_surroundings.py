@@ -400,6 +400,7 @@ def test_a_statement_that_is_canceled_counts_for_nothing(connection, store, data
     all_handled(connection, store)
 
 
+@pytest.mark.long
 def test_restarts_during_a_fault_of_the_environment_count_no_attempts(
     connection, store, database_url, tmp_path
 ):

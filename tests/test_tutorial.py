@@ -20,7 +20,7 @@ from tests.processes import PATIENCE, Started
 PAGE = ROOT / "docs/tutorial/index.md"
 BIN = Path(sys.executable).parent
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 class Reader:

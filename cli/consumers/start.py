@@ -8,6 +8,7 @@ from cli.common.durations import DurationType
 from cli.common.errors import debug_option
 from cli.common.extras import require_extras
 from cli.common.options import app_options, batch_size_option, database_option
+from consumers.group.compatibility import check_members, log_members
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
 from consumers.runtime.logs import Log, configure_logs
@@ -15,6 +16,8 @@ from consumers.supervisor.supervisor import Address, Assignment, run
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from reservation.inspection.process_declaration import ProcessDeclaration
+from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.schema.preconditions import check_preconditions
@@ -120,6 +123,10 @@ def start(
 
     The command refuses to start if the store has reservations under other names than APP declares,
     because reissues of their commands would take effect again. Name the former form with formerly=.
+    It also refuses if a sample of the entity's events shows types that APP does not declare,
+    because entities cannot be loaded without them. Name former classes with was=. And it refuses to
+    start beside a process of APP that makes keys differently, or if one of the two cannot read what
+    the other writes: see `reservation check`.
 
     If the database becomes unavailable, the consumers wait for it.
 
@@ -146,7 +153,10 @@ def start(
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)
+        check_event_types(connection, component)
         sizes = checked_sizes(connection, component, categories, share)
+        members = check_members(connection, component.name, ProcessDeclaration.of(component))
+    log_members(members, Log(component.name, component.command_category))
     for category, size in sizes.items():
         if workers > size:
             Log(component.name, category).warning(

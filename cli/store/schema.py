@@ -121,11 +121,12 @@ def grants_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Give ROLE the rights of a sender, a consumer or an auditor.
+    """Give ROLE the rights of a sender, a consumer, an operator or an auditor.
 
     \b
     sender    writes to the given categories, and reads nothing
     consumer  has what `reservation start` needs
+    operator  decides about dead letters and findings: retries, corrects, discards, accepts
     auditor   reads everything: for `reservation reconcile`, and for clients that read
 
     Afterwards the role has exactly these rights in the schemas message_store and reservation; any
@@ -136,6 +137,7 @@ def grants_command(
     Examples:
       reservation store grants sender web --category account:command
       reservation store grants consumer bank --dry-run
+      reservation store grants operator support
       reservation store grants auditor spark
     """
     if kind == "sender" and not categories:
@@ -254,6 +256,8 @@ def _granted_sentences(granted: Grants, dry_run: bool) -> list[str]:
             right = f"write to {', '.join(granted.categories)}"
         case "consumer":
             right = "run consumers: read and write messages, and keep positions"
+        case "operator":
+            right = "read messages, correct, retry and discard dead letters, and accept findings"
         case "auditor":
             right = "read messages and positions"
     if dry_run:

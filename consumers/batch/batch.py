@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from consumers.batch.batch_size import BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
+from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
 from consumers.group.positions import Positions
@@ -77,7 +78,11 @@ class Batch:
         component = context.component
         snapshots = component.snapshots(context.connection)
         self._context = context
-        self._handling = Handling(context, snapshots)
+        volatile = component.volatile("initiate") | component.volatile("reserve")
+        self._corrections = Corrections(
+            component.name, context.category, volatile if context.reserves else {}
+        )
+        self._handling = Handling(context, snapshots, self._corrections)
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
         needs = self._handling.needs
@@ -87,7 +92,7 @@ class Batch:
         )
         reservations = {
             name: declared
-            for name, declared in component.reservations.items()
+            for name, declared in component.server_keys.items()
             if name not in component.ignored
         }
         self._rules = server_rules(reservations if context.reserves else {})
@@ -160,8 +165,10 @@ class Batch:
                 messages, key_streams = messages[:end], key_streams[:end]
                 to = messages[-1].global_position
             last = messages[-1].id if messages and messages[-1].global_position == to else None
+            corrected = self._corrections.of(connection, positions, messages)
+            messages, key_streams = applied(messages, key_streams, corrected)
             decisions = self._handling.plan(
-                store, messages, key_streams, careful=careful, policy=policy
+                store, messages, key_streams, corrected, careful=careful, policy=policy
             )
 
             def finish() -> Collection[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from consumers.batch.comparison import Comparison
 from consumers.handling.blame import blamed
 from consumers.handling.decisions import Decisions
 from consumers.handling.redelivery import further_before
@@ -15,10 +16,15 @@ from reservation.errors import (
     MessageIdConflictError,
     RefusedError,
 )
-from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
+from reservation.idempotence.reserve import (
+    Outcome,
+    compare_initiations,
+    first_initiated,
+    first_reserved,
+    reserve,
+)
 from reservation.messages.message import StoredMessage, printable
 from reservation.store.client import MessageStore
-from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Row
 
 
@@ -34,6 +40,7 @@ class BatchEffects:
         """
         self._context = context
         self._snapshots = snapshots
+        self._comparison = Comparison(context)
 
     def apply(
         self,
@@ -70,26 +77,48 @@ class BatchEffects:
             raise
 
     def _write(self, store: MessageStore, decisions: Decisions) -> None:
-        connection, component = self._context.connection, self._context.component
         for write_id in further_before(store, decisions):
             raise MessageIdConflictError(f"The message {write_id} was written before")
         _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
-        outcomes = reserve(
+        self._reserve(decisions)
+        self._compare_initiations(decisions)
+
+    def _reserve(self, decisions: Decisions) -> None:
+        """Reserve commands; what the server calls conflicts is compared by what it means."""
+        connection, component = self._context.connection, self._context.component
+        commands = [(command.global_position, name) for command, name in decisions.reservations]
+        former = _former(decisions)
+        corrected = _corrected(decisions, decisions.reservations)
+        outcomes = reserve(connection, commands, component.volatile("reserve"), former, corrected)
+        conflicts = _conflicts(outcomes)
+        pairs = first_reserved(
             connection,
-            [(command.global_position, name) for command, name in decisions.reservations],
-            component.volatile("reserve"),
-            _former(decisions),
+            [commands[n] for n in conflicts],
+            None if former is None else [former[n] for n in conflicts],
         )
-        reissued = compare_initiations(
-            connection,
-            [(command.global_position, name) for command, name in decisions.reissued],
-            component.volatile("initiate"),
-        )
-        for (command, name), outcome in zip(decisions.reservations, outcomes, strict=True):
-            if outcome is Outcome.CONFLICT:
-                name = _reserved_in(store, decisions, command, name)
+        found = {conflicts[pair.ordinal]: pair for pair in pairs}
+        for n, (command, name) in enumerate(decisions.reservations):
+            outcome, pair = outcomes[n], found.get(n)
+            if pair is not None:
+                name = pair.first.stream_name
+                outcome = self._comparison.outcome(pair, decisions.corrected)
             decisions.add_outcome(command, name, outcome)
-        for (command, name), outcome in zip(decisions.reissued, reissued, strict=True):
+
+    def _compare_initiations(self, decisions: Decisions) -> None:
+        """Compare commands that found their entity's stream started; see `_reserve`."""
+        connection, component = self._context.connection, self._context.component
+        commands = [(command.global_position, name) for command, name in decisions.reissued]
+        corrected = _corrected(decisions, decisions.reissued)
+        outcomes = compare_initiations(
+            connection, commands, component.volatile("initiate"), corrected
+        )
+        conflicts = _conflicts(outcomes)
+        pairs = first_initiated(connection, [commands[n] for n in conflicts])
+        found = {conflicts[pair.ordinal]: pair for pair in pairs}
+        for n, (command, name) in enumerate(decisions.reissued):
+            outcome, pair = outcomes[n], found.get(n)
+            if pair is not None:
+                outcome = self._comparison.outcome(pair, decisions.corrected)
             decisions.add_outcome(command, name, outcome)
 
     def _remember(self, decisions: Decisions) -> None:
@@ -120,14 +149,9 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
     pending.check.publish()
 
 
-def _reserved_in(
-    store: MessageStore, decisions: Decisions, command: StoredMessage, name: str
-) -> str:
-    """Return the stream of the command that a command is in conflict with."""
-    former = decisions.former_streams.get(command.global_position)
-    if former is None or store.stream_version(former) == NO_STREAM:
-        return name
-    return former
+def _conflicts(outcomes: Sequence[Outcome]) -> list[int]:
+    """Return which of the commands are in conflict for the server, by their ordinals."""
+    return [n for n, outcome in enumerate(outcomes) if outcome is Outcome.CONFLICT]
 
 
 def _former(decisions: Decisions) -> list[str | None] | None:
@@ -138,6 +162,15 @@ def _former(decisions: Decisions) -> list[str | None] | None:
         decisions.former_streams.get(command.global_position)
         for command, _ in decisions.reservations
     ]
+
+
+def _corrected(
+    decisions: Decisions, commands: Sequence[tuple[StoredMessage, str]]
+) -> list[str | None] | None:
+    """Return the data to which each command has been corrected; None if none has been."""
+    if not decisions.corrected:
+        return None
+    return [decisions.corrected.get(command.global_position) for command, _ in commands]
 
 
 def _blame(

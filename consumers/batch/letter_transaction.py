@@ -117,8 +117,18 @@ class RetryTransaction:
             store = MessageStore(self._connection)
             if careful:
                 store.lock_categories(self._handling.categories)
+            corrected = {
+                message.global_position: message.data
+                for letter, message in zip(letters, messages, strict=True)
+                if letter.correction is not None and message.data is not None
+            }
             decisions = self._handling.plan(
-                store, messages, [None] * len(messages), careful=careful, policy=ALL_OR_NOTHING
+                store,
+                messages,
+                [None] * len(messages),
+                corrected,
+                careful=careful,
+                policy=ALL_OR_NOTHING,
             )
 
             def write_effects() -> None:
@@ -126,6 +136,8 @@ class RetryTransaction:
 
             if decisions.pending is None:
                 return self._finish(positions, letters, write_effects, decisions)
+            # What a stored state was made from can no longer be corrected.
+            self._dead_letters.watch(self._connection, letters)
         with transaction(self._connection, lambda: messages):  # now that the states are committed
             return self._finish(positions, letters, write_effects, decisions)
 

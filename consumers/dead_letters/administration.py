@@ -121,6 +121,25 @@ class Content:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredCorrection:
+    """A correction of a letter's message.
+
+    Attributes:
+        global_position: that of the correction.
+        session_user: who corrected it.
+        time: when, in UTC.
+        reason: why.
+        corrected: the content that it was corrected to, as JSON.
+    """
+
+    global_position: int
+    session_user: str
+    time: datetime
+    reason: str
+    corrected: str
+
+
 def find(
     connection: Connection[Any],
     selection: Selection,
@@ -186,6 +205,19 @@ def content(connection: Connection[Any], letter: StoredLetter) -> Content | None
     return Content(*rows[0]) if rows else None
 
 
+def corrections(connection: Connection[Any], letter: StoredLetter) -> list[StoredCorrection]:
+    """Return the corrections of a letter's message, the first one first."""
+    values = {
+        "consumer": letter.consumer,
+        "category": letter.category,
+        "global_position": letter.global_position,
+        "message_id": letter.message_id,
+    }
+    with translated():
+        rows = connection.execute(_QUERIES["corrections"], values).fetchall()
+    return [StoredCorrection(*row) for row in rows]
+
+
 def retry(
     connection: Connection[Any], selection: Selection, global_positions: Collection[int]
 ) -> StateChange:
@@ -200,7 +232,7 @@ def retry(
     Raises:
         LetterError: one of them is not dead, or is one that retrying cannot help.
     """
-    with _locked(connection):
+    with locked(connection):
         if global_positions:
             letters = find_each(connection, selection, global_positions)
             for letter in letters:
@@ -228,7 +260,7 @@ def discard(
     Raises:
         LetterError: one of them is not there, or was handled or discarded.
     """
-    with _locked(connection):
+    with locked(connection):
         letters = find_each(connection, selection, global_positions)
         for letter in letters:
             if letter.state not in OPEN:
@@ -241,8 +273,12 @@ def discard(
 
 
 @contextmanager
-def _locked(connection: Connection[Any]) -> Iterator[None]:
-    """Keep consumers from changing letters for the length of a transaction."""
+def locked(connection: Connection[Any]) -> Iterator[None]:
+    """Keep consumers, and other people, from changing letters for the length of a transaction.
+
+    Args:
+        connection: in autocommit.
+    """
     with translated(), connection.transaction():
         connection.execute(_QUERIES["lock_letters"])
         yield
@@ -254,9 +290,23 @@ def _check_retry(letter: StoredLetter) -> None:
             f"{letter} is a conflict: another command with its key was first, so a retry cannot "
             f"help; discard it once its sender knows"
         )
+    check_not_parked(letter, "retry")
+
+
+def check_not_parked(letter: StoredLetter, action: str) -> None:
+    """Make sure that a letter is open, and the first of its line.
+
+    Args:
+        letter: the letter.
+        action: what is to be done with it, for the error.
+
+    Raises:
+        LetterError: it waits behind another one, or was handled or discarded.
+    """
     if letter.state == "parked":
         raise LetterError(
-            f"{letter} is parked behind global position {letter.behind}; retry or discard that one"
+            f"{letter} is parked behind global position {letter.behind}; {action} or discard that "
+            f"one"
         )
     if letter.state not in OPEN:
         raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
@@ -265,19 +315,28 @@ def _check_retry(letter: StoredLetter) -> None:
 def _change(
     connection: Connection[Any], letters: Sequence[StoredLetter], state: str
 ) -> StateChange:
-    waiting = 0
     for consumer, category, own in _by_category(letters):
         names = {"consumer": consumer, "category": category}
         positions = [letter.global_position for letter in own]
         connection.execute(
             _QUERIES["change_state"], {**names, "state": state, "global_positions": positions}
         )
-        entities = [letter.entity for letter in own if letter.entity]
-        rows = connection.execute(
-            _QUERIES["count_waiting"], {**names, "entities": entities}
-        ).fetchall()
+    return StateChange(letters, count_waiting(connection, letters))
+
+
+def count_waiting(connection: Connection[Any], letters: Sequence[StoredLetter]) -> int:
+    """Return how many messages are parked behind letters."""
+    waiting = 0
+    for consumer, category, own in _by_category(letters):
+        values = {
+            "consumer": consumer,
+            "category": category,
+            "entities": [letter.entity for letter in own if letter.entity],
+        }
+        with translated():
+            rows = connection.execute(_QUERIES["count_waiting"], values).fetchall()
         waiting += rows[0][0]
-    return StateChange(letters, waiting)
+    return waiting
 
 
 def _by_category(

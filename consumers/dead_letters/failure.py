@@ -15,6 +15,7 @@ from reservation.errors import (
     IdempotenceKeyError,
     MessageError,
     ReservationError,
+    UnknownEventError,
     UnknownTypeError,
 )
 from reservation.messages.message import StoredMessage, printable
@@ -35,6 +36,7 @@ class Reason(StrEnum):
     HANDLER = "handler"
     UNDECODABLE = "undecodable"
     UNKNOWN_TYPE = "unknown_type"
+    UNKNOWN_EVENT = "unknown_event"
     KEY = "key"
     EXPIRED = "expired"
     CONFLICT = "conflict"
@@ -48,14 +50,21 @@ _REASONS: tuple[tuple[type[MessageError], Reason], ...] = (
     (DecodeError, Reason.UNDECODABLE),
     (EncodeError, Reason.WRITE),
     (UnknownTypeError, Reason.UNKNOWN_TYPE),
+    (UnknownEventError, Reason.UNKNOWN_EVENT),
     (IdempotenceKeyError, Reason.KEY),
     (ExpiredError, Reason.EXPIRED),
     (HandlerError, Reason.HANDLER),
     (MessageError, Reason.WRITE),
 )
 
-# For these only the message matters, so another attempt fails too.
-_PERMANENT = (Reason.UNDECODABLE, Reason.UNKNOWN_TYPE, Reason.KEY, Reason.EXPIRED)
+# For these only what is stored matters, so another attempt fails too.
+_PERMANENT = (
+    Reason.UNDECODABLE,
+    Reason.UNKNOWN_TYPE,
+    Reason.UNKNOWN_EVENT,
+    Reason.KEY,
+    Reason.EXPIRED,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,16 @@ class DueLetter:
         entity: whose line it is in; None if nothing waits behind it.
         attempts: how often it was tried by itself since the retry was requested.
         partition: that of the message.
-        message: the message; None if it is no longer in the store.
+        correction: the global position of the message's last correction; None if it has none.
+        message: the message, with the data of that correction; None if it is no longer in the
+            store.
     """
 
     global_position: int
     entity: str | None
     attempts: int
     partition: int
+    correction: int | None
     message: StoredMessage | None
 
     @property
@@ -126,9 +129,9 @@ class DeadLetters:
             {"partitions": list(partitions), "size": size, "limit": limit},
         )
         letters = []
-        for position, entity, attempts, partition, *message in rows:
+        for position, entity, attempts, partition, correction, *message in rows:
             stored = None if message[0] is None else StoredMessage(*message)
-            letters.append(DueLetter(position, entity, attempts, partition, stored))
+            letters.append(DueLetter(position, entity, attempts, partition, correction, stored))
         return letters
 
     def attempt(self, connection: Connection[Any], letter: DueLetter) -> int:
@@ -152,15 +155,25 @@ class DeadLetters:
             self._query(connection, "watch")
             self._run(connection, "take_back", {"global_position": letter.global_position})
 
+    def watch(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
+        """Keep letters as they are until the transaction ends.
+
+        Raises:
+            LettersChanged: some of them are no longer to be retried, or were corrected meanwhile.
+        """
+        self._query(connection, "watch")
+        ((number,),) = self._query(connection, "unchanged", _read_as(letters))
+        if number != len(letters):
+            raise LettersChanged
+
     def mark_handled(self, connection: Connection[Any], letters: Sequence[DueLetter]) -> None:
         """Mark letters as handled, in the transaction that writes their effects.
 
         Raises:
-            LettersChanged: some of them are no longer to be retried.
+            LettersChanged: some of them are no longer to be retried, or were corrected meanwhile.
         """
         self._query(connection, "watch")
-        positions = [letter.global_position for letter in letters]
-        if self._run(connection, "mark_handled", {"global_positions": positions}) != len(letters):
+        if self._run(connection, "mark_handled", _read_as(letters)) != len(letters):
             raise LettersChanged
 
     def bury_again(
@@ -182,7 +195,7 @@ class DeadLetters:
             attempts: how often it was tried.
 
         Raises:
-            LettersChanged: it is no longer to be retried.
+            LettersChanged: it is no longer to be retried, or was corrected meanwhile.
         """
         self._query(connection, "watch")
         changed = self._run(
@@ -195,6 +208,7 @@ class DeadLetters:
                 "error": failure.error,
                 "digest": failure.digest,
                 "attempts": attempts,
+                "correction": letter.correction,
             },
         )
         if changed != 1:
@@ -209,3 +223,11 @@ class DeadLetters:
     def _run(self, connection: Connection[Any], query: str, values: Mapping[str, Any]) -> int:
         with translated():
             return connection.execute(_QUERIES[query], {**self._names, **values}).rowcount
+
+
+def _read_as(letters: Sequence[DueLetter]) -> dict[str, Any]:
+    """Return the parameters that say which letters were read, and with which corrections."""
+    return {
+        "global_positions": [letter.global_position for letter in letters],
+        "corrections": [letter.correction for letter in letters],
+    }

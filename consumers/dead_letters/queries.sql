@@ -59,7 +59,8 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: line_up
 -- The letters to be handled: of each entity whose first open letter is to be retried, those up to the
--- next dead one. A message that is no longer in the store has NULLs.
+-- next dead one. A message that has been corrected has the data of its last correction. One that is no
+-- longer in the store has NULLs.
 WITH due AS (
   SELECT global_position, entity
   FROM reservation.dead_letters
@@ -87,14 +88,17 @@ WITH due AS (
   WHERE NOT line.waits
 )
 SELECT l.global_position, l.entity, l.attempts, reservation.partition_of(l.stream_name, %(size)s),
+       k.correction,
        m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
-       m.data::varchar, m.metadata::varchar, m.time
+       coalesce(k.data, m.data)::varchar, m.metadata::varchar, m.time
 FROM (SELECT * FROM line_up ORDER BY global_position LIMIT %(limit)s) AS l
 LEFT JOIN LATERAL (
   SELECT * FROM message_store.messages
   WHERE global_position = l.global_position AND id = l.message_id
   LIMIT 1
 ) AS m ON true
+LEFT JOIN LATERAL reservation.last_correction(
+  %(consumer)s, %(category)s, l.global_position, m.id) AS k ON true
 ORDER BY l.global_position
 
 -- name: attempt
@@ -110,18 +114,44 @@ SET attempts = attempts - 1, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s AND state IN ('parked', 'retry') AND attempts > 0
 
+-- name: unchanged
+-- How many of some letters are to be retried as what they were read as.
+SELECT count(*)
+FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
+     AS l (global_position, correction)
+JOIN reservation.dead_letters d ON d.global_position = l.global_position
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.state IN ('parked', 'retry')
+  AND NOT EXISTS (
+    SELECT FROM reservation.corrections k
+    WHERE k.consumer = d.consumer AND k.category = d.category
+      AND k.global_position = d.global_position AND k.message_id = d.message_id
+      AND k.correction > coalesce(l.correction, 0))
+
 -- name: mark_handled
-UPDATE reservation.dead_letters
-SET state = 'handled', process = %(process)s, changed_at = now()
-WHERE consumer = %(consumer)s AND category = %(category)s
-  AND global_position = ANY(%(global_positions)s) AND state IN ('parked', 'retry')
+-- Only as what they were handled as: a letter that has been corrected meanwhile stays.
+UPDATE reservation.dead_letters d
+SET state = 'handled', process = %(process)s, changed_at = now(), handled_as = l.correction
+FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
+     AS l (global_position, correction)
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+  AND d.global_position = l.global_position AND d.state IN ('parked', 'retry')
+  AND NOT EXISTS (
+    SELECT FROM reservation.corrections k
+    WHERE k.consumer = d.consumer AND k.category = d.category
+      AND k.global_position = d.global_position AND k.message_id = d.message_id
+      AND k.correction > coalesce(l.correction, 0))
 
 -- name: bury_again
-UPDATE reservation.dead_letters
+UPDATE reservation.dead_letters d
 SET state = 'dead', entity = %(entity)s, reason = %(reason)s, error = %(error)s,
     digest = %(digest)s, attempts = %(attempts)s, process = %(process)s, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
   AND global_position = %(global_position)s AND state IN ('parked', 'retry', 'handled')
+  AND NOT EXISTS (
+    SELECT FROM reservation.corrections k
+    WHERE k.consumer = d.consumer AND k.category = d.category
+      AND k.global_position = d.global_position AND k.message_id = d.message_id
+      AND k.correction > coalesce(%(correction)s::bigint, 0))
 
 -- name: lock_letters
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
@@ -160,3 +190,11 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 SELECT m.data::text, m.metadata::text, m.time, m.position
 FROM message_store.messages m
 WHERE m.global_position = %(global_position)s AND m.id = %(message_id)s::uuid
+
+-- name: corrections
+SELECT m.global_position, m.data->>'sessionUser', m.time, m.data->>'reason', (m.data->'corrected')::text
+FROM reservation.corrections k
+JOIN message_store.messages m ON m.global_position = k.correction AND m.id = k.correction_id
+WHERE k.consumer = %(consumer)s AND k.category = %(category)s
+  AND k.global_position = %(global_position)s AND k.message_id = %(message_id)s::uuid
+ORDER BY k.correction

@@ -16,11 +16,13 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.group.compatibility import join_beside, store_declaration
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.positions import HeldPartition, Positions
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session, process_name
 from reservation.errors import ForeignPositionError, GroupError
+from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -59,7 +61,13 @@ class Membership:
     """
 
     def __init__(
-        self, session: Session, consumer: str, category: str, share: GroupShare, log: Log
+        self,
+        session: Session,
+        consumer: str,
+        category: str,
+        share: GroupShare,
+        log: Log,
+        declaration: ProcessDeclaration | None = None,
     ) -> None:
         """Prepare; nothing is asked of the database yet.
 
@@ -69,8 +77,11 @@ class Membership:
             category: the category that the group shares.
             share: which part the process is to have.
             log: the logger, to which what is held is bound.
+            declaration: what the process declares, to be compared with other members; None to
+                store nothing and compare with none.
         """
         self._consumer = consumer
+        self._declaration = declaration
         self._category = category
         self._share = share
         self._log = log
@@ -115,9 +126,12 @@ class Membership:
 
         Raises:
             LockTimeoutError: a transaction is moving what it held; try again.
-            GroupError: the number of partitions of the group is not the one that is asked for.
+            GroupError: the number of partitions of the group is not the one that is asked for, or
+                there is a member that this process cannot work beside.
         """
         with translated(), connection.transaction():
+            if self._declaration is not None:
+                join_beside(connection, self._consumer, self._declaration, self._member)
             member, self._size = connection.execute(
                 _QUERIES["join_group"],
                 {
@@ -137,6 +151,8 @@ class Membership:
                     f"partitions, not {wanted}; stop it everywhere and change that with "
                     f"`reservation partitions`"
                 )
+            if self._declaration is not None:
+                store_declaration(connection, member, self._declaration)
         self._member = member
         self._last = 0.0
 

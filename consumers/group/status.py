@@ -97,16 +97,27 @@ def read_status(connection: Connection[Any], component: Component | None = None)
         groups: dict[tuple[str, str], list[StoredPosition]] = defaultdict(list)
         for stored in read_positions(connection, component):
             groups[stored.consumer, stored.category].append(stored)
-        ((time, store_id),) = connection.execute(_QUERIES["taken"]).fetchall()
+        time, store_id = read_time(connection)
         return Status(
             time,
             store_id,
-            [status for rows in groups.values() for status in _group(connection, rows)],
+            [status for rows in groups.values() for status in of_stored(connection, rows)],
         )
 
 
-def _group(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
-    """Return how a consumer stands in a category, given all of its partitions."""
+def read_time(connection: Connection[Any]) -> tuple[datetime, UUID]:
+    """Return the time of the transaction, by the server's clock, and the random id of the store."""
+    ((time, store_id),) = connection.execute(_QUERIES["taken"]).fetchall()
+    return time, store_id
+
+
+def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
+    """Return how a consumer stands in a category, given the positions of all of its partitions.
+
+    Args:
+        connection: in a transaction in which the planner is left no index but the right one.
+        rows: the positions, of one consumer and category.
+    """
     first = rows[0]
     ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
     lags = _lags(connection, head, rows)

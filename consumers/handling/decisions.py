@@ -25,6 +25,7 @@ class Decisions:
         reservations: commands to be reserved, each with the stream that its key names.
         former_streams: by their global position, the streams that some of those may have been
             reserved in before their declaration was changed.
+        corrected: by their global position, the data to which some messages have been corrected.
         reissued: commands that found their entity's stream started already, and that stream.
         counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
             redelivered: handled before and now passed.
@@ -41,6 +42,7 @@ class Decisions:
     entities: dict[str, Loaded] = field(default_factory=dict)
     reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
     former_streams: dict[int, str] = field(default_factory=dict)
+    corrected: dict[int, str] = field(default_factory=dict)
     reissued: list[tuple[StoredMessage, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)

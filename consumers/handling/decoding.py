@@ -48,11 +48,14 @@ class Decoded:
     former_stream: str | None = None
     unordered: bool = False
     redelivered: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def incoming(self) -> Incoming:
         """The message as strategies take it."""
-        return Incoming(self.message, self.command, str(self.entity_stream), self.unordered)
+        return Incoming(
+            self.message, self.command, str(self.entity_stream), self.unordered, self.names
+        )
 
 
 class Decoding:
@@ -122,7 +125,9 @@ class Decoding:
         strategy = component.strategies.get(message.type) if unordered else None
         if strategy is not None and strategy.needs_order:
             raise out_of_order(message, entity_stream)
-        return Decoded(message, command, entity_stream, unordered=unordered)
+        renamed = component.types.renamed
+        names = renamed.get(type(command), ()) if renamed else ()
+        return Decoded(message, command, entity_stream, unordered=unordered, names=names)
 
     def _is_unordered(self, message: StoredMessage, entity_stream: str) -> bool:
         """Return whether later messages of its entity may have been handled before a message."""
@@ -139,7 +144,7 @@ class Decoding:
             DecodeError: its data does not fit, or its class raised, be it no `Exception`.
         """
         try:
-            command: object = message.decode(self._component.types[message.type])
+            command = self._component.types.decode(message)
         except Exception:
             raise
         except BaseException as error:
@@ -164,7 +169,7 @@ class Decoding:
             if declared.is_copy(message, command):
                 return None
             key_stream = declared.stream_name(command, message.stream_name)
-            former = declared.former_stream(command)
+            former = declared.former_stream(command, message.stream_name)
             return Decoded(message, command, key_stream=key_stream, former_stream=former)
         except IdempotenceKeyError as error:
             raise _no_key(message, error) from error
@@ -199,7 +204,8 @@ class Decoding:
         Of the data only the entity's id is read, so that no class checks itself.
         """
         component = self._component
-        if message.data is not None and message.type in component.types:
+        types = component.types
+        if message.data is not None and message.type in types and not types.is_upcast(message.type):
             # What does not fit could not have been decoded either; then the stream's name is used.
             with contextlib.suppress(ReservationError, msgspec.MsgspecError, RecursionError):
                 read = msgspec.json.decode(message.data, type=self._id_of(message.type))

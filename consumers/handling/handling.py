@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from psycopg import Rollback
 
+from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
 from consumers.dead_letters.failure import Reason
 from consumers.group.positions import Positions
 from consumers.handling.blame import blamed
@@ -40,18 +41,22 @@ class Handling:
             name them.
     """
 
-    def __init__(self, context: ConsumerContext, snapshots: Snapshots | None) -> None:
+    def __init__(
+        self, context: ConsumerContext, snapshots: Snapshots | None, corrections: Corrections
+    ) -> None:
         """Prepare to decide.
 
         Args:
             context: the consumer.
             snapshots: those of the component's entities, None if it has none.
+            corrections: those of the category's messages.
         """
         component = context.component
         self._context = context
         self._component = component
         self._commands = component.commands
         self._decoding = Decoding(component, context.category)
+        self._corrections = corrections
         self._entities = EntityCache(
             component.entity or _no_entity, component.projection, snapshots=snapshots
         )
@@ -90,6 +95,7 @@ class Handling:
         store: MessageStore,
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
+        corrected: Mapping[int, str],
         *,
         careful: bool,
         policy: FailurePolicy,
@@ -104,6 +110,8 @@ class Handling:
             messages: in their order.
             key_streams: for each, the stream that its key names, where the server has taken the
                 key; None for a message that has its data.
+            corrected: by global position, the data of those messages that have been corrected,
+                which they have already.
             careful: whether to look for messages that were handled before.
             policy: what becomes of messages that cannot be handled.
 
@@ -117,6 +125,7 @@ class Handling:
                 decisions = self._decide_carefully(store, messages, key_streams, policy)
             else:
                 decisions = self._decide(store, messages, key_streams, policy)
+        decisions.corrected.update(corrected)
         self._last_categories = decisions.categories
         return decisions
 
@@ -190,7 +199,8 @@ class Handling:
         """Return the messages to decide on, decoded; the others are counted, or dead letters."""
         blocking = Blocking(policy, decisions)
         decoded: list[Decoded] = []
-        look, whose = self._decoding.look, self._decoding.whose
+        whose = self._decoding.whose
+        reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
         given_up = bool(policy.given_up)
         for message, key_stream in zip(messages, key_streams, strict=True):
             died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
@@ -202,7 +212,7 @@ class Handling:
                 decoded.extend(self._redelivered(message, key_stream))
                 continue
             try:
-                item = look(message, key_stream)
+                item = self._look(message, key_stream, reissues)
             except MessageError as error:
                 blocking.fails(message, whose(message), error)
                 continue
@@ -215,7 +225,24 @@ class Handling:
                 if blocking.takes(message, whose(message, None if unplaced else item)):
                     continue
             decoded.append(item)
+        decisions.corrected.update(reissues.found)
         return decoded
+
+    def _look(
+        self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues
+    ) -> Decoded | None:
+        """Decode a message; one that says what a corrected message said, as that was corrected.
+
+        Raises:
+            MessageError: it cannot be decoded, or has no key or no handler.
+        """
+        try:
+            return self._decoding.look(message, key_stream)
+        except MessageError:
+            data = reissues.data_of(message)
+            if data is None:
+                raise
+        return self._decoding.look(with_data(message, data), None)
 
     def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
         """Give a message that was handled before, if a strategy is to remember it."""
@@ -271,8 +298,10 @@ class Handling:
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
-        rows = encode_events(events, message, stream_name, metadata, loaded.version)
-        further = encode_further(context.writes, message)
+        written = component.types.written
+        rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
+        further = encode_further(context.writes, message, written)
+        component.check_written(further, message)
         for row in rows:
             decisions.writes.append(row)
             self._apply(row, loaded, message)

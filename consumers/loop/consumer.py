@@ -37,6 +37,7 @@ from reservation.errors import (
     StoreError,
     describe,
 )
+from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.notifications import Notices
@@ -90,7 +91,10 @@ class Consumer:
         self._singly = 0  # how many messages to handle one by one
         self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
-        self._membership = Membership(session, component.name, category, share, self._log)
+        declaration = ProcessDeclaration.of(component)
+        self._membership = Membership(
+            session, component.name, category, share, self._log, declaration
+        )
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
@@ -107,7 +111,8 @@ class Consumer:
             MessageError: a message cannot be handled, and the consumer is to stop at such a
                 message; the position is before it.
             GroupError: the number of partitions of the group is not the one that is asked for, or
-                is greater than 1 although the messages of an entity would not stay in order.
+                is greater than 1 although the messages of an entity would not stay in order; or
+                there is a member that this process cannot work beside.
             ForeignPositionError: a position was taken in another log: the store was cleared,
                 restored or replaced.
             SchemaError: a schema is missing, or not in the version of this package. The consumer

@@ -119,12 +119,13 @@ def check_snapshots(component: str, entity: type | None, every: object, revision
 
 
 def code_revision(entity: type, projection: Projection, revision: int) -> str:
-    """Return the revision of the code that makes a snapshot: fields, types of events, and a number.
+    """Return the revision of the code that makes a snapshot.
 
-    The code of the projectors is not part of it, so their author raises the number when that
-    changes.
+    It depends on the entity's fields, the types of the events, their upcasters, and a number. The
+    code of the projectors, and of what upcasters call, is not part of it, so their author raises
+    the number when that changes.
     """
-    parts = [_schema(entity), sorted(projection.types)]
+    parts = [_schema(entity), projection.code()]
     text = json.dumps(parts, sort_keys=True, default=str)
     return f"{revision}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 

@@ -5,7 +5,6 @@ question open, is accepted.
 """
 
 import inspect
-import types
 import typing
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
 from collections.abc import Set as AnySet
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 from reservation.context import Context
 from reservation.errors import DeclarationError, describe
+from reservation.handlers.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
 from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
@@ -98,23 +98,18 @@ def check_transaction(component: str, command: type, transaction: object) -> boo
 
 
 def check_category_of_reservations(
-    component: str,
-    taken: Collection[str],
-    into: str | None,
-    entity: str | None,
-    formerly: object,
+    component: str, taken: Collection[str], into: str | None, entity: str | None
 ) -> None:
     """Make sure that commands can be reserved into a category, with the options given.
 
     Args:
         component: the component's name.
-        taken: the categories of its commands and events.
+        taken: the categories of its commands, events and corrections.
         into: the reservation category; None for the command category.
         entity: the field whose value leads the id of the reservation streams; None for none.
-        formerly: what that id was made of before; None if it is the same.
 
     Raises:
-        DeclarationError: the category is taken, or an option needs a reservation category.
+        DeclarationError: the category is taken, or `entity` needs a reservation category.
         StreamNameError: the name cannot be that of a category.
     """
     if into is None and entity is not None:
@@ -125,15 +120,10 @@ def check_category_of_reservations(
     if into in taken:
         raise DeclarationError(
             f"{component}: the reservation category {into!r} is in use for the component's "
-            f"commands or events; name another, or leave it out"
+            f"commands, events or corrections; name another, or leave it out"
         )
     if into is not None:
         check_category(into)
-    elif formerly is not None:
-        raise DeclarationError(
-            f"{component}: formerly= names streams of a reservation category; name that with "
-            f"into=, or leave it out"
-        )
 
 
 def check_handler(
@@ -174,6 +164,53 @@ def check_initiator(
     what = f"handler of {command.__name__}"
     _check_function(component, what, handler, [("command", command), ("context", Context)])
     _check_returned(component, what, handler, {*commands, command}, starts=True)
+
+
+def check_upcaster(component: str, message: type, upcaster: Any, when: Any) -> None:
+    """Make sure that a function can be an upcaster of a message, and another its predicate.
+
+    Args:
+        component: the component's name.
+        message: the message.
+        upcaster: the function.
+        when: the predicate; None for none.
+
+    Raises:
+        DeclarationError: one of them cannot be called so, or is annotated for something else.
+    """
+    data: list[tuple[str, type | None]] = [("data", dict)]
+    what = f"upcaster of {message.__name__}"
+    _check_function(component, what, upcaster, data)
+    for leaf in leaves_of(annotations(upcaster).get("return", Any)):
+        if leaf is _NoneType:
+            raise DeclarationError(
+                f"{_where(component, what, upcaster)} is annotated to return None; return the "
+                f"object of the next shape"
+            )
+    if when is not None:
+        _check_function(component, f"predicate of {message.__name__}", when, data)
+
+
+def check_single(
+    component: str, method: str, classes: Sequence[type], was: object, stored_as: object
+) -> None:
+    """Make sure that former names are those of one class.
+
+    Args:
+        component: the component's name.
+        method: the method of the component.
+        classes: the classes that it was called with.
+        was: the former names.
+        stored_as: the name to write.
+
+    Raises:
+        DeclarationError: there are several classes, and names.
+    """
+    if len(classes) != 1 and (was or stored_as is not None):
+        raise DeclarationError(
+            f"{component}: was= and stored_as= name one class; call {component}.{method} for each "
+            f"class that has former names"
+        )
 
 
 def check_projected(component: str, event: type, entity: type | None) -> None:
@@ -244,10 +281,10 @@ def _check_function(
             f"{where} cannot be called with {names}: {error}; let it take these "
             f"{len(parameters)} arguments"
         ) from None
-    hints = _hints(function)
+    known = annotations(function)
     for parameter, (name, class_) in zip(bound.arguments, parameters, strict=False):
-        hint = hints.get(parameter, Any)
-        if not _accepts(hint, class_):
+        hint = known.get(parameter, Any)
+        if not accepts(hint, class_):
             given = (
                 "None, because the component has no entity" if class_ is None else class_.__name__
             )
@@ -262,8 +299,8 @@ def _check_returned(
 ) -> None:
     """Make sure that a handler is not annotated to return anything but events."""
     where = _where(component, what, function)
-    hint = _hints(function).get("return", Any)
-    leaves = list(_leaves(hint))
+    hint = annotations(function).get("return", Any)
+    leaves = list(leaves_of(hint))
     for leaf in leaves:
         origin = typing.get_origin(leaf) or leaf
         if isinstance(leaf, type) and leaf in commands:
@@ -290,50 +327,6 @@ def _check_returned(
 def _where(component: str, what: str, function: Any) -> str:
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{component}: the {what}, {name},"
-
-
-def _hints(function: Any) -> dict[str, Any]:
-    """Return the annotations of a function that can be resolved and are its own."""
-    if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
-        return {}
-    try:
-        return typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001  a name that is not defined yet, or anything else
-        known = inspect.get_annotations(function).items()
-        return {name: hint for name, hint in known if not isinstance(hint, str)}
-
-
-def _accepts(hint: Any, class_: type | None) -> bool:
-    """Return whether a type hint accepts an argument of a class; in doubt it does."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return _accepts(arguments[0], class_)
-    if origin is types.UnionType or origin is typing.Union:
-        return any(_accepts(member, class_) for member in arguments)
-    accepted = _NoneType if hint is None else origin or hint
-    if (
-        accepted is Any
-        or not isinstance(accepted, type)
-        or getattr(accepted, "_is_protocol", False)
-    ):
-        return True
-    return issubclass(_NoneType if class_ is None else class_, accepted)
-
-
-def _leaves(hint: Any) -> Any:
-    """Yield the classes that a return annotation names, also within unions, lists and tuples."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        yield from _leaves(arguments[0])
-    elif origin is types.UnionType or origin is typing.Union:
-        for member in arguments:
-            yield from _leaves(member)
-    elif isinstance(origin, type) and issubclass(origin, Sequence):
-        for member in arguments:
-            if member is not Ellipsis:
-                yield from _leaves(member)
-    else:
-        yield _NoneType if hint is None else hint
 
 
 def check_complete(

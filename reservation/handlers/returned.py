@@ -10,7 +10,15 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from reservation.errors import EncodeError, HandlerError, StoreError
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.metadata import Metadata
-from reservation.store.writing import Row, Write, encode_data, encode_metadata, row_of
+from reservation.messages.written import WrittenAs, written_as
+from reservation.store.writing import (
+    Row,
+    Write,
+    encode_data,
+    encode_metadata,
+    row_of,
+    with_version,
+)
 
 
 def events_of(
@@ -65,6 +73,7 @@ def encode_events(
     stream_name: str,
     metadata: Metadata,
     version: int | None = None,
+    written: WrittenAs = written_as,
 ) -> list[Row]:
     """Return the events of a handler as they are written to the stream of its entity.
 
@@ -74,6 +83,7 @@ def encode_events(
         stream_name: the entity's stream.
         metadata: the metadata of each event.
         version: the version of the stream before the first event; None if it does not matter.
+        written: gives the type and the version that messages of a class are written with.
 
     Raises:
         EncodeError: an event cannot be stored.
@@ -81,15 +91,19 @@ def encode_events(
     if not events:
         return []
     rows = []
+    texts: dict[int | None, str | None] = {}
     try:
-        text = encode_metadata(metadata, type(events[0]).__name__, stream_name)
         for ordinal, event in enumerate(events):
+            name, shape = written(type(event))
+            if shape not in texts:
+                known = with_version(metadata, name, shape)
+                texts[shape] = encode_metadata(known, name, stream_name)
             row = Row(
                 followed_id(message.id, stream_name, ordinal),
                 stream_name,
-                type(event).__name__,
+                name,
                 encode_data(event, stream_name),
-                text,
+                texts[shape],
                 None if version is None else version + ordinal,
             )
             rows.append(row)
@@ -100,18 +114,21 @@ def encode_events(
     return rows
 
 
-def encode_further(writes: Sequence[Write], message: StoredMessage) -> list[Row]:
+def encode_further(
+    writes: Sequence[Write], message: StoredMessage, written: WrittenAs = written_as
+) -> list[Row]:
     """Return the further messages of a handler as they are written.
 
     Args:
         writes: what the context of its call collected.
         message: the message that was handled.
+        written: gives the type and the version that messages of a class are written with.
 
     Raises:
         EncodeError: a message cannot be stored.
     """
     try:
-        return [row_of(write) for write in writes]
+        return [row_of(write, written=written) for write in writes]
     except (EncodeError, StoreError) as error:
         raise EncodeError(
             f"The handler of {message} wrote what cannot be stored: {error}"

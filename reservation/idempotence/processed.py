@@ -133,11 +133,13 @@ class _Rows:
     positions: list[int] = field(default_factory=list)
 
     def add(self, incoming: Incoming, key: str) -> None:
+        """Add a message under each name of its class, because others may know only one of them."""
         message = incoming.message
-        self.types.append(message.type)
-        self.keys.append(key)
-        self.times.append(_as_stored(message.time))
-        self.positions.append(message.global_position)
+        for name in incoming.names or (message.type,):
+            self.types.append(name)
+            self.keys.append(key)
+            self.times.append(_as_stored(message.time))
+            self.positions.append(message.global_position)
 
 
 class ProcessedCheck(Check):
@@ -162,6 +164,7 @@ class ProcessedCheck(Check):
         rows = _Rows()
         for incoming in batch:
             rows.add(incoming, self._keys[incoming.message.global_position])
+        own_names = {n: _own_name(one) for one in batch for n in one.names or (one.message.type,)}
         found = self._execute(
             "find",
             consumer,
@@ -171,11 +174,12 @@ class ProcessedCheck(Check):
             strategy.key is None,
         )
         for ordinal, known, dropped_until in found:
-            message = batch[ordinal - 1].message
+            n = ordinal - 1
             if known:
-                self._known.add((message.type, rows.keys[ordinal - 1]))
+                self._known.add((own_names[rows.types[n]], rows.keys[n]))
             else:
-                self._dropped[message.global_position] = dropped_until
+                at = rows.positions[n]
+                self._dropped[at] = max(dropped_until, self._dropped.get(at, dropped_until))
 
     def is_duplicate(self, incoming: Incoming) -> bool:
         """Return whether a message was processed, in an earlier batch or earlier in this one.
@@ -185,7 +189,8 @@ class ProcessedCheck(Check):
         """
         message = incoming.message
         key = self._keys[message.global_position]
-        if (message.type, key) in self._known:
+        name = _own_name(incoming)
+        if (name, key) in self._known:
             return True
         dropped_until = self._dropped.get(message.global_position)
         if dropped_until is not None:
@@ -194,7 +199,7 @@ class ProcessedCheck(Check):
                 f"{self._consumer} processed before {dropped_until} is no longer known, so it "
                 f"may have been handled; if it was not, let its sender send it again"
             )
-        self._known.add((message.type, key))
+        self._known.add((name, key))
         self._new.add(incoming, key)
         return False
 
@@ -226,6 +231,11 @@ class ProcessedCheck(Check):
 
     def _execute(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return fetch_all(self._connection, _QUERIES[query], parameters)
+
+
+def _own_name(incoming: Incoming) -> str:
+    """Return the name of a command's class, whichever name its message is stored under."""
+    return incoming.names[0] if incoming.names else incoming.message.type
 
 
 def _as_stored(time: datetime) -> datetime:

@@ -1,10 +1,63 @@
 -- name: reserve
-SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[])
+SELECT ordinal, outcome FROM reservation.reserve(%s, %s, %s, %s::text[], %s::jsonb[])
 
 -- name: compare_initiations
-SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s)
+SELECT ordinal, outcome FROM reservation.compare_initiations(%s, %s, %s, %s::jsonb[])
 ORDER BY ordinal
 
 -- name: read_commands
 SELECT id, stream_name, type, position, global_position, data, metadata, time, key_stream
 FROM reservation.read_commands(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s)
+
+-- name: first_reserved
+-- Commands, and what was reserved first under their keys. What was reserved under the former name is
+-- that. Each is found by an index whatever the planner knows, because of the limits.
+SELECT i.n, reservation.corrected_contents(f.id, f.global_position, f.metadata),
+       c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
+       c.data::varchar, c.metadata::varchar, c.time,
+       f.id::varchar, f.stream_name::varchar, f.type::varchar, f.position, f.global_position,
+       f.data::varchar, f.metadata::varchar, f.time
+FROM unnest(%s::bigint[], %s::text[], %s::text[])
+     WITH ORDINALITY AS i(command, stream_name, former_name, n)
+CROSS JOIN LATERAL (
+  SELECT m.* FROM message_store.messages m
+  WHERE m.global_position = i.command
+  LIMIT 1
+) AS c
+CROSS JOIN LATERAL (
+  SELECT m.* FROM message_store.messages m
+  WHERE m.stream_name = coalesce((
+          SELECT former.stream_name FROM message_store.messages former
+          WHERE former.stream_name = i.former_name AND former.position = 0
+        ), i.stream_name)
+    AND m.position = 0
+  LIMIT 1
+) AS f
+ORDER BY i.n
+
+-- name: first_initiated
+-- Commands, and the commands that started the streams of their entities. Pseudo events start none.
+SELECT i.n, reservation.corrected_contents(f.id, f.global_position, NULL),
+       c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
+       c.data::varchar, c.metadata::varchar, c.time,
+       f.id::varchar, f.stream_name::varchar, f.type::varchar, f.position, f.global_position,
+       f.data::varchar, f.metadata::varchar, f.time
+FROM unnest(%s::bigint[], %s::text[], %s::text[])
+     WITH ORDINALITY AS i(command, stream_name, former_name, n)
+CROSS JOIN LATERAL (
+  SELECT m.* FROM message_store.messages m
+  WHERE m.global_position = i.command
+  LIMIT 1
+) AS c
+CROSS JOIN LATERAL (
+  SELECT m.metadata FROM message_store.messages m
+  WHERE m.stream_name = i.stream_name AND m.type <> 'PseudoEvent'
+  ORDER BY m.position
+  LIMIT 1
+) AS initial
+CROSS JOIN LATERAL (
+  SELECT m.* FROM message_store.messages m
+  WHERE m.global_position = reservation.causation(initial.metadata)
+  LIMIT 1
+) AS f
+ORDER BY i.n

@@ -23,7 +23,13 @@ from reservation.errors import IdempotenceKeyError, StreamNameError
 from reservation.idempotence.key import KeyFunction, key_part, key_parts, key_stream_name
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage
-from reservation.postgres.arrays import IntArray, TextArray, array_cursor
+from reservation.postgres.arrays import (
+    IntArray,
+    JsonArray,
+    TextArray,
+    array_cursor,
+    fetch_all,
+)
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -53,6 +59,7 @@ class Reservation:
             sending.
         formerly: the fields, or a function of the command, that were the whole id of the stream
             before the declaration was changed; None if it was not.
+        same_key: whether the fields of the key are the same in every former shape of the command.
     """
 
     command: type
@@ -61,6 +68,7 @@ class Reservation:
     entity: str | None = None
     volatile: tuple[str, ...] = ()
     formerly: tuple[str, ...] | KeyFunction | None = None
+    same_key: bool = False
 
     def stream_name(self, command: object, sent_to: str = "") -> str:
         """Return the reservation stream of a command.
@@ -81,16 +89,20 @@ class Reservation:
             parts = [entity, *parts]
         return key_stream_name(self.into, parts)
 
-    def former_stream(self, command: object) -> str | None:
+    def former_stream(self, command: object, sent_to: str = "") -> str | None:
         """Return the stream that a command was reserved in formerly; None if it cannot have been.
 
         Args:
             command: the command, decoded.
+            sent_to: as for `stream_name`.
         """
-        if self.into is None or self.formerly is None:
+        if self.formerly is None:
             return None
         try:
-            return key_stream_name(self.into, key_parts(command, self.formerly))
+            parts = key_parts(command, self.formerly)
+            if self.into is None:
+                return _beneath(sent_to, parts)
+            return key_stream_name(self.into, parts)
         except IdempotenceKeyError:
             return None
 
@@ -99,7 +111,8 @@ class Reservation:
 
         The mark alone is not enough, because every sender can set it. A copy is the first message
         of the stream that its own key names beneath the stream of the command that it follows. Only
-        one message can be that, so a key has one effect, whoever wrote it.
+        one message can be that, so a key has one effect, whoever wrote it. With a former key form
+        there are two such streams; `reserve` makes one only where there is not the other.
 
         Args:
             message: the message.
@@ -108,17 +121,11 @@ class Reservation:
         Raises:
             IdempotenceKeyError: it has the place of a copy, but under another key.
         """
-        metadata = message.metadata
-        sent_to = metadata.causation_message_stream_name
-        if (
-            self.into is not None
-            or metadata.local_properties.get(RESERVED) is not True
-            or sent_to is None
-            or message.position != 0
-            or not message.stream_name.startswith(_prefix(sent_to))
-        ):
+        if self.into is not None or message.position != 0 or not beneath_its_command(message):
             return False
-        if message.stream_name != self.stream_name(command, sent_to):
+        sent_to = message.metadata.causation_message_stream_name or ""
+        named = self.stream_name(command, sent_to), self.former_stream(command, sent_to)
+        if message.stream_name not in named:
             raise IdempotenceKeyError(
                 f"{message} says that it is a reserved copy, and its stream is not the one that "
                 f"its key names; a key cannot be changed while there are copies under the old one"
@@ -134,6 +141,7 @@ def reserve(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
+    corrected: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
@@ -143,6 +151,8 @@ def reserve(
         volatile: by message type, the JSON fields in which a reissue may differ.
         former: for each command, the stream that it may have been reserved in before the
             declaration was changed; None where there is none, or none for all of them.
+        corrected: for each command, the JSON text that it was corrected to, which is reserved and
+            compared in the place of its data; None where it was not, or for all of them.
 
     Returns:
         The outcome of each command, in the order given.
@@ -151,7 +161,9 @@ def reserve(
         return []
     outcomes = [Outcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
-    for n, outcome in _outcomes(connection, "reserve", commands, volatile, names):
+    for n, outcome in _outcomes(
+        connection, "reserve", commands, volatile, names, _contents(corrected)
+    ):
         outcomes[n - 1] = outcome
     return outcomes
 
@@ -160,6 +172,7 @@ def compare_initiations(
     connection: Connection[Any],
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
+    corrected: Sequence[str | None] | None = None,
 ) -> list[Outcome]:
     """Compare commands that found their entity's stream started with what started it.
 
@@ -167,6 +180,7 @@ def compare_initiations(
         connection: in the transaction that also moves the consumer's position.
         commands: each command's global position and its entity's stream.
         volatile: by message type, the JSON fields in which a reissue may differ.
+        corrected: as for `reserve`.
 
     Returns:
         For each, in the order given: a duplicate of the command that started the stream, or in
@@ -174,7 +188,85 @@ def compare_initiations(
     """
     if not commands:
         return []
-    return [o for _, o in _outcomes(connection, "compare_initiations", commands, volatile)]
+    outcomes = _outcomes(
+        connection, "compare_initiations", commands, volatile, _contents(corrected)
+    )
+    return [outcome for _, outcome in outcomes]
+
+
+def _contents(corrected: Sequence[str | None] | None) -> JsonArray | None:
+    return None if corrected is None else JsonArray(corrected)
+
+
+def beneath_its_command(message: StoredMessage) -> bool:
+    """Return whether a message says that it is a copy, and is beneath its command's stream."""
+    metadata = message.metadata
+    sent_to = metadata.causation_message_stream_name
+    return (
+        metadata.local_properties.get(RESERVED) is True
+        and sent_to is not None
+        and message.stream_name.startswith(_prefix(sent_to))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A command, and the one that was there first under its key.
+
+    Attributes:
+        ordinal: which of the commands that were asked about it is, from 0.
+        command: the command.
+        first: the reservation, or the command that started the stream.
+        corrections: the data that the first was corrected from, and to.
+    """
+
+    ordinal: int
+    command: StoredMessage
+    first: StoredMessage
+    corrections: Sequence[str] = ()
+
+
+def first_reserved(
+    connection: Connection[Any],
+    commands: Sequence[tuple[int, str]],
+    former: Sequence[str | None] | None = None,
+) -> list[Pair]:
+    """Return commands, with what was reserved first under their keys, in one statement.
+
+    Args:
+        connection: in the transaction that reserved the batch.
+        commands: each command's global position and the stream that its key names.
+        former: as for `reserve`.
+    """
+    return _pairs(connection, "first_reserved", commands, former)
+
+
+def first_initiated(connection: Connection[Any], commands: Sequence[tuple[int, str]]) -> list[Pair]:
+    """Return commands, with those that started the streams of their entities, in one statement.
+
+    Args:
+        connection: in the transaction that compared the batch.
+        commands: each command's global position and its entity's stream.
+    """
+    return _pairs(connection, "first_initiated", commands, None)
+
+
+def _pairs(
+    connection: Connection[Any],
+    query: str,
+    commands: Sequence[tuple[int, str]],
+    former: Sequence[str | None] | None,
+) -> list[Pair]:
+    if not commands:
+        return []
+    positions, names = zip(*commands, strict=True)
+    formerly = list(former) if former is not None else [None] * len(commands)
+    parameters = [IntArray(positions), TextArray(names), formerly]
+    rows = fetch_all(connection, _QUERIES[query], parameters)
+    return [
+        Pair(n - 1, StoredMessage(*row[:8]), StoredMessage(*row[8:]), corrections)
+        for n, corrections, *row in rows
+    ]
 
 
 def _beneath(sent_to: str, parts: Sequence[str]) -> str:

@@ -30,12 +30,15 @@ class Incoming:
         entity_stream: the stream of the entity that the message is for.
         unordered: whether later messages of that entity may have been handled before, because its
             category has several partitions and this message is not in that of the entity.
+        names: the types that messages of the command's class are stored under, if the class has
+            former names: its own name first; none if it has no others.
     """
 
     message: StoredMessage
     command: object
     entity_stream: str
     unordered: bool = False
+    names: tuple[str, ...] = ()
 
 
 class Check(Protocol):

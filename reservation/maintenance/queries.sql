@@ -29,6 +29,32 @@ CROSS JOIN LATERAL (
 ) AS m
 ORDER BY m.global_position
 
+-- name: sample_types
+-- The types of some messages at each of some places of a category, as above.
+WITH bounds AS (
+  SELECT (SELECT m.global_position FROM message_store.messages m
+          WHERE (message_store.category(m.stream_name), m.global_position)
+                BETWEEN (%(category)s, 0) AND (%(category)s, 9223372036854775807)
+          ORDER BY message_store.category(m.stream_name), m.global_position
+          LIMIT 1) AS first,
+         reservation.category_head(%(category)s) AS last
+), places AS (
+  SELECT DISTINCT first + ((last - first)::numeric * n / %(places)s)::bigint AS place, last
+  FROM bounds, generate_series(0, %(places)s) AS n
+  WHERE first IS NOT NULL
+)
+SELECT m.type::text, min(m.global_position)
+FROM places
+CROSS JOIN LATERAL (
+  SELECT m.type, m.global_position FROM message_store.messages m
+  WHERE (message_store.category(m.stream_name), m.global_position)
+        BETWEEN (%(category)s, place) AND (%(category)s, last)
+  ORDER BY message_store.category(m.stream_name), m.global_position
+  LIMIT %(at_each)s
+) AS m
+GROUP BY m.type
+ORDER BY 2
+
 -- name: misnamed
 -- Looks at the next messages of a reservation category. Returns the position of the last of them, and
 -- those of some whose stream has neither the name that the server makes of them nor the former.

@@ -13,11 +13,9 @@ from psycopg import Connection
 from psycopg.rows import args_row
 
 from reservation.component import Component
-from reservation.errors import DeclarationError, ReservationError
-from reservation.idempotence.key import key_parts
-from reservation.idempotence.reserve import Reservation
+from reservation.errors import DeclarationError
+from reservation.idempotence.reserve import Reservation, beneath_its_command
 from reservation.idempotence.server_keys import server_rules
-from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage, printable
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
@@ -38,8 +36,9 @@ def check_names(
 ) -> None:
     """Refuse a declaration under which stored reservations would not be found.
 
-    Each reservation category is sampled over its whole length, in one statement. If it is to be
-    compared entirely, the server looks at every reservation of which it can make the name.
+    Each reservation category is sampled over its whole length, in one statement, and so is the
+    command category where copies are in it. If they are to be compared entirely, the server looks
+    at every reservation of a reservation category of which it can make the name.
 
     Args:
         connection: not in a transaction, of a role that may read messages.
@@ -50,10 +49,13 @@ def check_names(
         DeclarationError: a reservation has a name that is neither the one that is declared nor the
             former one that is declared.
     """
-    for category in component.reservation_categories:
+    within = [component.command_category] if component.reserves_within else []
+    for category in [*component.reservation_categories, *within]:
         for message in _sample(connection, category):
             declared = component.reservations.get(message.type)
-            if declared is not None and declared.into == category and message.position == 0:
+            if declared is None or (declared.into or component.command_category) != category:
+                continue
+            if is_reservation(declared, message):
                 _check_name(component, declared, message)
         for message in _suspicious(connection, component, category) if entirely else ():
             _check_name(component, component.reservations[message.type], message)
@@ -65,7 +67,7 @@ def _suspicious(
     """Give reservations that have neither the name that the server makes of them nor the former."""
     declared = {
         n: reservation
-        for n, reservation in component.reservations.items()
+        for n, reservation in component.server_keys.items()
         if reservation.into == category
     }
     plain = {n: replace(reservation, formerly=None) for n, reservation in declared.items()}
@@ -104,33 +106,76 @@ def _sample(connection: Connection[Any], category: str) -> list[StoredMessage]:
         ).fetchall()
 
 
+def is_reservation(declared: Reservation, message: StoredMessage) -> bool:
+    """Return whether a message stands where only a reservation does.
+
+    In a reservation category that is the first message of each stream. In the command category it
+    is a message that says that it is a copy, beneath the stream of the command that it follows.
+
+    Args:
+        declared: how commands of its type are reserved.
+        message: a message of the category that these are reserved into.
+    """
+    if message.position != 0:
+        return False
+    return declared.into is not None or beneath_its_command(message)
+
+
+def is_misnamed(declared: Reservation, message: StoredMessage, command: object) -> bool:
+    """Return whether a reservation has neither the name that is declared nor the former one.
+
+    Args:
+        declared: how commands of its type are reserved.
+        message: the reservation.
+        command: the command in it, decoded.
+
+    Raises:
+        IdempotenceKeyError: the command has no usable key.
+    """
+    return message.stream_name not in _names(declared, message, command)
+
+
+def _names(
+    declared: Reservation, message: StoredMessage, command: object
+) -> tuple[str, str | None]:
+    """Return the name that a reservation should have, and the former one."""
+    sent_to = message.metadata.causation_message_stream_name or ""
+    return declared.stream_name(command, sent_to), declared.former_stream(command, sent_to)
+
+
 def _check_name(component: Component, declared: Reservation, message: StoredMessage) -> None:
     try:
-        command: object = message.decode(declared.command)
-        name = declared.stream_name(command)
-        if message.stream_name in (name, declared.former_stream(command)):
+        command = component.types.decode(message)
+        name, former = _names(declared, message, command)
+        if message.stream_name in (name, former):
             return
     except Exception:  # noqa: BLE001  what the consumers cannot read or name, they say themselves
         return
+    category = declared.into or component.command_category
     raise DeclarationError(
-        f"{declared.into} has reservations under other names than the component {component.name} "
-        f"declares: {printable(message.stream_name)} has a {message.type} that would be reserved "
-        f"as {printable(name)}, so a reissue would take effect again; "
-        f"{_mend(component, declared, command, message)}"
+        f"{category} has reservations under other names than the component {component.name} "
+        f"declares: {printable(message.stream_name)} has a {printable(message.type)} that would be "
+        f"reserved as {printable(name)}, so a reissue would take effect again; "
+        f"{advice(component, declared, command, message)}"
     )
 
 
-def _mend(
+def advice(
     component: Component, declared: Reservation, command: object, message: StoredMessage
 ) -> str:
-    """Return what to declare, with the fields if they are known."""
-    call = f"{component.name}.reserve({message.type}, …)"
+    """Return what to declare so that a misnamed reservation is found, with fields if known.
+
+    Args:
+        component: whose reservation it is.
+        declared: how commands of its type are reserved.
+        command: the command in it, decoded.
+        message: the reservation.
+    """
+    call = f"{component.name}.reserve({printable(message.type)}, …)"
+    sent_to = message.metadata.causation_message_stream_name or ""
     if not callable(declared.key):
         for fields in (declared.key, (component.id, *declared.key)):
-            try:
-                former = stream_name.of(str(declared.into), *key_parts(command, fields))
-            except ReservationError:
-                continue
+            former = replace(declared, formerly=fields).former_stream(command, sent_to)
             if former == message.stream_name:
                 named = repr(fields[0] if len(fields) == 1 else fields)
                 return f"add formerly={named} to {call}"

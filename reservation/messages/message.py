@@ -53,6 +53,8 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def decode(self, type_: builtins.type[T]) -> T:
         """Return the message's data as an instance of a dataclass.
 
+        It has to have the shape of that class; `Component.decode` also reads former shapes.
+
         Args:
             type_: the dataclass.
 

@@ -1,31 +1,53 @@
 """The message types that a component knows: from the name in the store to a dataclass, and back.
 
 A name in a message is looked up here and nowhere else, so nothing is imported because a message
-names it.
+names it. A class has the name that it is declared under, its own, and perhaps former names, under
+which messages of it are stored too. Decoding begins here as well: a class that has upcasters is
+decoded through them.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from reservation.errors import DeclarationError
+from reservation.errors import DeclarationError, EncodeError
+from reservation.messages.message import StoredMessage
+from reservation.messages.upcasting import Chain, Recognizer, Step, Upcaster, code_of
+from reservation.messages.written import Written, written_as
 from reservation.serialization import codec
 
 
 class MessageTypes:
-    """Dataclasses by the type name that messages of them carry, which is the class's name."""
+    """Dataclasses by the names that messages of them are stored under.
+
+    Attributes:
+        renamed: the names of those classes that have several, their own first.
+    """
 
     def __init__(self) -> None:
+        self.renamed: dict[type, tuple[str, ...]] = {}
         self._types: dict[str, type] = {}
+        self._names: dict[type, tuple[str, ...]] = {}
+        self._written: dict[type, Written] = {}
+        self._chains: dict[type, Chain] = {}
+        self._chain_of: dict[str, Chain] = {}  # by stored name
 
-    def add(self, type_: type) -> str:
-        """Register a dataclass and return the type name of its messages.
+    def add(
+        self, type_: type, *, was: str | Iterable[str] = (), stored_as: str | None = None
+    ) -> str:
+        """Register a dataclass and return its name, under which all that is declared of it is.
+
+        It may be called several times for a class; the former names are put together.
 
         Args:
             type_: the dataclass.
+            was: the former names, or the only one.
+            stored_as: the name that messages of it are written under, a former name too; None for
+                the class's own.
 
         Raises:
-            DeclarationError: it is not a dataclass, a field has no form in JSON, or another class
-                has the same name.
+            DeclarationError: it is not a dataclass, a field has no form in JSON, another class
+                has one of the names, or two names to write are given.
         """
         name = type_.__name__
         if not dataclasses.is_dataclass(type_):
@@ -34,12 +56,97 @@ class MessageTypes:
             codec.prepare(type_)
         except (TypeError, ValueError, NameError, RecursionError) as error:
             raise DeclarationError(f"{name} cannot be a message: {error}") from error
-        if self._types.setdefault(name, type_) is not type_:
-            raise DeclarationError(
-                f"Two classes are named {name}: in {self._types[name].__module__} and in "
-                f"{type_.__module__}; the name is the message type, so it must be one class's"
-            )
+        written = self._to_be_written(type_, stored_as)
+        former = (was,) if isinstance(was, str) else tuple(was)
+        _check_names(name, former)
+        claimed = dict.fromkeys((name, *self._names.get(type_, ()), *former, written.name))
+        for one in claimed:
+            self._check_claim(one, type_)
+        self._types |= dict.fromkeys(claimed, type_)
+        self._names[type_] = tuple(claimed)
+        if len(claimed) > 1:
+            self.renamed[type_] = tuple(claimed)
+        self._written[type_] = written
+        self._spread_chain(type_)
         return name
+
+    def add_upcaster(self, type_: type, to: int, upcast: Upcaster, when: Recognizer | None) -> None:
+        """Register the next upcaster of a class; see `Chain.check`.
+
+        Args:
+            type_: the dataclass.
+            to: the version that the upcaster makes.
+            upcast: the function.
+            when: whether an object is of the former shape; None if its version says so.
+
+        Raises:
+            DeclarationError: it cannot be the next one.
+        """
+        chain = self.chain(type_)
+        chain.check(to, by_version=when is None)
+        chain.steps.append(Step(to, upcast, when))
+        self._chains[type_] = chain
+        self._spread_chain(type_)
+
+    def chain(self, type_: type) -> Chain:
+        """Return the upcasters of a class, which may be none."""
+        return self._chains.get(type_) or Chain(type_, self.written(type_))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return the names that messages are stored under of which a name is the class's own."""
+        type_ = self._types.get(name)
+        return (name,) if type_ is None or type_.__name__ != name else self._names[type_]
+
+    def names_of(self, type_: type) -> tuple[str, ...]:
+        """Return the names that messages of a registered class are stored under."""
+        return self._names[type_]
+
+    def spread(self, *tables: dict[str, Any]) -> None:
+        """Let each table have what is declared of a class under all its names.
+
+        Args:
+            tables: by the class's own name, what is declared of it.
+        """
+        for table in tables:
+            for name in list(table):
+                for stored in self.names(name):
+                    table.setdefault(stored, table[name])
+
+    def upcasters(self, name: str) -> list[Any]:
+        """Return what tells the upcasters of a stored type from others: their code."""
+        type_ = self._types[name]
+        steps = self._chains[type_].steps if type_ in self._chains else []
+        return [[step.to, code_of(step.upcast), code_of(step.when)] for step in steps]
+
+    def is_upcast(self, name: str) -> bool:
+        """Return whether messages of a type may have to be decoded through upcasters."""
+        return name in self._chain_of
+
+    def is_changed(self, name: str) -> bool:
+        """Return whether messages of a type may have been stored otherwise than they are now."""
+        type_ = self._types[name]
+        return type_ in self.renamed or type_ in self._chains
+
+    def written(self, type_: type) -> Written:
+        """Return how messages of a class are written, be it registered or not.
+
+        Raises:
+            EncodeError: the class has no proper name or version.
+        """
+        return self._written.get(type_) or written_as(type_)
+
+    def decode(self, message: StoredMessage) -> object:
+        """Return a message as an instance of its class, through the class's upcasters.
+
+        Raises:
+            KeyError: its type is not registered.
+            DecodeError: it does not have the shape of its class, or of a former one.
+        """
+        chain = self._chain_of.get(message.type)
+        if chain is not None:
+            return chain.decode(message)
+        decoded: object = message.decode(self._types[message.type])
+        return decoded
 
     def __getitem__(self, name: str) -> type:
         """Return the dataclass of a type name; KeyError if there is none."""
@@ -50,3 +157,55 @@ class MessageTypes:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._types)
+
+    def _to_be_written(self, type_: type, stored_as: str | None) -> Written:
+        """Return how messages of a class are to be written, from all that says so."""
+        try:
+            own = written_as(type_)
+        except EncodeError as error:
+            raise DeclarationError(str(error)) from error
+        name = type_.__name__
+        said = self._written.get(type_, own).name
+        if stored_as is None:
+            return Written(said, own.version)
+        _check_names(name, (stored_as,), allowed=name)
+        if said not in (name, stored_as):
+            raise DeclarationError(
+                f"{name} cannot be stored as {stored_as} and as {said}; say one of them"
+            )
+        return Written(stored_as, own.version)
+
+    def _check_claim(self, name: str, type_: type) -> None:
+        known = self._types.get(name, type_)
+        if known is type_:
+            return
+        if known.__name__ == type_.__name__:
+            raise DeclarationError(
+                f"Two classes are named {name}: in {known.__module__} and in {type_.__module__}; "
+                f"the name is the message type, so it must be one class's"
+            )
+        raise DeclarationError(
+            f"{name} is the type of {known.__module__}.{known.__name__} and of "
+            f"{type_.__module__}.{type_.__name__}; a name that is stored must lead to one class, "
+            f"so leave it out of was= and stored_as= of the other"
+        )
+
+    def _spread_chain(self, type_: type) -> None:
+        chain = self._chains.get(type_)
+        if chain is not None:
+            self._chain_of |= dict.fromkeys(self._names[type_], chain)
+
+
+def _check_names(name: str, former: tuple[object, ...], allowed: str | None = None) -> None:
+    """Make sure that names of stored types are texts, and not the name of the class itself."""
+    for one in former:
+        if not isinstance(one, str) or not one:
+            shown = getattr(one, "__name__", type(one).__name__)
+            raise DeclarationError(
+                f"{name}: was= and stored_as= take the names of types as texts, such as "
+                f"was='Former', not {shown}"
+            )
+        if one == name and one != allowed:
+            raise DeclarationError(
+                f"{name}: was= has {name}, which is the name that the class has now; leave it out"
+            )

@@ -82,6 +82,11 @@ def command_category(entity_category: str) -> str:
     return f"{entity_category}{TYPE_SEPARATOR}command"
 
 
+def correction_category(entity_category: str) -> str:
+    """Return the category that holds the corrections of an entity's commands."""
+    return f"{entity_category}{TYPE_SEPARATOR}correction"
+
+
 def check(name: str) -> str:
     """Return the name unchanged if the store can hold a stream or category of that name.
 

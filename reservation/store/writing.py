@@ -1,5 +1,6 @@
 """Writing: messages are encoded, checked, and made into a statement."""
 
+import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import NamedTuple
 from reservation.errors import EncodeError, MessageIdConflictError, RefusedError, StoreError
 from reservation.messages.ids import uuid7s
 from reservation.messages.metadata import Metadata
+from reservation.messages.written import WrittenAs, written_as
 from reservation.postgres.arrays import Array, IntArray, JsonArray, TextArray, UuidArray
 from reservation.serialization import codec
 from reservation.store.argument_checks import (
@@ -42,7 +44,8 @@ class Write:
     """One message to be written.
 
     Attributes:
-        message: an instance of a dataclass, whose name becomes the message type.
+        message: an instance of a dataclass, whose name becomes the message type, unless the class
+            has a ``__stored_as__``. Its ``__schema_version__`` is written to the metadata.
         stream_name: where to.
         id: the caller's id; writing the same id and content again is harmless. A new UUID if None.
         metadata: what caused it and what it belongs to; None for none.
@@ -198,7 +201,10 @@ def to_one_stream(
 
 
 def row_of(
-    write: Write, new_id: uuid.UUID | None = None, max_bytes: int = codec.DEFAULT_MAX_BYTES
+    write: Write,
+    new_id: uuid.UUID | None = None,
+    max_bytes: int = codec.DEFAULT_MAX_BYTES,
+    written: WrittenAs = written_as,
 ) -> Row:
     """Return a message, encoded.
 
@@ -206,6 +212,7 @@ def row_of(
         write: the message.
         new_id: its id if it has none; None where it has one.
         max_bytes: how long the JSON text of its data, and of its metadata, may be.
+        written: gives the type and the version that messages of a class are written with.
 
     Raises:
         StoreError: the message cannot be written.
@@ -215,13 +222,35 @@ def row_of(
     stream_name, expected = check_stream(write.stream_name), write.expected_version
     message_id = check_id(new_id if write.id is None else write.id)
     check_expected(expected, stream_name)
-    name = type(write.message).__name__
     data = encode_data(write.message, stream_name, max_bytes)
+    name, version = written(type(write.message))
     metadata = None
-    if write.metadata is not None:
-        known = check_metadata(write.metadata, stream_name)
+    if write.metadata is not None or version is not None:
+        known = Metadata() if write.metadata is None else write.metadata
+        known = with_version(check_metadata(known, stream_name), name, version)
         metadata = encode_metadata(known, name, stream_name, max_bytes)
     return Row(message_id, stream_name, name, data, metadata, expected)
+
+
+def with_version(metadata: Metadata, type_: str, version: int | None) -> Metadata:
+    """Return the metadata of a message with the version of its shape.
+
+    Args:
+        metadata: the metadata.
+        type_: the type of the message.
+        version: the version; None if none is written.
+
+    Raises:
+        EncodeError: it has another version, although the shape is that of the class.
+    """
+    if version is None or metadata.schema_version == version:
+        return metadata
+    if metadata.schema_version is not None:
+        raise EncodeError(
+            f"The metadata of a {type_} has a schema version, and its class is at version "
+            f"{version}; leave schema_version out"
+        )
+    return dataclasses.replace(metadata, schema_version=version)
 
 
 def encode_data(message: object, stream_name: str, max_bytes: int = codec.DEFAULT_MAX_BYTES) -> str:

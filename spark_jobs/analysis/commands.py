@@ -1,6 +1,6 @@
 """Compare commands with their reservations: is every command reserved, and each key once?
 
-Every row of the categories gets one verdict (`spark_jobs.analysis.command_verdicts`).
+Every row of the categories gets one verdict (`spark_jobs.analysis.verdicts.of_commands`).
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
+from reservation.messages import stream_name
 from reservation.messages.pseudo_event import PSEUDO_EVENT
-from spark_jobs.analysis import command_verdicts
-from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import Counts, Naming, PlainNames, Read
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.analysis.verdicts import of_commands
+from spark_jobs.analysis.verdicts.fingerprints import Numbering
+from spark_jobs.analysis.verdicts.judging import Counts, Naming, PlainNames, Read
+from spark_jobs.analysis.verdicts.meaning import Meanings
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import CommandCounts
 from spark_jobs.snapshot.progress import Progress
@@ -57,8 +59,9 @@ class CommandsJob:
 
     Attributes:
         component: whose commands they are.
-        app, app_dir: the app path by which Spark's workers find it, for keys that are functions,
-            and its folder; None where its modules were sent to them.
+        app, app_dir: the app path by which Spark's workers find it, for keys that are functions and
+            for comparing commands by what they mean, and its folder; None where its modules were
+            sent to them.
     """
 
     component: Component
@@ -79,6 +82,18 @@ class CommandsJob:
         return pairs
 
     @property
+    def comparison(self) -> Meanings:
+        """How commands are compared that differ as they are stored."""
+        component = self.component
+        return Meanings(
+            component.command_category,
+            component.reservation_categories,
+            stream_name.correction_category(component.name),
+            self.app,
+            self.app_dir,
+        )
+
+    @property
     def starts_are_first(self) -> bool:
         """Whether the event that starts an entity is always the first of its stream.
 
@@ -94,10 +109,12 @@ class CommandsJob:
         """
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
-        made = ["causation", "content", "sender"]
+        made = ["causation", "version", "content", "sender"]
         needed = ["key_category", "key_stream", "is_copy"]
         if declaration.by_function:
             needed.append("function_data")
+        if declaration.renamed_within:
+            needed.append("source")
         messages = with_function_keys(
             read(
                 [component.command_category, *component.reservation_categories, *starts],
@@ -121,7 +138,7 @@ class CommandsJob:
                 is_command.alias("is_command"),
                 role.is_wrong.alias("is_wrong"),
                 F.when(is_command, F.col("key_stream"))
-                .when(was_sent | is_start, F.col("stream_name"))
+                .when(is_start, F.col("stream_name"))
                 .otherwise(reserved_key(declaration))
                 .alias("key_stream"),
                 *_MESSAGE,
@@ -179,6 +196,7 @@ class CommandsJob:
             F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
             # Whether the consumer has recorded it as a conflict.
             (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
+            "is_corrected",
             # Whether it waits for the consumer.
             (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
         )
@@ -186,8 +204,8 @@ class CommandsJob:
     def groups(self, sketch: DataFrame) -> DataFrame:
         """Return which keys are in order.
 
-        All commands of such a key have the same content. It has one reservation with this content
-        too, or the consumer has not read any of its commands yet.
+        All commands of such a key have the same content, and none was corrected. It has one
+        reservation with this content too, or the consumer has not read any of its commands yet.
         """
         is_command = F.col("is_command")
         groups = sketch.groupBy("group").agg(
@@ -196,6 +214,7 @@ class CommandsJob:
             F.count_if("is_start").alias("starts"),
             F.count_if("waits").alias("waiting"),
             F.count_if("is_recorded").alias("recorded"),
+            F.count_if("is_corrected").alias("corrected"),
             F.min("pair").alias("pair"),
             F.max("pair").alias("last_pair"),
             F.min("says").alias("says"),
@@ -204,7 +223,8 @@ class CommandsJob:
             F.max("follows").alias("follows"),
         )
         commands, reservations = F.col("commands"), F.col("reservations")
-        # Keys of two categories whose hashes are the same are judged row by row.
+        # Keys of two categories whose hashes are the same are judged row by row, and so is a key
+        # of which a message was corrected.
         is_one = F.coalesce(F.col("pair") == F.col("last_pair"), F.lit(False))
         return groups.select(
             "group",
@@ -212,7 +232,7 @@ class CommandsJob:
             "commands",
             ((commands > 0) & (reservations == 1)).alias("is_reserved"),
             ((commands > 0) & (reservations == 0)).alias("is_pending"),
-            (is_one & command_verdicts.in_order()).alias("in_order"),
+            (is_one & (F.col("corrected") == 0) & of_commands.in_order()).alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:
@@ -235,7 +255,7 @@ class CommandsJob:
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
         component = self.component
-        return command_verdicts.judge(
+        return of_commands.judge(
             rows, component.command_category, component.name if component.initiations else None
         )
 
@@ -279,14 +299,20 @@ def _counts(here: Column) -> dict[str, Column]:
     def count(condition: Column) -> Column:
         return F.when(here & condition, 1)
 
+    is_keyless, verdict = F.col("is_command") & F.col("key_stream").isNull(), F.col("verdict")
     counts = {
         "commands": count(F.col("is_command")),
         "keys": count(F.col("is_key")),
-        "keyless": count(F.col("is_command") & F.col("key_stream").isNull()),
-        "reserved": count(F.col("is_key") & F.col("is_reserved")),
+        "keyless": count(is_keyless & ~verdict.eqNullSafe("duplicate")),
+        "reserved": count(
+            (F.col("is_key") & F.col("is_reserved")) | (is_keyless & verdict.eqNullSafe("reserved"))
+        ),
+        "corrected": count(
+            (F.col("is_key") & F.col("was_corrected")) | (is_keyless & F.col("is_corrected"))
+        ),
         "multiple": count(F.col("is_second")),
         "conflict_mismatches": count(F.col("is_mismatch")),
     }
-    for name, verdict in _VERDICTS.items():
-        counts[name] = count(F.col("verdict") == verdict)
+    for name, counted in _VERDICTS.items():
+        counts[name] = count(verdict == counted)
     return counts

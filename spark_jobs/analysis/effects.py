@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
-from spark_jobs.analysis.fingerprints import Numbering
-from spark_jobs.analysis.judging import (
+from spark_jobs.analysis.verdicts.fingerprints import Numbering
+from spark_jobs.analysis.verdicts.judging import (
     Counts,
     Naming,
     PlainNames,
@@ -27,6 +27,7 @@ from spark_jobs.analysis.judging import (
     found,
     is_in_order,
     number_of,
+    own_name,
     verdict_of,
 )
 from spark_jobs.common.declaration import Declaration, DeclaredKey
@@ -50,6 +51,7 @@ class EffectsJob:
     component: Component
 
     name = "effects"
+    comparison = None
 
     @property
     def categories(self) -> list[str]:
@@ -180,7 +182,7 @@ class EffectsJob:
 
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every reserved command its verdict, and every event that should not be there."""
-        return judge(rows, self.silent_types)
+        return judge(rows, self.silent_types, Declaration.of(self.component).names)
 
     def counts(self) -> Mapping[str, Column]:
         """Return what a row adds to those of each category, under its number and their names."""
@@ -256,24 +258,25 @@ def _rules(silent_types: Sequence[str]) -> list[Rule]:
     ]
 
 
-def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
+def judge(rows: DataFrame, silent_types: list[str], names: Mapping[str, str]) -> DataFrame:
     """Give every reserved command its verdict, and every event that should not be there.
 
     Args:
         rows: with the columns that `EffectsJob.rows` gives, ``was_read`` and ``is_letter``.
         silent_types: the types of commands whose handling may leave nothing in the log.
+        names: the former names of types, with those of today.
 
     Returns:
         The rows with ``verdict`` (for a reserved command handled, silent, pending, unhandled or
         dead; for an event effect-twice, without-cause or null) and the columns of a finding.
     """
-    is_cause = F.col("is_cause")
-    order = [~is_cause, F.col("stream_name"), F.col("type"), F.col("position")]
+    is_cause, type_ = F.col("is_cause"), own_name(F.col("type"), names)
+    order = [~is_cause, F.col("stream_name"), type_, F.col("position")]
     in_order = Window.partitionBy("group").orderBy(*order)
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
-    def before(name: str) -> Column:
+    def before(name: str | Column) -> Column:
         return F.lag(name).over(in_order)
 
     again = (
@@ -282,7 +285,7 @@ def judge(rows: DataFrame, silent_types: list[str]) -> DataFrame:
         & (F.col("type") != PSEUDO_EVENT)
         & ~before("is_cause")
         & (before("stream_name") == F.col("stream_name"))
-        & (before("type") == F.col("type"))
+        & (before(type_) == type_)
     )
     is_again = F.coalesce(again, F.lit(False))
     # In few steps, because Spark analyses each of them.

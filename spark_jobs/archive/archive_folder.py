@@ -32,7 +32,7 @@ from spark_jobs.common.files import File, FileFault
 from spark_jobs.snapshot.snapshot import Snapshot
 
 _VERSION = 2
-# In the first form, ``content`` is a hash of another kind (`spark_jobs.archive.content`), and the
+# In the first form, ``content`` is a hash of another kind (`spark_jobs.archive.remade`), and the
 # declaration says nothing of the kinds of fields.
 _FORMER = 1
 _MANIFEST = "_manifest.json"
@@ -49,8 +49,7 @@ class Archive:
         """Read the manifests.
 
         Raises:
-            ArchiveError: the archive belongs to another component or declaration, or cannot be
-                read.
+            ArchiveError: the archive belongs to another component, or cannot be read.
         """
         self.folder = folder
         self._component = component
@@ -96,18 +95,17 @@ class Archive:
                 f"The archive in {self.folder} is of the component {manifest.component!r}, not "
                 f"{self._component!r}; name another folder"
             )
-        if not self._is_same(manifest):
-            raise ArchiveError(
-                f"The archive in {self.folder} was made when the component declared other "
-                f"keys; use it with the code of that time, and name a new folder for this one"
-            )
         return manifest
 
-    def _is_same(self, manifest: ArchiveManifest) -> bool:
+    def _is_as_today(self, manifest: ArchiveManifest) -> bool:
+        """Return whether the columns that a run has made of its messages are those of today."""
         if manifest.version == _FORMER:
+            return False
+        try:
             former = Declaration.from_json(manifest.declaration)
-            return Declaration.from_json(self._declaration).keeps(former)
-        return manifest.declaration == self._declaration
+        except msgspec.MsgspecError:
+            return False
+        return former.keys == Declaration.from_json(self._declaration).keys
 
     def head(self, category: str) -> tuple[int, str | None]:
         """Return the global position and id of a category's last message here, or 0 and None."""
@@ -142,8 +140,11 @@ class Archive:
 
     @property
     def former(self) -> list[int]:
-        """The numbers of the runs whose digests of contents are computed again on reading."""
-        return [run.run for run in self.runs if run.version == _FORMER]
+        """The numbers of the runs whose keys and digests are computed again on reading.
+
+        They are of the archive's first form, or the component declared other keys.
+        """
+        return [run.run for run in self.runs if not self._is_as_today(run)]
 
     @property
     def folders(self) -> list[str]:

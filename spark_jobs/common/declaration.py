@@ -18,9 +18,10 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
         fields: the JSON names of the fields that make it, in their order.
         volatile: the JSON names of the fields in which a reissue may differ.
         by_function: whether the component's own code is needed; there are no fields then. The key
-            is a function of the command, or was made differently before. Or one of its fields is
-            neither a text nor a whole number, has a default that the data may leave out, or is
-            changed by the command's class.
+            is a function of the command, or was made differently before, or the command has former
+            names or shapes, in which its fields may be others. Or one of its fields is neither a
+            text nor a whole number, has a default that the data may leave out, or is changed by the
+            command's class.
         within: whether the copies are in the command category itself.
         renamed: whether there may be reservations under a former name.
         kinds: the kind of JSON value, ``string`` or ``number``, that each field has to be.
@@ -39,12 +40,14 @@ class Declaration(msgspec.Struct, frozen=True):
     """What a component declares of its messages.
 
     Attributes:
-        keys: how the keys are made, by the type of the command.
+        keys: how the keys are made, by the type of the command, under each of its names.
         id: the JSON name of the field that holds the id of a command's entity.
+        names: the former names of types, with the one that each has today.
     """
 
     keys: dict[str, DeclaredKey] = {}
     id: str = ""
+    names: dict[str, str] = {}
 
     def to_json(self) -> str:
         """Return it as text, for an option of the source."""
@@ -65,25 +68,16 @@ class Declaration(msgspec.Struct, frozen=True):
         """The types of which there may be reservations under a former name."""
         return [type_ for type_, key in self.keys.items() if key.renamed]
 
-    def keeps(self, former: "Declaration") -> bool:
-        """Return whether keys are made as by a declaration in the first form."""
-
-        def compared(one: Declaration) -> object:
-            return {
-                type_: (key.category, key.volatile, key.within) for type_, key in one.keys.items()
-            }
-
-        return compared(self) == compared(former) and all(
-            key.by_function or (not was.by_function and key.fields == was.fields)
-            for type_, key in self.keys.items()
-            for was in [former.keys[type_]]
-        )
+    @property
+    def renamed_within(self) -> list[str]:
+        """Those of them that are reserved in the command category."""
+        return [type_ for type_ in self.renamed if self.keys[type_].within]
 
     @classmethod
     def of(cls, component: Component) -> "Declaration":
         """Return what a component declares: the same that its consumers read."""
         reserve, initiate = component.volatile("reserve"), component.volatile("initiate")
-        keys = {}
+        keys, server_keys = {}, component.server_keys
         for type_, reservation in component.reservations.items():
             leading = [] if reservation.entity is None else [reservation.entity]
             fields = [] if callable(reservation.key) else [*leading, *reservation.key]
@@ -94,6 +88,7 @@ class Declaration(msgspec.Struct, frozen=True):
                 volatile=tuple(reserve[type_]),
                 within=reservation.into is None,
                 renamed=reservation.formerly is not None,
+                changed=type_ not in server_keys,
             )
         for type_, initiation in component.initiations.items():
             keys[type_] = _declared(
@@ -103,8 +98,11 @@ class Declaration(msgspec.Struct, frozen=True):
                 volatile=tuple(initiate[type_]),
                 within=False,
                 renamed=False,
+                changed=component.types.is_changed(type_),
             )
-        return cls(keys, camel_case(component.id))
+        own = {name: component.types[name].__name__ for name in component.types}
+        former = {name: now for name, now in sorted(own.items()) if name != now}
+        return cls(keys, camel_case(component.id), former)
 
 
 # The kinds of JSON value that are parts of keys as they are. For other types, the component's own
@@ -120,12 +118,14 @@ def _declared(
     volatile: tuple[str, ...],
     within: bool,
     renamed: bool,
+    changed: bool,
 ) -> DeclaredKey:
     hints = hints_of(command)
     kinds = [_KINDS[hints[field]] for field in fields if hints[field] in _KINDS]
     by_function = (
         not fields
         or renamed
+        or changed
         or len(kinds) < len(fields)
         or _may_lack(command, fields)
         or not are_as_stored(command, fields)

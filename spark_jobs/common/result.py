@@ -1,7 +1,7 @@
 """The results of the jobs as plain values, for the reports and the thresholds."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 # The kinds of findings, by their names in options, JSON, Parquet, pages and metrics.
@@ -46,6 +46,7 @@ class CommandCounts:
         wrong_type: messages in the reservation category of a type that is not reserved there.
         conflict_mismatches: commands that are a conflict and that the consumer did not record as
             one, or the reverse.
+        corrected: keys whose command was corrected, and is handled with other content.
     """
 
     command_category: str
@@ -64,6 +65,7 @@ class CommandCounts:
     conflicts: int
     wrong_type: int
     conflict_mismatches: int = 0
+    corrected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,7 @@ class Finding:
     """One message that needs attention.
 
     Attributes:
+        id: the same in every run, on every machine, and of no other finding.
         finding: one of `VIOLATIONS`.
         command_category, reservation_category: where it was found; for events, the category of
             what they follow (None if they follow nothing) and their own.
@@ -228,6 +231,7 @@ class Finding:
         stream_name, position, global_position, type, message_id, time: of the message.
     """
 
+    id: str
     finding: str
     command_category: str | None
     reservation_category: str
@@ -238,6 +242,23 @@ class Finding:
     type: str
     message_id: str
     time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedFinding:
+    """A finding that somebody has looked at and accepted.
+
+    Attributes:
+        finding: the message.
+        reason: why it was accepted.
+        accepted_by: the database user who did.
+        accepted_at: when, in UTC.
+    """
+
+    finding: Finding
+    reason: str
+    accepted_by: str
+    accepted_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +273,8 @@ class Report:
         effects: for each category of reserved commands, what became of them.
         events: of the component's entities.
         findings: some of the rows that need attention.
+        accepted: the rows that would, but were accepted.
+        accepted_counts: by the names of kinds, what of the counts is accepted.
         latency, volume, reissues: where a report shows them; empty or None otherwise.
     """
 
@@ -264,6 +287,16 @@ class Report:
     latency: Sequence[Latency] = ()
     volume: Sequence[Volume] = ()
     reissues: Reissues | None = None
+    accepted: Sequence[AcceptedFinding] = ()
+    accepted_counts: Mapping[str, int] = field(default_factory=dict)
+
+    def outstanding(self, name: str) -> int:
+        """Return how many findings of a kind there are that nobody has accepted.
+
+        Raises:
+            KeyError: nothing of that name is counted.
+        """
+        return self.count(name) - self.accepted_counts.get(name, 0)
 
     def count(self, name: str) -> int:
         """Return how many findings of a kind there are, by its name in options.

@@ -5,8 +5,8 @@ violation is reported once it has persisted for the grace, and reported as mende
 after that. One that disappears before is never reported.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
@@ -23,19 +23,21 @@ _KEY = ["finding", "global_position"]
 
 @dataclass(frozen=True, slots=True)
 class ViolationEvent:
-    """A violation that has persisted for the grace, or was mended after it was reported.
+    """A violation that has persisted for the grace, or was settled after it was reported.
 
     Attributes:
-        is_mended: whether it was mended.
+        is_mended: whether it was settled: mended, or accepted.
         time: when a round found that, in UTC.
         since: since when it has existed, in UTC.
         violation: the message and what is wrong with it.
+        is_accepted: whether it was accepted, and not mended.
     """
 
     is_mended: bool
     time: datetime
     since: datetime
     violation: Finding
+    is_accepted: bool = False
 
 
 def noted(
@@ -84,12 +86,25 @@ def _is_by_age(progress: Progress) -> Column:
     return F.coalesce(found, F.lit(False))
 
 
-def events(noted: DataFrame, before: DataFrame | None, now: datetime) -> Iterator[ViolationEvent]:
-    """Yield what to report, in the order of the log: persisting violations, then mended ones."""
+def events(
+    noted: DataFrame,
+    before: DataFrame | None,
+    now: datetime,
+    accepted: Collection[str] = (),
+) -> Iterator[ViolationEvent]:
+    """Yield what to report, in the order of the log: persisting violations, then settled ones.
+
+    Args:
+        noted: what the round recorded of each violation.
+        before: what the last round recorded; None at first.
+        now: the time of the round's snapshot, in UTC.
+        accepted: the ids of the findings that were accepted.
+    """
     yield from _events(noted.where("is_told AND NOT was_told"), now, is_mended=False)
     if before is not None:
         gone = before.where("is_told").join(noted, _KEY, "left_anti")
-        yield from _events(gone, now, is_mended=True)
+        for event in _events(gone, now, is_mended=True):
+            yield replace(event, is_accepted=event.violation.id in accepted)
 
 
 def _events(rows: DataFrame, now: datetime, *, is_mended: bool) -> Iterator[ViolationEvent]:

@@ -20,22 +20,26 @@ A round in which nothing has changed and nothing is due only asks the database.
 """
 
 import time
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reservation.maintenance.finding_decisions import Decision
+from spark_jobs.analysis.verdicts.judging import Lookup
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import incremental, late
+from spark_jobs.reconciliation import accepted, incremental, late
 from spark_jobs.reconciliation import run as running
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.run import Run
 from spark_jobs.reconciliation.stored_state import Head, State
 from spark_jobs.snapshot.progress import Progress
@@ -73,6 +77,7 @@ class StoreView:
         late: the categories with late messages, each with the global position up to which it was
             read.
         store: the id of the store; None if it has none.
+        accepted: the decisions by which findings were accepted, by the findings' ids.
     """
 
     time: datetime
@@ -80,6 +85,7 @@ class StoreView:
     progress: Progress
     late: dict[str, int]
     store: str | None
+    accepted: dict[str, Decision] = field(default_factory=dict)
 
     @property
     def until(self) -> dict[str, int]:
@@ -93,7 +99,8 @@ class Follower:
     Attributes:
         categories: the categories that it reads.
         report: the counts of the last round, without rows; None before the first.
-        reported, mended: how many violations it has reported, and how many of these as mended.
+        reported, mended: how many violations it has reported, and how many of these as mended or
+            accepted.
     """
 
     def __init__(self, run: Run, state: State, spark: SparkSession, audience: Audience) -> None:
@@ -115,6 +122,7 @@ class Follower:
         self._columns = columns.looked_at(Declaration.of(run.component))
         self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
         self._counts_from = 0.0
+        self._accepted: Collection[str] | None = None  # those of the last round of this process
         self.report = self._counted(datetime.now(UTC))
 
     @property
@@ -124,8 +132,8 @@ class Follower:
         return {} if manifest is None or manifest.lasting is None else manifest.lasting.standing
 
     def _counted(self, time: datetime) -> Report | None:
-        """Return what the state has counted, without rows; None if it is new."""
-        manifest, (reconciling, effects) = self._state.manifest, self._jobs
+        """Return what the state has counted, without rows; None if it is new, or judged anew."""
+        manifest, (reconciling, effects) = self._state.judged, self._jobs
         if manifest is None:
             return None
         of_categories, events = effects.results(manifest.counts[effects.name])
@@ -161,7 +169,8 @@ class Follower:
             end = time.monotonic()
             self._counts_from = end + _COUNT_ONE_IN * (end - start)
         progress = snapshot.progress(component, self._run.grace)
-        return StoreView(snapshot.time, heads, progress, behind, snapshot.store)
+        decisions = snapshot.accepted()
+        return StoreView(snapshot.time, heads, progress, behind, snapshot.store, decisions)
 
     def round(self, look: StoreView) -> None:
         """Read and judge what is new, report violations that persist or were mended, and commit."""
@@ -171,8 +180,10 @@ class Follower:
 
     def _is_settled(self, look: StoreView) -> bool:
         """Return whether no verdict can have changed, and nothing is due to be reported."""
-        manifest = self._state.manifest
+        manifest = self._state.judged
         if manifest is None or manifest.lasting is None or manifest.heads != look.heads:
+            return False
+        if self._accepted != look.accepted.keys():
             return False
         since = manifest.lasting.waits_since
         if since is not None and since <= look.time - self._run.grace:
@@ -195,6 +206,7 @@ class Follower:
                     sorted(one.letters),
                     sorted(one.conflicts),
                     one.first_position,
+                    sorted(one.corrections),
                 )
                 for name, one in progress.consumed.items()
             }
@@ -205,21 +217,26 @@ class Follower:
         self._state.require_whole(by_size=True)
         self._state.remove_leftovers()
         state, nothing = self._state, self._nothing
-        step = IncrementalRun(self._spark, state, nothing, look.heads, look.progress, look.store)
+        step = IncrementalRun(
+            self._spark, state, nothing, look.heads, look.progress, look.store, self._lookup
+        )
         self._read(step, look)
         run_concurrently([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
-        noted = persistence.noted(step.findings(), before, look.progress, look.time, grace)
+        found = accepted.identified(step.findings(), self._run.component.name)
+        found = accepted.without(found, look.accepted)
+        noted = persistence.noted(found, before, look.progress, look.time, grace)
         noted.write.parquet(str(self._state.folder / folder))
         noted = self._noted(folder)
         step.lasting = persistence.summed_up(noted, folder)
         step.bring_together()
-        events = list(persistence.events(noted, before, look.time))
+        events = list(persistence.events(noted, before, look.time, look.accepted))
         # No Spark job runs between the report and the commit, which could fail.
         for event in events:
             self._audience.happened(event)
         step.commit()
+        self._accepted = look.accepted.keys()
         mended = sum(event.is_mended for event in events)
         self.reported += len(events) - mended
         self.mended += mended
@@ -238,6 +255,12 @@ class Follower:
                 known = incremental.known(self._spark, self._state)
                 read = Categories(self._spark, snapshot, declaration)
                 self._add(step, late.messages(read, known, look.late, self._columns), "late")
+
+    @contextmanager
+    def _lookup(self) -> Iterator[Lookup]:
+        """Open the store to read some messages of it, whenever they came."""
+        with exported_snapshot(self._run.database_url) as snapshot:
+            yield Categories(self._spark, snapshot, Declaration.of(self._run.component)).at
 
     def _add(self, step: IncrementalRun, messages: DataFrame, part: str) -> None:
         with unpersisted([messages.persist()]):

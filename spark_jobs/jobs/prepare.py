@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from reservation.component import Component
-from spark_jobs.analysis import fingerprints
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
-from spark_jobs.analysis.judging import Rows
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.judging import Rows
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.common.errors import SparkJobError
-from spark_jobs.reconciliation import run
+from spark_jobs.reconciliation import accepted, run
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.session.java import kept_classes
 from spark_jobs.session.session import spark_session
@@ -86,7 +86,7 @@ def _rehearse(spark: SparkSession) -> None:
         whole = FullRun(read, progress, prefiltered)
         whole.take(reconciling)
         whole.take(following)
-        run.samples(whole.findings())
+        run.samples(accepted.identified(whole.findings(), component.name))
 
 
 def _message(**values: str) -> pa.Table:

@@ -32,8 +32,8 @@ from spark_jobs.snapshot.snapshot import Snapshot
 
 # By job, the parts of the report that it prints.
 PARTS = {
-    "reconcile": ("categories", "initiations", "samples"),
-    "effects": ("effects", "events", "samples"),
+    "reconcile": ("categories", "initiations", "samples", "accepted"),
+    "effects": ("effects", "events", "samples", "accepted"),
     "latency": ("latency", "volume"),
     "reissues": ("reissues",),
 }
@@ -117,17 +117,24 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report
     reconciling, following = running.jobs(run)
     with running.opened(run, snapshot, spark) as taking:
         if job == "latency":
-            rows = taking.rows(reconciling)
+            rows = running.under_own_names(taking.rows(reconciling), run.component)
             return running.with_latency(report, rows, taking.rows(following))
         if job == "reissues":
-            return running.with_reissues(report, taking.rows(reconciling))
+            rows = running.under_own_names(taking.rows(reconciling), run.component)
+            return running.with_reissues(report, rows)
         if job == "reconcile":
             categories = reconciling.results(taking.take(reconciling))
             report = dataclasses.replace(report, categories=categories)
         else:
             effects, events = following.results(taking.take(following))
             report = dataclasses.replace(report, effects=effects, events=events)
-        return dataclasses.replace(report, findings=running.samples(taking.findings()))
+        found = running.divided(taking.findings(), name, snapshot)
+        return dataclasses.replace(
+            report,
+            findings=running.samples(found.open),
+            accepted=found.accepted,
+            accepted_counts=found.counts,
+        )
 
 
 def part(job: str, report: Report) -> dict[str, Any]:

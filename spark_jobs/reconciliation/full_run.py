@@ -1,11 +1,14 @@
 """A run over everything."""
 
+from functools import partial
+
 from pyspark.sql import DataFrame
 from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.analysis import judging, prefilter
-from spark_jobs.analysis.judging import Counts, Judged, Read
-from spark_jobs.analysis.prefilter import PrefilterInput, PrefilterJob
+from spark_jobs.analysis.verdicts import judging, prefilter
+from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput, PrefilterJob
+from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.snapshot.progress import Progress
 
 
@@ -38,7 +41,9 @@ class FullRun:
     def take(self, job: PrefilterJob) -> Counts:
         """Judge all of a job's rows; return what was counted."""
         if self._prefiltered is None:
-            judged = judging.run(job, self.rows(job), self._progress)
+            judged = judging.run(
+                job, self.rows(job), self._progress, partial(lookup.at, self._read)
+            )
         else:
             judged = prefilter.run(job, self._prefiltered, self._progress)
         self._judged[job.name] = judged

@@ -8,24 +8,49 @@ were.
 A run reads the messages that came after, together with the watched groups and the groups that the
 new messages belong to. It judges these groups twice: as they were, which is subtracted from the
 counts, and as they are, which is added. The sums are those of a run over everything.
+
+Messages that differ as they are stored are compared by what they mean. The results are kept, so
+each pair is decoded once, and a group as it was is judged as it was then.
+
+What was judged by another declaration is read and judged anew; only what a follower has reported
+stays.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.types import StructType
 
-from spark_jobs.analysis import judging
-from spark_jobs.analysis.judging import FOUND, Counts, Job, Read, Rows
+from spark_jobs.analysis.verdicts import judging
+from spark_jobs.analysis.verdicts.judging import (
+    FOUND,
+    PAIR,
+    Comparison,
+    Counts,
+    Job,
+    Lookup,
+    Read,
+    Rows,
+    pairs_of,
+    with_alike,
+)
+from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StateManifest, run_name
 from spark_jobs.snapshot.progress import Progress
 
 _WATCHED = "watched"
+
+# The pairs of messages that were compared.
+_COMPARED = "global_position bigint, compared_with bigint, same boolean"
+
+# Opens, for as long as its context lasts, what reads some of the messages.
+OpenLookup = Callable[[], AbstractContextManager[Lookup]]
 
 # The column with a hash of the row's group, by which few rows are found among many.
 _HASH = "hash"
@@ -62,6 +87,7 @@ class IncrementalRun:
         heads: Mapping[str, Head],
         progress: Progress,
         store: str | None = None,
+        opened: OpenLookup | None = None,
     ) -> None:
         """Begin.
 
@@ -72,15 +98,20 @@ class IncrementalRun:
             heads: the last message of each category that they include.
             progress: how far the consumers are.
             store: the id of the store; None if it has none.
+            opened: opens what reads some of the messages, to compare them by what they mean; None
+                to take what differs as it is stored for different.
         """
         self._spark = spark
         self._state = state
         self._new = new
         self._progress = progress
-        before = state.manifest
-        self._before = before
-        self.lasting = None if before is None else before.lasting
-        self._run = 1 if before is None else before.run + 1
+        last = state.manifest
+        self.lasting = None if last is None else last.lasting
+        self._run = 1 if last is None else last.run + 1
+        before = self._before = state.judged
+        self._opened = opened
+        is_same = before is not None and not _is_corrected_since(before, progress)
+        self._compared = [*before.compared] if before is not None and is_same else []
         self.name = run_name(self._run)
         self._store = store
         self._heads = dict(heads)
@@ -116,7 +147,11 @@ class IncrementalRun:
         is_empty = before is not None and before.heads == self._heads
         self._rows[job.name] = older if is_empty else [*older, *added]
         is_past, counts = None, Counter[str]()
-        if before is None or _goes_back(before, self._progress):
+        if (
+            before is None
+            or _goes_back(before, self._progress)
+            or _is_corrected_since(before, self._progress)
+        ):
             marked = self._progress.marked(self._read(schema, *older, *added))
         else:
             is_past, counts = F.col("group.is_past"), Counter(before.counts[job.name])
@@ -126,20 +161,57 @@ class IncrementalRun:
             known = _touched(self._read(schema, *older), new, watched, recorded)
             known = known.unionByName(watched)
             marked = _twice(known, new, before.was(), self._progress)
+        self._watched_in.append(f"{self.name}/{job.name}/{_WATCHED}")
+        self._counts[job.name] = self._judge(job, marked, is_past, counts)
+        if job.comparison is not None and self._compare(job, job.comparison):
+            self._counts[job.name] = self._judge(job, marked, is_past, counts)
+        return self._counts[job.name]
+
+    def _judge(self, job: Job, marked: DataFrame, is_past: Column | None, before: Counts) -> Counts:
+        """Judge rows and write those to watch: of groups that need attention, or may change.
+
+        Args:
+            job: the job.
+            marked: its rows, marked with how far the consumers were or are.
+            is_past: whether a row shows its group as it was; None if all rows are judged.
+            before: the counts to which those of the rows are added.
+        """
+        schema, marked = self._schemas[job.name], self._marked_alike(job, marked)
         judged, counted = judging.judged(job, marked, is_past)
-        # Watched: groups whose verdict may change, and groups that need attention.
         is_kept = F.max((F.size("findings") > 0) | F.col("is_open"))
         watched = judged.withColumn("is_kept", is_kept.over(Window.partitionBy("group")))
         if is_past is not None:
             watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
-        columns = dict.fromkeys([*schema.names, *FOUND])
+        differs = [] if job.comparison is None else ["compared_with"]
+        columns = dict.fromkeys([*schema.names, *FOUND, *differs])
         folder = f"{self.name}/{job.name}/{_WATCHED}"
         watched = watched.where("is_kept").select(*columns)
         self._write(watched, folder)
         self._watched[job.name] = self._read(watched.schema, folder)
-        self._watched_in.append(folder)
-        self._counts[job.name] = {name: counts[name] + more for name, more in counted().items()}
-        return self._counts[job.name]
+        return {name: before.get(name, 0) + more for name, more in counted().items()}
+
+    def _marked_alike(self, job: Job, rows: DataFrame) -> DataFrame:
+        """Mark the rows that were found to mean the same as others."""
+        if job.comparison is None or not self._compared:
+            return rows
+        return with_alike(rows, self._read(_COMPARED, *self._compared))
+
+    def _compare(self, job: Job, comparison: Comparison) -> bool:
+        """Compare what differs and was never compared; return whether anything means the same."""
+        if self._opened is None or not comparison.is_needed(self._counts[job.name]):
+            return False
+        pairs = pairs_of(self._watched[job.name])
+        if self._compared:
+            known = self._read(_COMPARED, *self._compared)
+            pairs = pairs.join(known, list(PAIR), "left_anti")
+        pairs, folder = pairs.persist(), f"{self.name}/{job.name}/compared"
+        with unpersisted([pairs]):
+            if not pairs.count():
+                return False
+            with self._opened() as lookup:
+                self._write(comparison.compared(pairs, lookup, self._progress.corrections), folder)
+        self._compared.append(folder)
+        return bool(self._read(_COMPARED, folder).where("same").count())
 
     def check(self, jobs: Sequence[Job], read: Read) -> None:
         """Make sure that the rows of the jobs are those of the store.
@@ -191,6 +263,9 @@ class IncrementalRun:
                 together = f"{self.name}/{name}/together"
                 self._write(self._read(self._schemas[name], *folders), together)
                 self._rows[name] = [together]
+        if len(self._compared) > _FOLDERS:
+            self._write(self._read(_COMPARED, *self._compared), f"{self.name}/compared")
+            self._compared = [f"{self.name}/compared"]
 
     def commit(self) -> None:
         """Make this run's result the state."""
@@ -204,6 +279,7 @@ class IncrementalRun:
             watched=self._watched_in,
             store=self._store,
             lasting=self.lasting,
+            compared=self._compared,
         )
 
     def _write(self, rows: DataFrame, folder: str) -> None:
@@ -212,7 +288,7 @@ class IncrementalRun:
             writer.option(f"parquet.enable.dictionary#{name}", "false")
         writer.parquet(str(self._state.folder / folder))
 
-    def _read(self, schema: StructType, *folders: str) -> DataFrame:
+    def _read(self, schema: StructType | str, *folders: str) -> DataFrame:
         return self._spark.read.schema(schema).parquet(
             *(str(self._state.folder / name) for name in folders)
         )
@@ -220,7 +296,7 @@ class IncrementalRun:
 
 def known(spark: SparkSession, state: State) -> DataFrame:
     """Return the global positions of the messages that a state has read."""
-    manifest = state.manifest
+    manifest = state.judged
     assert manifest is not None  # noqa: S101  called only after a first run
     read = [
         spark.read.parquet(*(str(state.folder / name) for name in folders))
@@ -275,7 +351,7 @@ def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> Da
 
 
 def _recorded_since(manifest: StateManifest, now: Progress) -> list[int]:
-    """Return where messages are that were known and have been recorded as conflicts since."""
+    """Return where messages are that were known, and were recorded as conflicts since."""
     was = manifest.was().consumed
     return [
         at
@@ -283,6 +359,14 @@ def _recorded_since(manifest: StateManifest, now: Progress) -> list[int]:
         for at in set(one.conflicts).difference(was[category].conflicts)
         if at <= manifest.heads[category].position
     ]
+
+
+def _is_corrected_since(manifest: StateManifest, now: Progress) -> bool:
+    """Return whether any message was corrected, so that any may mean the same as another now.
+
+    People do that seldom.
+    """
+    return set(manifest.was().corrections) != set(now.corrections)
 
 
 def _goes_back(manifest: StateManifest, now: Progress) -> bool:

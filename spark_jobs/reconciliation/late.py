@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from spark_jobs.analysis.judging import Read
+from spark_jobs.analysis.verdicts.judging import Read
 
 
 def messages(

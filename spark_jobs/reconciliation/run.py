@@ -16,23 +16,27 @@ from pyspark.storagelevel import StorageLevel
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
-from spark_jobs.analysis import fingerprints, latency, reissues
+from spark_jobs.analysis import latency, reissues
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.declared_code import code_of_component
+from spark_jobs.analysis.verdicts.judging import own_name
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.errors import StateError
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.common.timestamps import from_micros
-from spark_jobs.reconciliation import incremental, late, stored_state
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation import accepted, incremental, late, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading import lookup
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.stored_state import Head, State
-from spark_jobs.reconciliation.union import Union
 from spark_jobs.session.session import LOCAL, spark_session
 from spark_jobs.session.settings import is_local
 from spark_jobs.session.size import Size
@@ -144,23 +148,38 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
         reconciled, effects = run_concurrently(
             [partial(taking.take, job) for job in (reconciling, following)]
         )
-        findings = taking.findings()
+        component = run.component.name
+        found = divided(taking.findings(), component, snapshot)
         of_categories, events = following.results(effects)
         report = Report(
-            component=run.component.name,
+            component=component,
             time=snapshot.time,
             categories=reconciling.results(reconciled),
             effects=of_categories,
             events=events,
-            findings=samples(findings),
+            findings=samples(found.open),
+            accepted=found.accepted,
+            accepted_counts=found.counts,
         )
         if run.findings is not None:
-            findings.coalesce(1).write.parquet(str(run.findings))
+            rows = found.marked.select(*accepted.COLUMNS)
+            rows.coalesce(1).write.parquet(str(run.findings))
         if run.details:
-            commands = taking.rows(reconciling)
+            commands = under_own_names(taking.rows(reconciling), run.component)
             report = with_latency(report, commands, taking.rows(following))
             report = with_reissues(report, commands)
     return report
+
+
+def divided(findings: DataFrame, component: str, snapshot: Snapshot) -> accepted.Sorted:
+    """Return findings with their ids, those that people have accepted apart from the others.
+
+    Args:
+        findings: the findings.
+        component: the component's name.
+        snapshot: knows what was accepted.
+    """
+    return accepted.divided(accepted.identified(findings, component), snapshot.accepted())
 
 
 def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
@@ -175,11 +194,15 @@ def _app_dir(run: Run) -> Path | None:
 
 
 def judged_by(run: Run) -> str:
-    """Return everything of a component that verdicts depend on, as JSON."""
+    """Return everything of a component that verdicts depend on, as JSON.
+
+    What its functions call is not part of it.
+    """
     reconciling, following = jobs(run)
     return json.dumps(
         {
             "keys": json.loads(Declaration.of(run.component).to_json()),
+            "code": code_of_component(run.component),
             "silentTypes": following.silent_types,
             "startsAreFirst": reconciling.starts_are_first,
         }
@@ -221,10 +244,12 @@ def heads(
         )
     names = categories_of(component)
     nothing = Head(0, None)
-    was = dict.fromkeys(names, nothing) if state.manifest is None else state.manifest.heads
+    was = dict.fromkeys(names, nothing) if state.judged is None else state.judged.heads
     tallies = {name: was[name].tally for name in names}
-    if counts and state.manifest is not None:
+    if counts and state.judged is not None:
         tallies = snapshot.tallies({name: was[name].position for name in names})
+    if state.manifest is not None and state.judged is None and archive is None:
+        _require_all(state.folder, state.manifest.heads, snapshot)
     late = {name: was[name].position for name in names if tallies[name] != was[name].tally}
     found = {}
     for name in names:
@@ -232,6 +257,22 @@ def heads(
         new = snapshot.tally(name, was[name].position + 1, position)
         found[name] = Head(position, message_id, tallies[name] + new)
     return found, late
+
+
+def _require_all(folder: Path, heads: Mapping[str, Head], snapshot: Snapshot) -> None:
+    """Make sure that the store still holds all messages that a state has read, to read them again.
+
+    Raises:
+        StateError: messages were removed from it.
+    """
+    tallies = snapshot.tallies({name: head.position for name, head in heads.items()})
+    lacking = sum(max(0, head.tally.count - tallies[name].count) for name, head in heads.items())
+    if lacking:
+        raise StateError(
+            f"The state in {folder} was judged when the component declared other keys, messages or "
+            f"handlers, so everything is read again, and the store lacks {lacking:,} of the "
+            f"messages that it has read; read their archive too, or name another folder"
+        )
 
 
 @contextmanager
@@ -275,9 +316,17 @@ def opened(
             known = incremental.known(spark, state)
             new = new.unionByName(late.messages(stored({}), known, behind, columns))
         # Read once for both jobs, unless it is the whole store, which would fill the disk.
-        kept = [new.persist(StorageLevel.DISK_ONLY)] if state.manifest is not None else []
+        kept = [new.persist(StorageLevel.DISK_ONLY)] if state.judged is not None else []
         with unpersisted(kept):
-            step = incremental.IncrementalRun(spark, state, new, last, progress, snapshot.store)
+            step = incremental.IncrementalRun(
+                spark,
+                state,
+                new,
+                last,
+                progress,
+                snapshot.store,
+                lambda: nullcontext(partial(lookup.at, reading({}))),
+            )
             yield step
             if run.verify:
                 step.check(jobs(run), reading({}))
@@ -310,6 +359,11 @@ def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[i
     """Return the global position and id of a category's last message, wherever it is."""
     head = snapshot.head(category)
     return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
+
+
+def under_own_names(rows: DataFrame, component: Component) -> DataFrame:
+    """Return rows with the types' names of today, whatever they were stored under."""
+    return rows.withColumn("type", own_name(F.col("type"), Declaration.of(component).names))
 
 
 def with_latency(report: Report, rows: DataFrame, effects: DataFrame) -> Report:
@@ -346,5 +400,5 @@ def samples(findings: DataFrame) -> list[Finding]:
         .withColumn("time", F.unix_micros("time"))
         .collect()
     )
-    found = [Finding(**{**row.asDict(), "time": from_micros(row["time"])}) for row in rows]
+    found = [accepted.finding_of(row.asDict()) for row in rows]
     return sorted(found, key=attrgetter("finding", "global_position"))

@@ -17,15 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from spark_jobs.analysis.judging import Counts
+from spark_jobs.analysis.verdicts.judging import Counts
 from spark_jobs.common import files as data_files
 from spark_jobs.common.errors import StateError
 from spark_jobs.common.file_lock import Lock, file_lock, require_empty
 from spark_jobs.common.files import File
+from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.tally import Tally
 
-_VERSION = 5
+_VERSION = 6
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
@@ -58,6 +59,7 @@ class StoredConsumed(msgspec.Struct, frozen=True):
     carried: list[int]
     conflicts: list[int]
     first_position: int | None
+    corrections: list[Corrected]
 
 
 class LastingViolations(msgspec.Struct, frozen=True):
@@ -94,6 +96,7 @@ class StateManifest(msgspec.Struct, frozen=True):
         needless: folders of runs that are no longer needed, and may be removed.
         store: the id of the store; None if it has none.
         lasting: since when violations persist; None without a follower.
+        compared: the folders with the pairs of messages that were compared by what they mean.
     """
 
     version: int
@@ -108,6 +111,7 @@ class StateManifest(msgspec.Struct, frozen=True):
     needless: list[str]
     store: str | None
     lasting: LastingViolations | None = None
+    compared: list[str] = []
 
     def was(self) -> Progress:
         """Return how far the consumers were."""
@@ -121,6 +125,7 @@ class StateManifest(msgspec.Struct, frozen=True):
                     tuple(one.carried),
                     one.conflicts,
                     one.first_position,
+                    one.corrections,
                 )
                 for name, one in self.progress.items()
             }
@@ -171,12 +176,17 @@ class State:
                 f"The state in {self.folder} is of the component {manifest.component!r}, not "
                 f"{self._component!r}; name another folder"
             )
-        if manifest.declaration != self._declaration:
-            raise StateError(
-                f"The state in {self.folder} was made when the component declared other keys or "
-                f"handlers; {ANEW}"
-            )
         return manifest
+
+    @property
+    def judged(self) -> StateManifest | None:
+        """The contents, if they were judged by the declaration of today; else None.
+
+        What was judged by another one is read and judged anew.
+        """
+        manifest = self.manifest
+        is_same = manifest is not None and manifest.declaration == self._declaration
+        return manifest if is_same else None
 
     def require_whole(self, *, by_size: bool = False) -> None:
         """Make sure that the files are those that the runs wrote.
@@ -192,6 +202,7 @@ class State:
         home, lasting = self.folder.resolve(), self.manifest.lasting
         for name in [
             *chain.from_iterable(self.manifest.rows.values()),
+            *self.manifest.compared,
             *([] if lasting is None else [lasting.folder]),
         ]:
             if name not in self.manifest.files:
@@ -268,6 +279,7 @@ class State:
         watched: Sequence[str],
         store: str | None,
         lasting: LastingViolations | None,
+        compared: Sequence[str] = (),
     ) -> None:
         """Make the result of a run, whose folder is complete, the state.
 
@@ -280,10 +292,11 @@ class State:
             watched: the folders with the groups that are watched.
             store: the id of the store; None if it has none.
             lasting: since when violations persist; None without a follower.
+            compared: the folders with the pairs of messages that were compared.
         """
         before = self.manifest
         known = {} if before is None else before.files
-        folders = [*chain.from_iterable(rows.values()), *watched]
+        folders = [*chain.from_iterable(rows.values()), *watched, *compared]
         folders += [] if lasting is None else [lasting.folder]
         files = {name: known.get(name) or self._written(name) for name in folders}
         past = set() if before is None else {*before.needless} | _folders(before)
@@ -302,6 +315,7 @@ class State:
                     list(one.carried),
                     list(one.conflicts),
                     one.first_position,
+                    list(one.corrections),
                 )
                 for name, one in progress.consumed.items()
             },
@@ -311,6 +325,7 @@ class State:
             needless=[],
             store=store,
             lasting=lasting,
+            compared=list(compared),
         )
         past = {name for name in past - _folders(manifest) if (self.folder / name).exists()}
         manifest = msgspec.structs.replace(manifest, needless=sorted(past))
@@ -335,8 +350,8 @@ class State:
 
     @property
     def after(self) -> dict[str, int]:
-        """The global position up to which each category was read."""
-        heads = self.manifest.heads if self.manifest is not None else {}
+        """The global position up to which each category was read, and need not be read again."""
+        heads = self.judged.heads if self.judged is not None else {}
         return {category: head.position for category, head in heads.items()}
 
 

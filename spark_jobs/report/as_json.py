@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from reservation.serialization.codec import camel_case
-from spark_jobs.common.result import CommandCounts, Latency, Reissues, Report
+from spark_jobs.common.result import AcceptedFinding, CommandCounts, Latency, Reissues, Report
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
 
 
@@ -25,6 +25,7 @@ def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, A
         "effects": [as_object(effects) for effects in report.effects],
         "events": as_object(report.events),
         "samples": [as_object(finding) for finding in report.findings],
+        "accepted": [_accepted(one) for one in report.accepted],
         "latency": [_latency(measured) for measured in report.latency],
         "volume": [as_object(hourly) for hourly in report.volume],
         "reissues": None if report.reissues is None else _reissues(report.reissues),
@@ -41,6 +42,15 @@ def _threshold(reached: ExceededThreshold) -> dict[str, Any]:
         "limit": int(threshold.limit) if whole else float(threshold.limit),
         "percentOf": threshold.of if threshold.percent else None,
         "whole": reached.whole if threshold.percent else None,
+    }
+
+
+def _accepted(one: AcceptedFinding) -> dict[str, Any]:
+    return {
+        **as_object(one.finding),
+        "reason": one.reason,
+        "acceptedBy": one.accepted_by,
+        "acceptedAt": one.accepted_at.isoformat(),
     }
 
 

@@ -41,9 +41,11 @@ def render_junit(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             failure = SubElement(case, "failure", message=str(failing[name]), type=name)
             failure.text = _rows(report, name)
         said = [f"Warning: {warning[name]}"] if name in warning else []
-        if name not in failing and report.count(name):
-            said.append(f"{report.count(name):,} counted")
+        if name not in failing and report.outstanding(name):
+            said.append(f"{report.outstanding(name):,} counted")
             said.extend(filter(None, [_rows(report, name)]))
+        if name in report.accepted_counts:
+            said.append(f"{report.accepted_counts[name]:,} accepted")
         if said:
             SubElement(case, "system-out").text = "\n".join(said)
     written = tostring(suites, encoding="unicode")

@@ -13,7 +13,7 @@ from spark_jobs.report.words import at, shown
 def as_line(event: ViolationEvent) -> Text:
     """Return an event as a line: when, what, stream, type, global position and id."""
     found = event.violation
-    what = f"mended: {found.finding}" if event.is_mended else found.finding
+    what = f"{_name(event)}: {found.finding}" if event.is_mended else found.finding
     rest = (found.stream_name, found.type, found.global_position, found.message_id)
     return Text.assemble(
         at(event.time),
@@ -26,11 +26,17 @@ def as_line(event: ViolationEvent) -> Text:
 def as_json_line(event: ViolationEvent) -> dict[str, Any]:
     """Return an event as an object."""
     return {
-        "event": "mended" if event.is_mended else "reported",
+        "event": _name(event),
         "time": event.time.isoformat(),
         "since": event.since.isoformat(),
         "violation": as_object(event.violation),
     }
+
+
+def _name(event: ViolationEvent) -> str:
+    if event.is_accepted:
+        return "accepted"
+    return "mended" if event.is_mended else "reported"
 
 
 def ended(reported: int, mended: int, standing: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ _CATEGORIES = {
     "keyless": "Commands that have no usable key",
     "duplicates": "Commands that say the same as an earlier one of their key",
     "reserved": "Keys that have a reservation",
+    "corrected": "Keys whose command was corrected, and is handled with other content",
     "missing": "Keys without a reservation although the consumer has read their command",
     "pending": "Keys without a reservation whose command was not read yet",
     "dead": "Keys without a reservation whose command is a dead letter, or parked behind one",
@@ -79,6 +80,8 @@ def render_prometheus(report: Report, reached: Sequence[ExceededThreshold]) -> s
     for name, help_ in _EVENTS.items():
         value = asdict(report.events)[name]
         gauges.set(name, help_, value, category=report.events.category)
+    for kind, count in sorted(report.accepted_counts.items()):
+        gauges.set("accepted", "Findings that were accepted, by their kind", count, name=kind)
     for reach in reached:
         gauges.set(
             "threshold_reached",

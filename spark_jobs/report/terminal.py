@@ -35,6 +35,8 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
         parts.append(_reissues(report.reissues))
     if report.findings:
         parts.append(_samples(report))
+    if report.accepted:
+        parts.append(_accepted(report))
     parts.extend(_threshold(exceeded) for exceeded in reached)
     parts.append(_verdict(reached))
     return Group(*parts)
@@ -106,13 +108,29 @@ def _reissues(reissues: Reissues) -> Text:
     )
 
 
+def _accepted(report: Report) -> Table:
+    table = Table(title="Accepted; these do not count")
+    for column in ("id", "stream", "type", "by", "reason"):
+        table.add_column(column, overflow="fold")
+    for one in report.accepted:
+        cells = (
+            one.finding.id,
+            one.finding.stream_name,
+            one.finding.type,
+            one.accepted_by,
+            one.reason,
+        )
+        table.add_row(*(Text(shown(cell)) for cell in cells))
+    return table
+
+
 def _samples(report: Report) -> Table:
     table = Table(title=f"{len(report.findings)} of the rows that need attention")
-    for column in ("finding", "stream", "type", "global position", "message id"):
+    for column in ("id", "stream", "type", "global position", "message id"):
         table.add_column(column, overflow="fold")
     for finding in report.findings:
         cells = (
-            finding.finding,
+            finding.id,
             finding.stream_name,
             finding.type,
             finding.global_position,

@@ -130,7 +130,8 @@ def reached(
 ) -> tuple[ExceededThreshold, ...]:
     """Return the thresholds that a report exceeds, in their order.
 
-    If a percentage is taken of nothing, any finding exceeds it.
+    What was accepted does not count. If a percentage is taken of nothing, any finding
+    exceeds it.
 
     Args:
         report: what a run found.
@@ -146,7 +147,7 @@ def reached(
     counted = (
         ExceededThreshold(
             threshold,
-            counts.get(threshold.name, report.count(threshold.name)),
+            counts.get(threshold.name, report.outstanding(threshold.name)),
             wholes[threshold.of],
         )
         for threshold in thresholds

@@ -99,6 +99,7 @@ COUNTS = (
     ("keys", "distinct keys"),
     ("duplicates", "duplicates"),
     ("reserved", "reserved"),
+    ("corrected", "corrected"),
     ("pending", "pending"),
     ("missing", "missing"),
     ("dead", "dead letters"),
@@ -162,7 +163,7 @@ class Verdict:
 
 def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
     """Return the verdict on a report, in words."""
-    found = {name: report.count(name) for name in VIOLATIONS}
+    found = {name: report.outstanding(name) for name in VIOLATIONS}
     listed = [f"{count:,} {name}" for name, count in found.items() if count]
     if not in_order(reached):
         failing = [exceeded for exceeded in reached if exceeded.threshold.failing]
@@ -178,6 +179,14 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
             True,
             "Within the limits that were set.",
             f"The findings are within the limits: {', '.join(listed)}.",
+        )
+    if report.accepted:
+        settled = len(report.accepted)
+        return Verdict(
+            True,
+            "All findings were accepted.",
+            f"{_many(settled, 'finding')} {'was' if settled == 1 else 'were'} looked at and "
+            f"accepted, and there is no other.",
         )
     commands = sum(counts.commands for counts in report.categories)
     if not commands:

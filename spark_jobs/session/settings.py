@@ -111,6 +111,12 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.python.daemon.module": "spark_jobs.source.daemon",
         # Sorting and summing spill to disk sooner, so that Java's memory stays small.
         "spark.memory.fraction": "0.3",
+        # A broadcast table takes at least one page, which would be of 32 MB however few its rows.
+        "spark.buffer.pageSize": "2m",
+        # Of what has ended, Spark keeps the plans and metrics for a UI, which is not there.
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
     }
     if small:
         of_size["spark.sql.adaptive.enabled"] = "false"

@@ -24,10 +24,9 @@ _QUERIES = {
 }
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
 
-# The columns that are archived beside the category; the others follow from the data.
-COLUMNS = [
-    name for name in MESSAGE | MADE if name not in ("category", "function_data", "entity_id")
-]
+# The columns that are archived beside the category; the others follow from data and metadata.
+_FOLLOWING = ("function_data", "entity_id", "source", "version")
+COLUMNS = [name for name in MESSAGE | MADE if name not in ("category", *_FOLLOWING)]
 
 # Where the two parts of a hash begin, and how many hexadecimal digits each has.
 _PARTS = (1, 16)

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.snapshot import partitions
+from spark_jobs.snapshot.meaning import Corrected, with_meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Consumed:
         conflicts: the global positions of the messages that it recorded as conflicts.
         first_position: the position at which it first began; it records conflicts above it. None
             if that is unknown, or it records none.
+        corrections: the messages that were corrected.
     """
 
     position: int | None
@@ -33,6 +35,7 @@ class Consumed:
     carried: Sequence[int] = ()
     conflicts: Sequence[int] = ()
     first_position: int | None = None
+    corrections: Sequence[Corrected] = ()
 
     @classmethod
     def of_partitions(
@@ -43,6 +46,7 @@ class Consumed:
         letters: Sequence[int] = (),
         conflicts: Sequence[int] = (),
         first_position: int | None = None,
+        corrections: Sequence[Corrected] = (),
     ) -> "Consumed":
         """Return how far a consumer is whose partitions have separate positions.
 
@@ -52,6 +56,7 @@ class Consumed:
             letters: as in `Consumed`.
             conflicts: as in `Consumed`.
             first_position: as in `Consumed`.
+            corrections: as in `Consumed`.
         """
         lowest = min(positions)
         in_force = tuple(carried) if max(carried, default=0) > lowest else ()
@@ -62,6 +67,7 @@ class Consumed:
             carried=in_force,
             conflicts=conflicts,
             first_position=first_position,
+            corrections=corrections,
         )
 
     @property
@@ -109,6 +115,11 @@ class Progress:
 
     consumed: Mapping[str, Consumed] = field(default_factory=dict)
 
+    @property
+    def corrections(self) -> list[Corrected]:
+        """The messages that were corrected."""
+        return [one for consumed in self.consumed.values() for one in consumed.corrections]
+
     def uneven(self, category: str) -> tuple[int, int] | None:
         """Return the range of global positions in which the partition decides what was read.
 
@@ -129,22 +140,24 @@ class Progress:
     ) -> DataFrame:
         """Add what the consumers did to messages, which have category, global position and time.
 
-        Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict) and ``is_watched``
-        (a conflict would have been recorded). Of a category without a known consumer, nothing was
-        read. The partition of a message follows from ``cardinal``, the hash of its stream's
-        cardinal id, or else from ``stream_name``.
+        Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict), ``is_corrected`` and
+        ``is_watched`` (a conflict would have been recorded). Of a category without a known
+        consumer, nothing was read. The partition of a message follows from ``cardinal``, the hash
+        of its stream's cardinal id, or else from ``stream_name``.
 
         Args:
             messages: the messages.
             known_as: returns the value of the column ``category`` for a category.
             was: how far the consumers were, for the messages with ``is_past``; the messages have
-                that column if this is given.
+                that column if this is given. The same messages were corrected.
         """
-        letters: list[dict[str, object]] = []
+        notes: dict[tuple[object, ...], dict[str, object]] = {}
         if "cardinal" in messages.columns:
             hashed = F.col("cardinal")
         else:
             hashed = partitions.hashed(F.col("stream_name"))
+
+        nothing = dict.fromkeys(("is_letter", "is_recorded", "is_corrected"), False)
 
         def read(progress: Progress, **also: bool) -> tuple[Column, Column]:
             was_read = is_watched = F.lit(False)
@@ -154,13 +167,15 @@ class Progress:
                 was_read = F.when(is_here, consumed.has_read(hashed)).otherwise(was_read)
                 if consumed.first_position is not None:
                     is_watched |= is_here & (F.col("global_position") > consumed.first_position)
-                for is_conflict, of_kind in (
-                    (False, consumed.letters),
-                    (True, consumed.conflicts),
+                corrected = [one.global_position for one in consumed.corrections]
+                for note, of_kind in (
+                    ("is_letter", consumed.letters),
+                    ("is_recorded", consumed.conflicts),
+                    ("is_corrected", corrected),
                 ):
-                    letters.extend(
-                        {**of, "global_position": at, "is_conflict": is_conflict} for at in of_kind
-                    )
+                    for at in of_kind:
+                        key = {**of, "global_position": at}
+                        notes.setdefault((*key.values(),), {**key, **nothing})[note] = True
             return was_read, is_watched
 
         if was is None:
@@ -172,15 +187,12 @@ class Progress:
                 for then, after in zip(past, now, strict=True)
             )
         marked = messages.withColumns({"was_read": was_read, "is_watched": is_watched})
-        if not letters:
-            none = F.lit(False)
-            return marked.withColumns({"is_letter": none, "is_recorded": none})
-        found = F.broadcast(messages.sparkSession.createDataFrame(pa.Table.from_pylist(letters)))
-        keys = [name for name in letters[0] if name != "is_conflict"]
-        is_letter = F.coalesce(~F.col("is_conflict"), F.lit(False))
-        is_recorded = F.coalesce(F.col("is_conflict"), F.lit(False))
-        return (
-            marked.join(found, keys, "left")
-            .withColumns({"is_letter": is_letter, "is_recorded": is_recorded})
-            .drop("is_conflict")
-        )
+        if "content" in messages.columns:
+            marked = with_meaning(marked, self.corrections)
+        if not notes:
+            return marked.withColumns(dict.fromkeys(nothing, F.lit(False)))
+        rows = [*notes.values()]
+        found = F.broadcast(messages.sparkSession.createDataFrame(pa.Table.from_pylist(rows)))
+        keys = [name for name in rows[0] if name not in nothing]
+        noted = {name: F.coalesce(name, F.lit(False)) for name in nothing}
+        return marked.join(found, keys, "left").withColumns(noted)

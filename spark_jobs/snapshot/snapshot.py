@@ -14,15 +14,19 @@ from psycopg import Connection, IsolationLevel
 
 from reservation.component import Component
 from reservation.errors import ForeignPositionError
+from reservation.maintenance import finding_decisions
 from reservation.maintenance.eventide_positions import position_stream
+from reservation.maintenance.finding_decisions import Decision
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import is_attached
+from spark_jobs.common.declaration import Declaration
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
+from spark_jobs.snapshot.corrections import corrections
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.tally import MODULUS, Tally
 from spark_jobs.source import ranges
@@ -89,6 +93,12 @@ class Snapshot:
                         letters=[at for at, is_conflict in letters if not is_conflict],
                         conflicts=[at for at, is_conflict in letters if is_conflict],
                         first_position=first_position,
+                        corrections=corrections(
+                            self._connection,
+                            Declaration.of(component),
+                            component.name,
+                            category,
+                        ),
                     )
             theirs = {"category": position_stream(category, None)}
             rows = self._connection.execute(_QUERIES["position_of_eventide"], theirs).fetchall()
@@ -98,6 +108,12 @@ class Snapshot:
         if self.has_positions:
             return Consumed(0)
         return Consumed(None, before=self.time - grace)
+
+    def accepted(self) -> dict[str, Decision]:
+        """Return the decisions by which findings were accepted, by the findings' ids."""
+        if not self.has_positions:
+            return {}
+        return {one.finding: one for one in finding_decisions.accepted(self._connection)}
 
     def size(self) -> Size:
         """Return the size of the log."""

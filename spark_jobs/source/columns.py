@@ -27,8 +27,10 @@ MADE = {
     "key_category": "string",
     "key_stream": "string",
     "is_copy": "boolean",
+    "version": "string",
     "content": "string",
     "function_data": "string",
+    "source": "string",
 }
 TYPES = MESSAGE | MADE
 
@@ -52,7 +54,9 @@ def types_of(names: Sequence[str]) -> dict[str, str]:
 
 def looked_at(declaration: Declaration) -> list[str]:
     """Return the columns that all jobs together read."""
-    unasked = {"data", "metadata", *([] if declaration.by_function else ["function_data"])}
+    unasked = {"data", "metadata"}
+    unasked |= set() if declaration.by_function else {"function_data"}
+    unasked |= set() if declaration.renamed_within else {"source"}
     return [name for name in TYPES if name not in unasked]
 
 
@@ -81,6 +85,7 @@ def expressions(
         "copied_to": by_type(
             {type_: _is_copied_to(key) for type_, key in keys.items() if key.within}
         ),
+        "renamed_within": _texts(declaration.renamed_within),
         "within": _texts([type_ for type_, key in keys.items() if key.within]),
         "by_function": _texts(declaration.by_function),
         "id": sql.Literal(declaration.id),
@@ -158,7 +163,7 @@ def queries(
     declaration: Declaration,
     firsts_of: Sequence[str],
 ) -> list[CategoryQuery]:
-    """Return what is read of each category; see `spark_jobs.analysis.judging.Read`."""
+    """Return what is read of each category; see `spark_jobs.analysis.verdicts.judging.Read`."""
     return [
         CategoryQuery(name, columns, declaration, [FIRST] if name in firsts_of else [])
         for name in categories
@@ -244,11 +249,11 @@ def _beneath(sent_to: str) -> sql.Composable:
 def _is_copied_to(key: DeclaredKey) -> sql.Composable:
     """Return the SQL of whether a message is where its reservation would be."""
     if key.by_function:
-        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source"))
-    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source"))
+        return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source_of_copy"))
+    return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source_of_copy"))
 
 
-def by_type(values: dict[str, sql.Composable]) -> sql.Composable:
+def by_type(values: Mapping[str, sql.Composable]) -> sql.Composable:
     """Return the branches of a CASE by type; at least one, as SQL requires."""
     branches: list[sql.Composable] = [
         sql.SQL("WHEN {} THEN {}").format(sql.Literal(type_), value)

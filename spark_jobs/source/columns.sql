@@ -62,6 +62,13 @@ coalesce(m.type = ANY ({within}) AND m.metadata->'localProperties'->'reserved' =
 -- Only where the key is a function, or has a default that the data may leave out, does it travel.
 CASE WHEN m.type = ANY ({by_function}) THEN m.data::text END
 
+-- name: version
+-- The version of the message's shape, as JSON, and the same for equal numbers; NULL without one.
+CASE jsonb_typeof(m.metadata->'schemaVersion')
+  WHEN 'number' THEN trim_scale((m.metadata->'schemaVersion')::numeric)::text
+  WHEN 'string' THEN (m.metadata->'schemaVersion')::text
+END
+
 -- name: content
 -- A digest of the data without the volatile fields: the first 128 bits of SHA-256 over its text. The text
 -- of a jsonb is the same for equal values but for the trailing zeros of numbers, which are removed.
@@ -94,8 +101,12 @@ CASE WHEN jsonb_typeof(m.data->{field}) = 'number' AND m.data->>{field} ~ '^-?[0
 -- name: sent_to
 m.stream_name::text
 
--- name: source
+-- name: source_of_copy
 (m.metadata->>'causationMessageStreamName')
+
+-- name: source
+-- The stream of the command that a copy in the command category follows, where that has had other keys.
+CASE WHEN m.type = ANY ({renamed_within}) THEN m.metadata->>'causationMessageStreamName' END
 
 -- name: is_beneath
 starts_with(m.stream_name::text, {beneath})

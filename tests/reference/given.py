@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reservation import MessageIdInEvents, PositionInEvents, Processed, Revisions, StateBased
+from reservation.errors import DecodeError
 from reservation.messages.message import StoredMessage, followed_id, further_id
 from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.stream_name import cardinal_id
@@ -112,4 +113,15 @@ def compare(later: StoredMessage, first: StoredMessage, declared: Any) -> str:
     for field in declared.volatile:
         for _, data in contents:
             data.pop(codec.camel_case(field), None)
-    return "duplicate" if contents[0] == contents[1] else "conflict"
+    if contents[0] == contents[1]:
+        return "duplicate"
+    if later.type != first.type:
+        return "conflict"
+    try:
+        meanings = [dataclasses.asdict(m.decode(declared.command)) for m in (later, first)]
+    except DecodeError:
+        return "conflict"
+    for field in declared.volatile:
+        for meaning in meanings:
+            del meaning[field]
+    return "duplicate" if meanings[0] == meanings[1] else "conflict"

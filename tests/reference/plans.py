@@ -107,6 +107,7 @@ def build(plan: Plan, folder: str = "") -> Component:
         _declare(component, role, calls)
     for name, steps in plan.projectors.items() if plan.entity else ():
         component.project(EVENTS[name])(_projector(steps))
+    component.message(*EVENTS.values())
     component.ignore("Ignored")
     component.check()
     return component

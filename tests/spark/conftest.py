@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import Connection
+from psycopg import Connection, conninfo
 from pyspark.sql import SparkSession
 
 from reservation import MessageStore, install
 from reservation.postgres.connection import connect
+from spark_jobs.session import java
 from spark_jobs.session.session import spark_session
 from spark_jobs.session.size import Size
 from spark_jobs.source.source import MessageStoreSource
@@ -36,7 +37,9 @@ def spark_database_url(admin: Connection[Any], server_url: str) -> Iterator[str]
 @pytest.fixture(scope="session")
 def spark(spark_database_url: str) -> Iterator[SparkSession]:
     """Give a Spark session with the source ``message_store``."""
-    conf = [f"spark.jars={JDBC_JAR}"] if JDBC_JAR.exists() else []
+    # All tests share one Java process, which lasts long enough for its optimized code to pay off.
+    conf = [f"spark.driver.extraJavaOptions={java.options(Size.LARGE)}"]
+    conf += [f"spark.jars={JDBC_JAR}"] if JDBC_JAR.exists() else []
     with spark_session(
         spark_database_url, master="local[2]", conf=conf, size=Size.SMALL
     ) as session:
@@ -50,7 +53,8 @@ def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
     with connect(spark_database_url, autocommit=True) as connection:
         connection.execute(
             "TRUNCATE message_store.messages, reservation.groups, reservation.positions, "
-            "reservation.dead_letters RESTART IDENTITY"
+            "reservation.dead_letters, reservation.corrections, reservation.finding_decisions "
+            "RESTART IDENTITY"
         )
         yield connection
 
@@ -59,3 +63,24 @@ def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
 def spark_store(spark_connection: Connection[Any]) -> MessageStore:
     """Give a client of that store."""
     return MessageStore(spark_connection)
+
+
+@pytest.fixture
+def jdbc_address(
+    spark: SparkSession, server_url: str, spark_database_url: str, tmp_path: Path
+) -> str | None:
+    """Give the database's address without its password, which Java's driver finds in a file.
+
+    None where the server listens to a socket only, or the driver's jar is absent.
+    """
+    parts = conninfo.conninfo_to_dict(server_url)
+    if str(parts.get("host", "/")).startswith("/") or not JDBC_JAR.exists():
+        return None
+    path = tmp_path / "pgpass"
+    path.write_text(f"*:*:*:*:{parts['password']}\n")
+    path.chmod(0o600)
+    # The driver runs in a process that was started before, with another environment.
+    spark._jvm.System.setProperty("org.postgresql.pgpassfile", str(path))  # type: ignore[union-attr]
+    address: dict[str, Any] = dict(conninfo.conninfo_to_dict(spark_database_url))
+    del address["password"]
+    return conninfo.make_conninfo(**address)

@@ -32,8 +32,16 @@ class Heard:
 class Following:
     """Rounds over one database and one state, at times after the first look."""
 
-    def __init__(self, spark, database_url, folder, component=account):
-        self.run = Run(component, "bank:account", EXAMPLES, database_url, grace=GRACE, state=folder)
+    def __init__(
+        self,
+        spark,
+        database_url,
+        folder,
+        component=account,
+        app="bank:account",
+        app_dir=EXAMPLES,
+    ):
+        self.run = Run(component, app, app_dir, database_url, grace=GRACE, state=folder)
         self.heard = Heard()
         self.follower = None
         self._spark = spark

@@ -7,9 +7,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
-from spark_jobs.analysis import fingerprints
-from spark_jobs.analysis.judging import Read, Rows
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.judging import Read, Rows
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.snapshot.progress import Progress
 
@@ -18,7 +18,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = (
     "category string, global_position bigint, position bigint, stream_name string, type string, "
     "id string, time timestamp, causation bigint, sender string, entity_id string, "
-    "key_category string, key_stream string, is_copy boolean, content string"
+    "key_category string, key_stream string, is_copy boolean, version string, content string, "
+    "data string"
 )
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
 

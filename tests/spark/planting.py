@@ -15,12 +15,19 @@ from reservation.messages.message import followed_id, further_id
 @dataclass
 class Open:
     thing_id: str
+    amount: Any = 1
 
 
 @dataclass
 class Send:
+    """Was `Post`, and its first version had a remark in the place of the note."""
+
+    __schema_version__ = 2
+
     thing_id: str
     key: str
+    amount: Any = 1
+    note: str = ""
     at: int = 0
 
 
@@ -28,18 +35,33 @@ class Send:
 class Count:
     thing_id: str
     key: int
+    amount: Any = 1
+
+
+@dataclass
+class Done:
+    n: int
+
+
+def note(data: dict[str, Any]) -> dict[str, Any]:
+    return data | {"note": data.get("remark", "")}
 
 
 component = Component("thing", id="thing_id")
 component.initiate(Open)(lambda command, context: None)
-component.reserve(Send, into="sent", entity="thing_id", key="key", volatile="at")
+component.reserve(
+    Send, into="sent", entity="thing_id", key="key", volatile="at", was="Post", same_key=True
+)
+component.upcast(Send, to=2)(note)
 component.reserve(Count, into="sent", entity="thing_id", key="key")
 for _type in (Send, Count):
     component.handle(_type)(lambda command, entity, context: None)
+component.message(Done, was="Made")
 
 THINGS: list[Any] = [*["1", "2"] * 9, "3+4", "", 1]
 KEYS: dict[str, list[Any]] = {"Send": ["a", "b", "5", "x+y"], "Count": [5, 6, 70]}
 ODD_KEYS: list[Any] = ["a", "5", 5, 5.0, "", None, True, [5], {"a": 5}]
+NOTES = ["", "", "", "x"]
 AMOUNTS: list[Any] = [1, 1, 1.0, 2, [1, 2], [2, 1], {"a": 1, "b": 2}, {"a": 2, "b": 1}]
 
 
@@ -119,6 +141,34 @@ class Planting:
                     ],
                 )
 
+    def corrections(self, number: int) -> None:
+        """Correct some commands and copies, to what others of their type may say."""
+        rows = self._connection.execute(
+            "SELECT m.global_position, m.id, message_store.category(m.stream_name), m.type, m.data "
+            "FROM message_store.messages m WHERE m.type IN ('Send', 'Count', 'Open') "
+            "AND message_store.category(m.stream_name) IN ('thing:command', 'sent') "
+            "ORDER BY m.global_position"
+        ).fetchall()
+        self._is_behind = False
+        for at, id_, category, type_, data in self.chance.sample(rows, min(number, len(rows))):
+            corrected = {**data, "amount": self.chance.choice(AMOUNTS)}
+            content = {
+                "consumer": "thing",
+                "category": category,
+                "globalPosition": at,
+                "messageId": str(id_),
+                "type": type_,
+                "former": data,
+                "corrected": corrected,
+            }
+            correction, own = self._write(f"thing:correction-{at}", "Corrected", content)
+            self._connection.execute(
+                "INSERT INTO reservation.corrections VALUES (%s, %s, 'thing', %s, %s, %s)",
+                [correction, own, category, at, id_],
+            )
+            if self.chance.random() < 0.7:  # sent again
+                self._sent.append((at, str(id_), type_, corrected))
+
     def _write(
         self,
         stream_name: str,
@@ -155,14 +205,34 @@ class Planting:
         data = {"thingId": chance.choice(THINGS), "amount": chance.choice(AMOUNTS)}
         if type_ in ("Send", "Count"):
             data["key"] = chance.choice(KEYS[type_] if chance.random() < 0.85 else ODD_KEYS)
+        if type_ == "Send":
+            data["note"] = chance.choice(NOTES)
         if self._sent and chance.random() < 0.4:  # sent again
             _, _, type_, data = chance.choice(self._sent)
         data = {**data, **({"at": chance.randrange(99)} if chance.random() < 0.5 else {})}
         if type_ != "Send":
             data.pop("at", None)
-        at, id_ = self._write(f"thing:command-{chance.randrange(3)}", type_, data)
+        shape = self._shape(type_, data)
+        at, id_ = self._write(f"thing:command-{chance.randrange(3)}", *shape)
         self._sent.append((at, id_, type_, data))
         self._causes.append((at, id_, data))
+
+    def _shape(
+        self, type_: str, data: dict[str, Any]
+    ) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+        """Return type, data and metadata of one of the shapes in which a command is stored."""
+        chance, data = self.chance, dict(data)
+        if data.get("amount") == 1 and chance.random() < 0.3:
+            del data["amount"]
+        if type_ != "Send":
+            return type_, data, None
+        note = data.pop("note", "")
+        if chance.random() < 0.4:
+            data |= {"remark": note} if note or chance.random() < 0.5 else {}
+            metadata = chance.choice([None, {"schemaVersion": 1}, {"schemaVersion": "1"}])
+            return chance.choice(["Post", "Send"]), data, metadata
+        data |= {"note": note} if note or chance.random() < 0.3 else {}
+        return chance.choice(["Post", "Send", "Send"]), data, {"schemaVersion": 2}
 
     def _reservation(self) -> None:
         if not self._sent:
@@ -173,8 +243,9 @@ class Planting:
         if self.chance.random() < 0.1:
             data = {**data, "amount": "tampered"}
         stream_name = f"sent-{data.get('thingId')}+{data.get('key')}"
-        metadata = {"causationMessageGlobalPosition": at}
-        copy, id_ = self._write(stream_name, type_, data, metadata)
+        type_, stored, metadata = self._shape(type_, data)
+        metadata = {"causationMessageGlobalPosition": at, **(metadata or {})}
+        copy, id_ = self._write(stream_name, type_, stored, metadata)
         self._causes.append((copy, id_, data))
 
     def _events(self) -> None:
@@ -193,7 +264,7 @@ class Planting:
                     else further_id(cause, entity, stream_name, ordinal)
                 )
             metadata = {"causationMessageGlobalPosition": follows, "made": made}
-            type_ = chance.choice(["Done", "Done", "Done", "Noted", "PseudoEvent"])
+            type_ = chance.choice(["Done", "Done", "Made", "Noted", "PseudoEvent"])
             self._write(stream_name, type_, {"n": ordinal}, metadata, id_)
 
     def _start(self) -> None:

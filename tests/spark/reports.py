@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from spark_jobs.common.result import (
     VIOLATIONS,
+    AcceptedFinding,
     Burst,
     CommandCounts,
     EffectCounts,
@@ -40,6 +41,7 @@ def category(**counts: int) -> CommandCounts:
             "conflicts",
             "wrong_type",
             "conflict_mismatches",
+            "corrected",
         ),
         0,
     )
@@ -49,6 +51,7 @@ def category(**counts: int) -> CommandCounts:
 def finding(name: str, number: int = 0, text: str = "Deposit") -> Finding:
     """Return a row that needs attention."""
     return Finding(
+        id=f"{name}-{4242 + number}-{number:08x}",
         finding=name,
         command_category="account:command",
         reservation_category="accountTransaction",
@@ -98,6 +101,7 @@ def everything(text: str = "Deposit") -> Report:
         conflicts=17,
         wrong_type=4,
         conflict_mismatches=2,
+        corrected=5,
     )
     openings = CommandCounts(
         "account:command", "account", True, 5_310, 5_200, 0, 110, 5_200, 0, 0, 0, 0, 0, 0, 0
@@ -111,6 +115,10 @@ def everything(text: str = "Deposit") -> Report:
         findings=[
             finding(name, 100 * n + m, text) for n, name in enumerate(VIOLATIONS) for m in range(3)
         ],
+        accepted=[
+            AcceptedFinding(finding("conflict", 900 + n, text), text, text, TIME) for n in range(2)
+        ],
+        accepted_counts={"conflict": 2},
         latency=[*over_time(14 * 24), *by_type(text)],
         volume=volume(14 * 24),
         reissues=reissues(text),

@@ -22,13 +22,13 @@ from spark_jobs.archive import archive_folder
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import ArchiveError
 from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, in_session
-from spark_jobs.reconciliation.union import Union
 from spark_jobs.session import size
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.snapshot.snapshot import exported_snapshot
-from spark_jobs.source.columns import MESSAGE, TYPES, CategoryQuery
+from spark_jobs.source.columns import MADE, MESSAGE, TYPES, CategoryQuery
 from tests.bank import RESERVED, batch, batches, drain
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
 from tests.processes import EXAMPLES
@@ -168,6 +168,87 @@ def test_archived_messages_equal_the_stored_ones(
         firsts = together(categories, ["position"], firsts_of=[component.name]).collect()
         assert len(firsts) == 2 * len(ODD) + 1
     assert any(row.key_stream and "ü" in row.key_stream for row in wanted)
+
+
+@dataclass
+class Move:
+    a_id: str
+    by: int
+
+
+def changing(*, later):
+    """Return a component before and after its keys were changed."""
+    made = Component("007", id="a_id")
+    made.reserve(
+        Deposit,
+        key="key",
+        into=None if later else "copies",
+        volatile=("key",) if later else (),
+        was="Put" if later else (),
+        same_key=later,
+    )
+    made.reserve(Move, into="copies", key=["by", "a_id"] if later else lambda command: command.by)
+    for command in (Deposit, Move):
+        made.handle(command)(lambda command, entity, context: None)
+    return made
+
+
+COPY = '{"causationMessageStreamName": "%s", "localProperties": {"reserved": %s}}'
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_what_other_keys_were_archived_with_is_made_again(
+    spark, spark_connection, spark_database_url, archive, folder, later
+):
+    """Keys, copies, digests and versions are those that the server makes of the store today."""
+    of_data = [*ODD, ('{"aId": "1+2", "key": "a+b", "by": -7}', '{"schemaVersion": 2.10}')]
+    of_data += [
+        ('{"aId": "1", "by": 5.0, "key": ""}', '{"schemaVersion": "2\\""}'),
+        ('{"key": "k", "by": 5, "aId": "1"}', '{"schemaVersion": [2], "a": {"schemaVersion": 2}}'),
+        ('{"key": "k"}', '{"schemaVersion": 3.0}'),
+        ('{"key": "k"}', COPY % ("007:command-1", "true")),
+        ('{"key": "k"}', COPY % ("007:command-1", "false")),
+        ('{"key": "k"}', COPY % ("007:command", "true")),
+    ]
+    messages = [
+        (stream, type_, data, metadata)
+        for n, (data, metadata) in enumerate(of_data)
+        for type_ in ("Deposit", "Put", "Move", "Else")
+        for stream in (f"007:command-{n}{type_}", f"copies-{n}{type_}")
+    ] + [("007:command-1+k", "Deposit", *of_data[-3]), ("007:command-k", "Put", *of_data[-1])]
+    for stream, type_, data, metadata in messages:
+        spark_connection.execute(
+            "INSERT INTO message_store.messages (stream_name, position, type, data, metadata) "
+            "VALUES (%s, 0, %s, %s, %s)",
+            [stream, type_, data, metadata],
+        )
+    spark_connection.execute(
+        "INSERT INTO reservation.positions (consumer, category, partition, position) "
+        "SELECT '007', unnest('{007:command,copies}'::text[]), 0, max(global_position) "
+        "FROM message_store.messages"
+    )
+    age(spark_connection, "2026-01-01")
+    assert not archive(changing(later=not later)).differences
+    component = changing(later=later)
+    archived, declaration = there(folder, component), Declaration.of(component)
+    assert archived.former == [1]
+    with exported_snapshot(spark_database_url) as snapshot:
+        store = Categories(spark, snapshot, declaration)
+        behind = Categories(spark, snapshot, declaration, archived.after)
+        both = [
+            read(["007:command", "copies"], list(TYPES)).orderBy("global_position").collect()
+            for read in (Union(spark, archived, declaration, behind, store), store)
+        ]
+    names = ("type", *MADE)
+    found, wanted = ([tuple(row[name] for name in names) for row in rows] for rows in both)
+    assert found == wanted
+    assert (
+        len(wanted) == len(messages) == archived.counts["007:command"] + archived.counts["copies"]
+    )
+    made = {name: {row[name] for row in both[1]} for name in MADE}
+    assert len(made["key_stream"]) > 3
+    assert {"2.1", '"2\\""', "3"} <= made["version"]
+    assert made["is_copy"] == ({True, False} if later else {False})
 
 
 def test_only_what_a_category_begins_with_is_archived_and_only_what_was_read(
@@ -323,8 +404,6 @@ def test_an_archive_that_does_not_fit_is_refused(
         pytest.raises(ArchiveError, match="in use by another run"),
     ):
         archive()
-    with pytest.raises(ArchiveError, match="declared other keys; use it with the code of"):
-        archive_folder.there(folder, "account", "{}")
     spark_connection.execute("UPDATE message_store.messages SET id = gen_random_uuid()")
     spark_connection.execute("UPDATE reservation.positions SET message_id = NULL")
     for run in (archive, reconcile):
@@ -439,6 +518,7 @@ def planted(spark_connection, spark_store):
     return connection
 
 
+@pytest.mark.long
 def test_archive_and_store_are_reconciled_as_the_store_alone(
     planted, archive, reconcile, folder, monkeypatch
 ):
@@ -466,6 +546,7 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
     assert reconcile() == short
 
 
+@pytest.mark.long
 def test_a_state_begins_with_an_archive_and_goes_on_without_it(
     planted, spark_store, archive, reconcile, folder, tmp_path
 ):
@@ -479,6 +560,7 @@ def test_a_state_begins_with_an_archive_and_goes_on_without_it(
     assert reconcile(state=state, with_archive=False) == reconcile()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pruned", [False, True])
 def test_late_commits_behind_an_archive_are_judged(
     spark_store,
@@ -551,6 +633,7 @@ def former(folder):
         (run / "_manifest.json").write_bytes(msgspec.json.encode(changed))
 
 
+@pytest.mark.long
 def test_contents_that_the_first_form_hashed_otherwise_are_compared(
     planted, archive, reconcile, folder, monkeypatch
 ):

@@ -17,6 +17,7 @@ from tests.processes import EXAMPLES, PATIENCE, command_line, run_cli
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_nothing_and_a_complete_one_offers_commands(
     connection, store, database_url, tmp_path
 ):

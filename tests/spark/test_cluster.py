@@ -16,6 +16,7 @@ from tests.processes import EXAMPLES, run_cli
 pytestmark = pytest.mark.spark
 
 SECRET = "hunter2-of-the-test"
+PAYLOAD = "payload-of-the-test"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,13 @@ def findings(connection, store):
     store.write([open_(), deposit("d1"), deposit("d1", time=LATER), withdraw("w1")], COMMANDS)
     drain(connection)
     store.write([deposit("d1", amount="99"), deposit("p1")], COMMANDS)
+    # It means the same as its first, which shows only when it is decoded.
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, m.stream_name::varchar, "
+        "m.type::varchar, (m.data || %s)::jsonb) FROM message_store.messages m "
+        "WHERE m.global_position = 2",
+        [json.dumps({"note": PAYLOAD})],
+    )
     store.write(deposit("o1"), "accountTransaction-123+o1")
 
 
@@ -70,6 +78,7 @@ def everything_in(folder):
     return "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # four runs and a server, one after the other
 def test_a_cluster_and_a_server_find_the_same_as_one_process(
     findings, database_url, standalone, tmp_path
@@ -82,7 +91,8 @@ def test_a_cluster_and_a_server_find_the_same_as_one_process(
     with_password = conninfo.make_conninfo(database_url, password=SECRET)
     logged = event_log(tmp_path)
     here = reconcile(with_password, "--master", "local[2]", *logged)
-    assert (here["categories"][0]["orphans"], here["categories"][0]["conflicts"]) == (1, 1)
+    (of_keys, *_) = here["categories"]
+    assert (of_keys["orphans"], of_keys["conflicts"], of_keys["duplicates"]) == (1, 1, 2)
 
     python = python_of_workers(tmp_path)
     there = reconcile(
@@ -107,8 +117,30 @@ def test_a_cluster_and_a_server_find_the_same_as_one_process(
     assert "MapInArrow" in written  # the plans are in it
     assert "spark.executorEnv.RESERVATION_DATABASE_URL" in written
     assert SECRET not in written
+    assert PAYLOAD not in written
 
 
+@pytest.mark.long
+def test_a_check_decodes_every_message_on_the_workers(findings, database_url, standalone, tmp_path):
+    """They take the app from the zip file too, and find what one process finds."""
+
+    def checked(*arguments, **environment):
+        done = run_cli(
+            *("check", "bank:account", "--full", "--json", *arguments),
+            env={"RESERVATION_DATABASE_URL": database_url, **environment},
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        found = json.loads(done.stdout)
+        assert found.pop("time")
+        return found
+
+    python = python_of_workers(tmp_path)
+    there = checked("--master", standalone, *quick(), PYSPARK_PYTHON=str(python))
+    assert there == checked("--master", "local[2]")
+    assert sum(one["lookedAt"] for one in there["types"]) == 13
+
+
+@pytest.mark.long
 def test_an_address_with_a_password_is_not_passed_to_workers(database_url, standalone, tmp_path):
     """An address with a password is not passed to workers, and the error says so."""
     printed = reconcile(
@@ -126,6 +158,7 @@ def test_an_address_with_a_password_is_not_passed_to_workers(database_url, stand
     assert SECRET not in written
 
 
+@pytest.mark.long
 def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
     """A cluster without a worker of the requested memory is given up."""
     printed = reconcile(
@@ -137,6 +170,7 @@ def test_a_cluster_that_takes_up_no_work_is_given_up(database_url, standalone):
     assert "No worker took up work within 1s" in printed
 
 
+@pytest.mark.long
 def test_workers_that_lack_a_package_are_named(database_url, standalone, tmp_path):
     """The error names the missing package and says that the workers lack it."""
     bare = tmp_path / "python"

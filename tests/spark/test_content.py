@@ -3,6 +3,8 @@
 import json
 import random
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,11 +13,11 @@ from psycopg import sql
 
 from reservation import Component
 from spark_jobs.analysis.commands import CommandsJob
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import CategoryQuery
@@ -30,6 +32,7 @@ class Send:
     thing_id: str
     key: str
     at: str
+    of: Any = None
 
 
 def component():
@@ -38,6 +41,9 @@ def component():
     made.reserve(Send, into="sent", key="key", volatile="at")
     made.handle(Send)(lambda command, entity, context: None)
     return made
+
+
+made = component()
 
 
 def write(connection, contents):
@@ -150,7 +156,7 @@ def test_values_at_any_distance_are_distinguished(spark, spark_connection, spark
     write(spark_connection, contents)
     found = digests(spark_connection)
     assert len(set(found)) == len(contents)
-    job = CommandsJob(component(), "", None)
+    job = CommandsJob(component(), "tests.spark.test_content:made", Path(__file__).parents[2])
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         for prefiltered in (

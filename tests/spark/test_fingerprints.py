@@ -7,9 +7,9 @@ import pytest
 
 from reservation import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
-from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 

@@ -17,9 +17,9 @@ from tests.spark.messages import START
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # of several runs each
 
 FINDING_SCHEMA = (
-    "finding string, command_category string, reservation_category string, key_stream string, "
-    "stream_name string, position bigint, global_position bigint, type string, message_id string, "
-    "time timestamp"
+    "id string, finding string, command_category string, reservation_category string, "
+    "key_stream string, stream_name string, position bigint, global_position bigint, "
+    "type string, message_id string, time timestamp"
 )
 
 
@@ -62,6 +62,7 @@ def same_counts(report, other):
     )
 
 
+@pytest.mark.long
 def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(
     following, spark_store, spark_connection
 ):
@@ -86,6 +87,7 @@ def test_a_lasting_violation_is_reported_once_and_once_more_when_it_ends(
         assert same_counts(follower.report, following.everything())
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_with_what_was_seen_and_reported(
     following, spark_store, spark_connection
 ):
@@ -112,6 +114,7 @@ class Dies(Heard):
         raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_round_that_dies_is_repeated_as_a_whole(
     following, spark, spark_store, spark_database_url
 ):
@@ -141,7 +144,7 @@ def test_a_round_that_dies_is_repeated_as_a_whole(
 def test_the_grace_of_a_missing_command_counts_from_when_it_was_stored(spark):
     """A missing command counts from when it was stored, anything else from when it was seen."""
     rows = [
-        Finding(finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)
+        Finding(f"id{n}", finding, "c", "r", None, "s-1", 0, n, "T", f"id{n}", START)
         for n, finding in enumerate(["missing", "orphan", "unhandled"])
     ]
     findings = spark.createDataFrame([asdict(row) for row in rows], FINDING_SCHEMA)

@@ -18,7 +18,7 @@ from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, PATIENCE, command_line
 from tests.servers import OwnServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 LONG = 3 * PATIENCE  # Spark starts in it, or a round comes to its end
 

@@ -19,6 +19,7 @@ def reconcile(address, *arguments):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_reconciliation_finds_the_same(connection, store, database_url, whole, tmp_path):
     """Under hostile settings a reconciliation finds the same, with and without fingerprints."""

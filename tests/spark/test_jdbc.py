@@ -8,13 +8,12 @@ from reservation import MessageStore
 from reservation.postgres.connection import connect
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import SparkSettingError
-from spark_jobs.reconciliation.categories import Categories
-from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import TYPES
 from tests.bank import drain
 from tests.controls import COMMANDS, LATER, deposit, open_
-from tests.spark.conftest import JDBC_JAR
 
 pytestmark = pytest.mark.spark
 
@@ -45,35 +44,19 @@ def test_an_address_is_given_in_the_drivers_form():
     )
 
 
-@pytest.fixture
-def password_file(server_url, tmp_path, monkeypatch):
-    """Give the server's password in a file, where it listens to TCP and the jar is there."""
-    parts = conninfo.conninfo_to_dict(server_url)
-    if str(parts.get("host", "/")).startswith("/"):
-        pytest.skip("the server listens to a socket only")
-    if not JDBC_JAR.exists():
-        pytest.skip(f"there is no {JDBC_JAR}")
-    path = tmp_path / "pgpass"
-    path.write_text(f"*:*:*:*:{parts['password']}\n")
-    path.chmod(0o600)
-    return path
-
-
 def test_jdbc_reads_the_same_columns(
-    password_file, spark, spark_connection, spark_store, spark_database_url
+    jdbc_address, spark, spark_connection, spark_store, spark_database_url
 ):
     """JDBC reads every column as the data source does, under the same snapshot."""
+    if jdbc_address is None:
+        pytest.skip("the server listens to a socket only, or the jar of Java's driver is absent")
     spark_store.write([open_(), deposit("d1"), deposit("d1", time=LATER)], COMMANDS)
     drain(spark_connection)
     spark_connection.execute(
         "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Deposit', NULL)",
         ["account:command-<b>"],
     )
-    parts = conninfo.conninfo_to_dict(spark_database_url)
-    del parts["password"]
-    # The driver runs in a process that was started before, with another environment.
-    spark._jvm.System.setProperty("org.postgresql.pgpassfile", str(password_file))
-    url = jdbc_url(conninfo.make_conninfo(**parts))
+    url = jdbc_url(jdbc_address)
     names = [account.command_category, *account.reservation_categories, account.name, "nothing"]
     with exported_snapshot(spark_database_url) as snapshot, connect(spark_database_url) as writer:
         readers = (

@@ -70,6 +70,7 @@ def test_a_run_finds_late_commits(spark_store, spark_connection, slow, reconcile
     assert reconcile() == found
 
 
+@pytest.mark.long
 def test_a_follower_finds_late_commits(
     spark, spark_database_url, spark_store, spark_connection, slow, tmp_path
 ):
@@ -99,6 +100,7 @@ def test_a_follower_finds_late_commits(
         assert following.follower.report.events == everything.events
 
 
+@pytest.mark.long
 def test_only_a_comparison_finds_what_was_changed_in_place(
     spark_store, spark_connection, reconcile
 ):

@@ -12,24 +12,25 @@ from pathlib import Path
 import pytest
 
 from reservation.postgres.queries import load_queries
-from spark_jobs.analysis import fingerprints
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.run import Run, in_session, jobs
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.chance import seeds
-from tests.spark.conftest import JDBC_JAR
 from tests.spark.following import Following
 from tests.spark.planting import Planting, component
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # each store is judged many times
+# Each store is judged many times.
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 SEEDS = seeds(int(os.environ.get("RESERVATION_TEST_SEEDS", "1")))
+APP = "tests.spark.planting:component"
 APP_DIR = Path(__file__).parents[2]
 ANSWER = load_queries("tests.spark", "oracle.sql")["answer"]
 
@@ -57,16 +58,17 @@ class Paths:
         following: the rounds of a follower, with a state of its own.
     """
 
-    def __init__(self, spark, database_url, folder):
+    def __init__(self, spark, database_url, jdbc_address, folder):
         self._spark = spark
         self._database_url = database_url
+        self._jdbc_address = jdbc_address
         self._folder = folder
-        self.following = Following(spark, database_url, folder / "followed", component)
+        self.following = Following(
+            spark, database_url, folder / "followed", component, APP, APP_DIR
+        )
 
     def _report(self, **options):
-        run = Run(
-            component, "tests.spark.planting:component", APP_DIR, self._database_url, **options
-        )
+        run = Run(component, APP, APP_DIR, self._database_url, **options)
         with exported_snapshot(self._database_url) as snapshot:
             report = in_session(run, snapshot, self._spark)
         return of_report(report), sorted(
@@ -75,7 +77,7 @@ class Paths:
 
     def _judged(self, make):
         """Return the findings of a run over everything whose parts `make` gives."""
-        run = Run(component, "", APP_DIR, self._database_url)
+        run = Run(component, APP, APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(component)
             read, prefiltered = make(snapshot, progress)
@@ -108,13 +110,13 @@ class Paths:
             return read, PrefilterInput(made, read.at)
 
         def through_jdbc(snapshot, _):
-            return Jdbc(spark, jdbc_url(self._database_url), snapshot, declaration), None
+            return Jdbc(spark, jdbc_url(self._jdbc_address), snapshot, declaration), None
 
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
             yield "fingerprints of the server", self._report()
         yield "fingerprints of Spark", self._judged(made_by_spark)
-        if JDBC_JAR.exists() and "host=/" not in self._database_url:
+        if self._jdbc_address is not None:
             yield "JDBC", self._judged(through_jdbc)
 
     def archived(self, monkeypatch, archive):
@@ -133,11 +135,11 @@ class Paths:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_path_counts_and_finds_what_the_docs_say(
-    spark, spark_connection, spark_database_url, tmp_path, monkeypatch, seed
+    spark, spark_connection, spark_database_url, jdbc_address, tmp_path, monkeypatch, seed
 ):
     """Every path counts and finds the same while a store and its consumers go on."""
     planting = Planting(spark_connection, seed)
-    paths = Paths(spark, spark_database_url, tmp_path)
+    paths = Paths(spark, spark_database_url, jdbc_address, tmp_path)
     archive = tmp_path / "archive"
     monkeypatch.setattr("spark_jobs.reconciliation.run.SAMPLES", 10**6)
 
@@ -146,6 +148,7 @@ def test_every_path_counts_and_finds_what_the_docs_say(
             "SELECT max(global_position) FROM message_store.messages"
         ).fetchone()
         planting.consumers(head, 1 + seed % 3)
+        planting.corrections(4)
         counts, findings = answer(spark_connection)
         for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *others):
             label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"

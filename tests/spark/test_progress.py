@@ -11,12 +11,12 @@ from reservation import Component
 from reservation.errors import ForeignPositionError
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import attach
-from spark_jobs.analysis import fingerprints
 from spark_jobs.analysis.commands import CommandsJob
-from spark_jobs.analysis.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.categories import Categories
 from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot import partitions
 from spark_jobs.snapshot.progress import Consumed
 from spark_jobs.snapshot.snapshot import exported_snapshot

@@ -77,6 +77,7 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
             "conflicts": 1,
             "wrongType": 0,
             "conflictMismatches": 0,
+            "corrected": 0,
         }
     ]
     (opened,) = report["initiations"]
@@ -137,6 +138,7 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         assert modes == {(True, 0o700), (False, 0o600)}
 
 
+@pytest.mark.long
 def test_the_table_is_for_people(planted, database_url):
     """The table shows counts, samples and a verdict, with control characters escaped."""
     done = run_cli("reconcile", "bank:account", "--database-url", database_url)
@@ -147,6 +149,7 @@ def test_the_table_is_for_people(planted, database_url):
     assert "\x1b" not in done.stdout  # no colours where there is no terminal
 
 
+@pytest.mark.long
 def test_a_store_in_order_exits_with_0(connection, store, database_url):
     """Duplicates and unread messages are in order: the status is 0."""
     store.write([open_(), deposit(), deposit(), withdraw()], COMMANDS)
@@ -232,6 +235,7 @@ component.reserve(Withdraw, key=lambda command: command.withdrawal_id)
 """
 
 
+@pytest.mark.long
 def test_copies_in_the_command_category_are_distinguished_from_the_commands(
     connection, store, database_url, tmp_path
 ):
@@ -280,6 +284,7 @@ def test_copies_in_the_command_category_are_distinguished_from_the_commands(
             "conflicts": 1,
             "wrongType": 0,
             "conflictMismatches": 0,
+            "corrected": 0,
         }
     ]
 
@@ -297,6 +302,7 @@ component.reserve(
 """
 
 
+@pytest.mark.long
 def test_a_reservation_under_its_former_name_is_that_of_the_key(
     connection, store, database_url, tmp_path
 ):
@@ -335,3 +341,31 @@ def test_a_reservation_under_its_former_name_is_that_of_the_key(
     assert reconciled(1) == in_order
     store.write(deposit("d1"), "purseTransaction-123+d1")
     assert reconciled(1) == in_order | {"multiple": 1}
+
+
+@pytest.mark.long
+def test_a_copy_under_its_former_key_is_that_of_the_key(connection, store, database_url, tmp_path):
+    """In the command category too, whichever way the rows are read."""
+    component = purse()
+    component.reserve(Deposit, key="deposit_id", volatile="time")
+    store.write([deposit("d1"), deposit("d2")], PURSE)
+    drained(connection, component)
+    changed = purse()
+    changed.reserve(
+        Deposit, key=("account_id", "deposit_id"), volatile="time", formerly="deposit_id"
+    )
+    store.write([deposit("d1", time=LATER), deposit("d3"), deposit("d2", "99")], PURSE)
+    drained(connection, changed)
+    former = 'into="purseTransaction", entity="account_id", key="deposit_id"'
+    assert former in RENAMED
+    app = RENAMED.replace(former, 'key=("account_id", "deposit_id")')
+    (tmp_path / "renamed.py").write_text(app)
+    for state in ([], ["--state", str(tmp_path / "state")]):
+        done = run_cli(
+            *("reconcile", "renamed:component", "--json", "--app-dir", str(tmp_path), *state),
+            env={"RESERVATION_DATABASE_URL": database_url},
+        )
+        assert done.returncode == 1, done.stderr
+        (pair,) = json.loads(done.stdout)["categories"]
+        counted = {name: count for name, count in pair.items() if count and "Category" not in name}
+        assert counted == {"commands": 5, "keys": 3, "duplicates": 1, "reserved": 3, "conflicts": 1}

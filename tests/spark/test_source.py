@@ -13,7 +13,7 @@ from reservation.app_path import load_component
 from spark_jobs.analysis.keys import with_function_keys
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import OptionError
-from spark_jobs.reconciliation.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.ranges import divided
 from spark_jobs.source.source import MessageStoreSource
@@ -42,7 +42,7 @@ def keys(spark, snapshot, app="bank:account", app_dir=EXAMPLES):
     declaration = Declaration.of(component)
     wanted = ["global_position", "type", "stream_name", "key_stream", "key_category"]
     read_categories = Categories(spark, snapshot, declaration)
-    commands = read_categories([component.command_category], [*wanted, "function_data"])
+    commands = read_categories([component.command_category], [*wanted, "version", "function_data"])
     frame = with_function_keys(commands, declaration, app, app_dir)
     return frame.orderBy("global_position").collect()
 

@@ -16,6 +16,7 @@ from tests.servers import OwnServer
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
+@pytest.mark.long
 def test_a_database_that_goes_away_ends_the_run_in_one_line(tmp_path, server_folder):
     """A lost database ends the run with one line and status 2, and no partial output."""
     server = OwnServer(server_folder / "postgres")

@@ -64,6 +64,7 @@ def standby(primary, server_folder):
         yield make
 
 
+@pytest.mark.long
 def test_a_standby_of_a_store_that_is_not_ours(primary, standby):
     """On a standby of Message DB, Eventide's positions or else ages tell what was read."""
     with closing(connect(primary.address, autocommit=True)) as connection:
@@ -90,6 +91,7 @@ def test_a_standby_of_a_store_that_is_not_ours(primary, standby):
         assert (counts["pending"], counts["missing"]) == (1, 1)
 
 
+@pytest.mark.long
 def test_an_empty_store_is_in_order(database_url):
     """An empty store is in order, and the report says that it is empty."""
     report = reconcile(database_url, "--details", status=0)
@@ -147,6 +149,7 @@ def test_a_job_that_runs_out_of_memory_says_so(database_url):
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_an_own_store_can_be_read_on_a_standby(primary, standby):
     """On a standby of our store positions and dead letters are read too."""
     with closing(connect(primary.address, autocommit=True)) as connection:

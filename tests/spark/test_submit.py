@@ -65,6 +65,7 @@ def submit(*arguments, cwd, **environment):
     )
 
 
+@pytest.mark.long
 def test_jobs_are_submitted(connection, store, database_url, tmp_path):
     """Jobs run with spark-submit and the zip file alone, with the status of the command."""
     plant(connection, store)

@@ -16,10 +16,11 @@ from reservation import (
     Processed,
     Revisions,
     StateBased,
+    StoredMessage,
     Write,
     connect,
 )
-from reservation.testing import check_deterministic
+from reservation.testing import check_deterministic, check_upcast
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,27 @@ account.project(WithdrawalRejected)(left)
 account.ignore("Renamed", "Closed")
 
 
+# Former names and shapes.
+
+account.message(Opened, Deposited, Withdrawn)
+account.message(Opened, was="Begun", stored_as="Begun")
+account.reserve(Deposit, key="deposit_id", was=["Pay", "PayIn"], same_key=True)
+account.reserve(Deposit, Withdraw, key="account_id", same_key=False)
+account.handle(Deposit, was="Pay", stored_as="Pay")(deposit)
+account.initiate(Open, was=("Begin", "Start"))(open_account)
+account.project(Deposited, was="MoneyDeposited", stored_as=None)(deposited)
+
+
+@account.upcast(Deposited, to=2)
+def to_amount(data: dict[str, Any]) -> dict[str, Any]:
+    return data | {"amount": data["cents"] / 100}
+
+
+account.upcast(Deposited, to=3, when=lambda data: "currency" not in data)(
+    lambda data: data | {"currency": "EUR"}
+)
+
+
 # Clients, tests and programs.
 
 
@@ -255,6 +277,12 @@ def read(database_url: str) -> list[Deposit]:
     with connect(database_url, autocommit=True) as connection:
         messages = MessageStore(connection).read_category("account:command")
         return [message.decode(Deposit) for message in messages]
+
+
+def decode(message: StoredMessage) -> Decimal:
+    assert_type(account.decode(message), object)
+    assert_type(check_upcast(account, "Deposit", {"amount": 1}), Any)
+    return check_upcast(account, Deposited, {"cents": 1}, version=1).amount
 
 
 def test() -> Any:

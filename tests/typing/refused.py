@@ -173,6 +173,26 @@ def projects_other_entity(cart: Cart, event: Opened) -> None: ...
 def projects_to_a_new_one(account: Account, event: Opened) -> Account: ...
 
 
+# Former names and shapes.
+
+
+@account.upcast(Opened, to=2)  # mypy: arg-type, pyright: reportArgumentType
+def upcasts_in_place(data: dict[str, object]) -> None: ...
+
+
+@account.upcast(Opened, to=2)  # mypy: arg-type, pyright: reportArgumentType
+def upcasts_an_event(event: Opened) -> Opened: ...
+
+
+account.upcast(Opened)  # mypy: call-arg, pyright: reportCallIssue
+account.upcast(Opened, to="2")  # mypy: arg-type, pyright: reportArgumentType
+account.upcast(Plain, to=2)  # mypy: arg-type, pyright: reportArgumentType
+account.project(Opened, was=Open)  # mypy: arg-type, pyright: reportArgumentType
+account.message(Opened, Deposited, was="Begun")  # mypy: call-overload, pyright: reportCallIssue
+account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
+account.reserve(Open, Deposit, key="id", was="x")  # mypy: call-overload, pyright: reportCallIssue
+
+
 # Components and programs.
 
 Component("account", entity=Account)  # mypy: call-overload, pyright: reportCallIssue

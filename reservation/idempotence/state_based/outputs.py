@@ -9,6 +9,7 @@ import msgspec
 from reservation.errors import HandlerError, StoreError
 from reservation.handlers.returned import encode_events, encode_further
 from reservation.messages.message import StoredMessage
+from reservation.messages.written import WrittenAs, written_as
 from reservation.serialization import codec
 from reservation.store.writing import Row, Write, check_size
 
@@ -22,6 +23,7 @@ def outputs(
     entity_stream: str,
     events: Sequence[object],
     further: Sequence[Write],
+    written: WrittenAs = written_as,
 ) -> list[Row]:
     """Return what the handler of a message publishes: its events, then its further messages.
 
@@ -30,6 +32,7 @@ def outputs(
         entity_stream: the stream that its events go to.
         events: what the handler returned.
         further: what it wrote besides.
+        written: gives the type and the version that messages of a class are written with.
 
     Raises:
         MessageError: one of them cannot be written, or expects a version. The state is stored
@@ -42,8 +45,9 @@ def outputs(
                 f"with StateBased the state is stored first, and what is published must not fail "
                 f"after that: leave expected_version out"
             )
-    rows = encode_events(events, message, entity_stream, message.follow_metadata())
-    rows += encode_further(further, message)
+    metadata = message.follow_metadata()
+    rows = encode_events(events, message, entity_stream, metadata, written=written)
+    rows += encode_further(further, message, written)
     try:
         check_size(rows)
     except StoreError as error:

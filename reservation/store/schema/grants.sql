@@ -25,7 +25,10 @@ SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE, SELECT ON SEQUENCE message_store.messages_global_position_seq TO {role};
-GRANT SELECT ON reservation.versions, reservation.store_identity TO {role};
+GRANT SELECT ON
+  reservation.versions, reservation.upgrades, reservation.store_identity, reservation.corrections,
+  reservation.finding_decisions
+TO {role};
 GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO {role};
@@ -36,6 +39,18 @@ GRANT SELECT, INSERT, UPDATE ON
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
 GRANT DELETE ON reservation.states TO {role};
+GRANT EXECUTE ON FUNCTION
+  {functions}
+TO {role};
+
+-- name: operator
+GRANT USAGE ON SCHEMA message_store, reservation TO {role};
+GRANT SELECT ON
+  message_store.messages, reservation.versions, reservation.upgrades, reservation.store_identity,
+  reservation.dead_letters, reservation.corrections, reservation.finding_decisions
+TO {role};
+GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};
+GRANT INSERT (finding, is_accepted, reason) ON reservation.finding_decisions TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
 TO {role};

@@ -2,11 +2,12 @@
 
 `install` makes what is missing. `attach` and `detach` are for a database that Message DB set up:
 they add and remove the schema ``reservation`` and change nothing else.
+
+The schema is upgraded before the programs. Those of a former version, from 11, go on on it: tables
+and functions keep what these use, and the rights on them.
 """
 
-import re
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from psycopg import Connection
@@ -15,45 +16,21 @@ from psycopg import errors as pg
 from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.error_translation import INSTALL_HINT, translated
 from reservation.postgres.queries import load_queries
-
-SCHEMA_VERSION = 11
-MESSAGE_STORE_VERSION = "1.3.0"
-
-_MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
-# Those of them that a newer version may replace.
-_REPLACEABLE_SCRIPTS = ("names", "write", "read", "views", "privileges")
-_FUNCTION_SCRIPTS = (
-    "names",
-    "identity",
-    "roles",
-    "reading",
-    "writing",
-    "reserving",
-    "snapshots",
-    "processed",
-    "revisions",
-    "states",
-    "notice",
-    "group",
-    "privileges",
+from reservation.store.schema.missing_rights import known_roles, renew_rights
+from reservation.store.schema.scripts import (
+    BREAKING,
+    FIRST_TO_GO_ON,
+    FUNCTION_SCRIPTS,
+    MESSAGE_STORE_SCRIPTS,
+    MESSAGE_STORE_VERSION,
+    MIGRATIONS,
+    REPLACEABLE_SCRIPTS,
+    SCHEMA_VERSION,
+    function_names,
+    script_text,
 )
-_MIGRATIONS = {
-    1: "001_positions",
-    2: "002_sender_categories",
-    3: "003_groups",
-    4: "004_snapshots",
-    5: "005_processed",
-    6: "006_revisions",
-    7: "007_states",
-    8: "008_store_identity",
-    9: "009_former_names",
-    10: "010_recorded_conflicts",
-    11: "011_foreign_positions",
-}
 
 _QUERIES = load_queries("reservation.store.schema", "install.sql")
-
-_FUNCTION = re.compile(rb"^CREATE OR REPLACE FUNCTION reservation\.(\w+)", re.MULTILINE)
 
 # Held while the schemas, or the rights on them, are changed: the first 64 bits of the MD5 of
 # "reservation store install".
@@ -114,17 +91,18 @@ def install(connection: Connection[Any]) -> Installed:
         makes_message_store = not _exists(connection, "message_store.messages")
         if makes_message_store:
             _refuse_positions_of_another_log(connection)
-            for script in _MESSAGE_STORE_SCRIPTS:
+            for script in MESSAGE_STORE_SCRIPTS:
                 _run(connection, "message_store", script)
         before, restored = _add_reservation(connection)
-        if not makes_message_store and before != SCHEMA_VERSION and _is_ours(connection):
-            for script in _REPLACEABLE_SCRIPTS:
+        is_older = before is None or before < SCHEMA_VERSION
+        if not makes_message_store and is_older and _is_ours(connection):
+            for script in REPLACEABLE_SCRIPTS:
                 _run(connection, "message_store", script)
         return Installed(
             message_store=makes_message_store,
             message_store_version=str(_message_store_version(connection)),
             from_version=before,
-            to_version=SCHEMA_VERSION,
+            to_version=max(SCHEMA_VERSION, before or 0),
             restored=restored,
         )
 
@@ -150,7 +128,7 @@ def attach(connection: Connection[Any]) -> Installed:
             message_store=False,
             message_store_version=MESSAGE_STORE_VERSION,
             from_version=before,
-            to_version=SCHEMA_VERSION,
+            to_version=max(SCHEMA_VERSION, before or 0),
             restored=restored,
         )
 
@@ -174,7 +152,7 @@ def attached(connection: Connection[Any]) -> Detached:
                 )
             return Detached(None)
         version = _version(connection)
-        _refuse_newer(version)
+        _refuse_newer(connection, version)
         return Detached(
             version,
             tuple(connection.execute(_QUERIES["positions"])),
@@ -242,7 +220,7 @@ def is_attached(connection: Connection[Any]) -> bool:
     with translated():
         _check_message_store(connection)
         version = _version(connection)
-    _refuse_newer(version)
+        _refuse_newer(connection, version)
     if version is not None and version < SCHEMA_VERSION:
         raise SchemaError(
             f"The schema reservation in database {connection.info.dbname!r} has version "
@@ -283,31 +261,31 @@ def _add_reservation(connection: Connection[Any]) -> tuple[int | None, int]:
         The version that it had, and how many of its functions were missing nevertheless.
     """
     before = _version(connection)
-    _refuse_newer(before)
+    _refuse_newer(connection, before)
+    if before is not None and before > SCHEMA_VERSION:
+        return before, 0  # its functions are newer than those of this package
+    goes_on = before is not None and before >= FIRST_TO_GO_ON
+    roles = known_roles(connection) if goes_on else []
     if before is None:
         _run(connection, "reservation", "schema")
+    functions = {name for (name,) in connection.execute(_QUERIES["functions"])}
     missing = 0
     if before != SCHEMA_VERSION:
-        for version, script in sorted(_MIGRATIONS.items()):
+        for version, script in sorted(MIGRATIONS.items()):
             if version > (before or 0):
                 _run(connection, "reservation", script)
-                connection.execute(
-                    "INSERT INTO reservation.versions (version) VALUES (%s)", [version]
-                )
+                refuses_former = version <= FIRST_TO_GO_ON or version in BREAKING
+                record = "record_version" if refuses_former else "record_upgrade"
+                connection.execute(_QUERIES[record], [version])
+        if before is None:
+            _run(connection, "reservation", "known_corrections")
     else:
-        missing = len(
-            _functions() - {name for (name,) in connection.execute(_QUERIES["functions"])}
-        )
+        missing = len(function_names() - functions)
     if before != SCHEMA_VERSION or missing:
-        for script in _FUNCTION_SCRIPTS:
+        for script in FUNCTION_SCRIPTS:
             _run(connection, "reservation", script)
+        renew_rights(connection, roles, functions)
     return before, missing
-
-
-def _functions() -> set[str]:
-    """Return the names of the functions that the scripts make."""
-    texts = (_script("reservation", name) for name in _FUNCTION_SCRIPTS)
-    return {name.decode() for text in texts for name in _FUNCTION.findall(text)}
 
 
 def _check_message_store(connection: Connection[Any]) -> None:
@@ -345,8 +323,12 @@ def _refuse_running(connection: Connection[Any]) -> None:
         )
 
 
-def _refuse_newer(version: int | None) -> None:
-    if version is not None and version > SCHEMA_VERSION:
+def _refuse_newer(connection: Connection[Any], version: int | None) -> None:
+    """Refuse a schema that this version of the package cannot work with, because it is newer."""
+    if version is None or version <= SCHEMA_VERSION:
+        return
+    ((needed,),) = connection.execute(_QUERIES["version"]).fetchall()
+    if needed > SCHEMA_VERSION:
         raise SchemaError(
             f"The schema reservation has version {version}, newer than the {SCHEMA_VERSION} that "
             f"this package works with; upgrade the package"
@@ -361,8 +343,11 @@ def _exists(connection: Connection[Any], relation: str) -> bool:
 def _version(connection: Connection[Any]) -> int | None:
     if not _exists(connection, "reservation.versions"):
         return None
-    row = connection.execute("SELECT coalesce(max(version), 0) FROM reservation.versions")
-    return int(row.fetchall()[0][0])
+    ((version,),) = connection.execute(_QUERIES["version"]).fetchall()
+    if version >= FIRST_TO_GO_ON and _exists(connection, "reservation.upgrades"):
+        ((upgraded,),) = connection.execute(_QUERIES["upgraded"]).fetchall()
+        version = max(version, upgraded)
+    return int(version)
 
 
 def _message_store_version(connection: Connection[Any]) -> str | None:
@@ -376,8 +361,4 @@ def _message_store_version(connection: Connection[Any]) -> str | None:
 
 
 def _run(connection: Connection[Any], schema: str, script: str) -> None:
-    connection.execute(_script(schema, script))
-
-
-def _script(schema: str, name: str) -> bytes:
-    return (files("reservation.store.schema.sql") / schema / f"{name}.sql").read_bytes()
+    connection.execute(script_text(schema, script))

@@ -57,3 +57,16 @@ WHERE object.schema IS DISTINCT FROM 'reservation'
   AND object.identity NOT LIKE '% on reservation.%'
   AND object.identity NOT LIKE 'for reservation.%'
 ORDER BY 1
+
+-- name: version
+-- The lowest version of programs that can work with the schema.
+SELECT coalesce(max(version), 0) FROM reservation.versions
+
+-- name: upgraded
+SELECT coalesce(max(version), 0) FROM reservation.upgrades
+
+-- name: record_version
+INSERT INTO reservation.versions (version) VALUES (%s)
+
+-- name: record_upgrade
+INSERT INTO reservation.upgrades (version) VALUES (%s) ON CONFLICT DO NOTHING

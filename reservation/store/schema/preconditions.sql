@@ -5,6 +5,7 @@ WITH needed (schema, name, privilege) AS (
     ('message_store', 'messages', 'SELECT'),
     ('message_store', 'messages', 'INSERT'),
     ('reservation', 'versions', 'SELECT'),
+    ('reservation', 'upgrades', 'SELECT'),
     ('reservation', 'groups', 'SELECT'),
     ('reservation', 'groups', 'INSERT'),
     ('reservation', 'groups', 'UPDATE'),
@@ -17,7 +18,8 @@ WITH needed (schema, name, privilege) AS (
     ('reservation', 'members', 'DELETE'),
     ('reservation', 'dead_letters', 'SELECT'),
     ('reservation', 'dead_letters', 'INSERT'),
-    ('reservation', 'dead_letters', 'UPDATE')
+    ('reservation', 'dead_letters', 'UPDATE'),
+    ('reservation', 'corrections', 'SELECT')
 ), named AS (
   SELECT n.schema, n.name, n.privilege, s.oid AS schema_oid, c.oid AS table_oid
   FROM needed n

@@ -1,8 +1,9 @@
-"""The rights of a database role on the store, which are those of one of three kinds.
+"""The rights of a database role on the store, which are those of one of four kinds.
 
 A sender writes to the categories named for it and reads nothing. A consumer has what ``reservation
-start`` needs. An auditor reads. A grant is declarative: all former rights of the role on the two
-schemas are revoked first, so that it has exactly those of its kind.
+start`` needs. An operator decides about dead letters and findings, and is the only kind that may
+correct a message. An auditor reads. A grant is declarative: all former rights of the role on the
+two schemas are revoked first, so that it has exactly those of its kind.
 
 The categories of senders are in ``reservation.sender_categories``; the functions that write check
 them with ``reservation.check_may_send``.
@@ -22,7 +23,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.install import begin_change, check_installed
 
-Kind = Literal["sender", "consumer", "auditor"]
+Kind = Literal["sender", "consumer", "operator", "auditor"]
 
 _QUERIES = load_queries("reservation.store.schema", "roles.sql")
 _STATEMENTS = load_queries("reservation.store.schema", "grants.sql")
@@ -39,7 +40,7 @@ class Grants:
     """What a role may do now.
 
     Attributes:
-        kind: sender, consumer or auditor.
+        kind: sender, consumer, operator or auditor.
         role: the role's name.
         categories: the categories that a sender may write to, sorted.
         created: whether the role was missing and is created.
@@ -183,4 +184,4 @@ def _check_categories(kind: Kind, categories: Sequence[str]) -> None:
 
 
 def _a(kind: Kind) -> str:
-    return f"an {kind}" if kind == "auditor" else f"a {kind}"
+    return f"an {kind}" if kind in ("operator", "auditor") else f"a {kind}"

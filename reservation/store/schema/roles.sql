@@ -25,10 +25,15 @@ WHERE r.rolname = %s
 SELECT replace(object.identity, 'pg_catalog.', '')
 FROM pg_proc p, pg_identify_object('pg_proc'::regclass, p.oid, 0) AS object
 WHERE p.pronamespace = to_regnamespace('reservation')
-    AND (%(kind)s = 'consumer' OR %(kind)s = 'auditor' AND p.provolatile <> 'v')
+    AND CASE %(kind)s
+      WHEN 'consumer' THEN p.proname <> 'correct'
+      WHEN 'operator' THEN p.proname = 'correct'
+      WHEN 'auditor' THEN p.provolatile <> 'v'
+    END
   OR p.pronamespace = to_regnamespace('message_store')
     AND p.proname = ANY (CASE %(kind)s
       WHEN 'consumer' THEN ARRAY['category', 'hash_64', 'message_store_version']
+      WHEN 'operator' THEN ARRAY['message_store_version']
       WHEN 'auditor' THEN ARRAY[
         'id', 'cardinal_id', 'category', 'is_category', 'hash_64', 'message_store_version',
         'stream_version', 'get_stream_messages', 'get_category_messages',

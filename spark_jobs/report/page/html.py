@@ -22,6 +22,7 @@ from spark_jobs.report.words import KINDS, STAGES, Kind
 ROWS = 12
 SENDERS = 30
 BURSTS = 10
+ACCEPTED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             else None,
             most_senders=SENDERS,
             most_bursts=BURSTS,
+            most_accepted=ACCEPTED,
             found=_found(report),
         )
     )
@@ -94,7 +96,7 @@ def _found(report: Report) -> list[FindingRows]:
     found = []
     for kind in KINDS:
         rows = [row for row in report.findings if row.finding == kind.name][:ROWS]
-        count = report.count(kind.name)
+        count = report.outstanding(kind.name)
         if count or rows:
             found.append(FindingRows(kind, count, rows, inspecting(rows)))
     return found

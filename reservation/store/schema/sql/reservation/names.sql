@@ -63,3 +63,9 @@ RETURN CASE WHEN metadata->>'causationMessageGlobalPosition' ~ '^[0-9]{1,18}$'
 CREATE OR REPLACE FUNCTION reservation.content(data jsonb, volatile_fields text[]) RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN jsonb_typeof(data) = 'object' THEN data - volatile_fields ELSE data END;
+
+-- The version of a message's shape, as its metadata has it; NULL if it has none.
+CREATE OR REPLACE FUNCTION reservation.schema_version(metadata jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN jsonb_typeof(metadata->'schemaVersion') IN ('string', 'number')
+            THEN metadata->'schemaVersion' END;

@@ -6,7 +6,10 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
 -- What a consumer or sender needs that connects as the role of Message DB's clients.
 
 GRANT USAGE ON SCHEMA reservation TO message_store;
-GRANT SELECT ON reservation.versions, reservation.store_identity TO message_store;
+GRANT SELECT ON
+  reservation.versions, reservation.upgrades, reservation.store_identity, reservation.corrections,
+  reservation.finding_decisions
+TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO message_store;
@@ -18,3 +21,4 @@ TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages TO message_store;
 GRANT DELETE ON reservation.states TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
+REVOKE EXECUTE ON FUNCTION reservation.correct(text, text, bigint, jsonb, text, text[]) FROM message_store;

@@ -72,11 +72,14 @@ $$;
 
 -- Copies each command to the stream that its idempotence key names, if that stream does not exist
 -- yet. `volatile` names, by message type, the fields in which a reissue may differ from the first
--- issue. `former_names` has for each command the stream that it may have been reserved in before its
+-- issue. `corrected` has for each command the content that it has been corrected to, which is copied and
+-- compared in the place of its own; it is NULL where none has been. `former_names` has for each command the stream that it may have been reserved in before its
 -- declaration was changed; it is NULL where no declaration was. A copy that stays in the category of its command says that it is one. Tells, by their
--- ordinal, which of the commands were not reserved: duplicates and conflicts.
+-- ordinal, which of the commands were not reserved: duplicates and conflicts. Commands of another type,
+-- or of another version of its shape, are in conflict here; the caller compares what they mean.
 CREATE OR REPLACE FUNCTION reservation.reserve(
-  commands bigint[], stream_names text[], volatile jsonb, former_names text[] DEFAULT NULL
+  commands bigint[], stream_names text[], volatile jsonb, former_names text[] DEFAULT NULL,
+  corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -91,9 +94,11 @@ AS $$
 DECLARE
   new_commands bigint[];
   new_names text[];
+  new_contents jsonb[];
   other_ordinals bigint[];
   other_commands bigint[];
   other_names text[];
+  other_contents jsonb[];
   -- Ids of version 7 of RFC 9562, of the time, random bits and a count that begins at random, so that
   -- they sort as the copies do and the index over them grows at its end. One random number for all of
   -- them: to ask the system for one a copy can cost as much as half of the insertion.
@@ -130,12 +135,26 @@ BEGIN
     ORDER BY i.n
   ) AS i;
 
+  IF corrected IS NOT NULL THEN
+    SELECT array_agg(corrected[i.n] ORDER BY i.n) FILTER (WHERE i.n <> ALL (others.ordinals)),
+           array_agg(corrected[i.n] ORDER BY i.n) FILTER (WHERE i.n = ANY (others.ordinals))
+    INTO new_contents, other_contents
+    FROM generate_subscripts(commands, 1) AS i(n),
+         (SELECT coalesce(other_ordinals, '{}') AS ordinals) AS others;
+  END IF;
+
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
-  SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type, c.data,
+  SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type,
+         coalesce(i.content, c.data),
          reservation.followed_metadata(c.stream_name, c.position, c.global_position, c.metadata)
+         -- The copy has the data of the command, and so the version of its shape.
+         || CASE WHEN reservation.schema_version(c.metadata) IS NOT NULL
+                 THEN jsonb_build_object('schemaVersion', c.metadata->'schemaVersion')
+                 ELSE '{}' END
          || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
                  THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
-  FROM unnest(new_commands, new_names) WITH ORDINALITY AS i(command, stream_name, n)
+  FROM unnest(new_commands, new_names, new_contents)
+       WITH ORDINALITY AS i(command, stream_name, content, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   ORDER BY i.n;
 
@@ -148,11 +167,21 @@ BEGIN
     FROM jsonb_each(reserve.volatile) AS v
   )
   SELECT i.n,
-         CASE WHEN (first.type, reservation.content(first.data, coalesce(v.fields, '{}')))
+         CASE WHEN (first.type, reservation.schema_version(first.metadata),
+                    reservation.content(first.data, coalesce(v.fields, '{}')))
                    IS NOT DISTINCT FROM
-                   (c.type, reservation.content(c.data, coalesce(v.fields, '{}')))
+                   (c.type, reservation.schema_version(c.metadata),
+                    reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')))
+              THEN 'duplicate'
+              WHEN (first.type, reservation.schema_version(first.metadata))
+                   IS NOT DISTINCT FROM (c.type, reservation.schema_version(c.metadata))
+               AND reservation.copy_was_corrected(
+                     first.id, first.global_position, first.metadata,
+                     reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')),
+                     coalesce(v.fields, '{}'))
               THEN 'duplicate' ELSE 'conflict' END
-  FROM unnest(other_ordinals, other_commands, other_names) AS i(n, command, stream_name)
+  FROM unnest(other_ordinals, other_commands, other_names, other_contents)
+       AS i(n, command, stream_name, content)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   LEFT JOIN message_store.messages first
     ON first.stream_name = i.stream_name AND first.position = 0
@@ -162,9 +191,9 @@ END
 $$;
 
 -- Tells for commands whose entity's stream is started already whether they say the same as the one
--- that its first message follows. Pseudo events start no stream.
+-- that its first message follows. Pseudo events start no stream. `corrected` is as in reserve.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
-  commands bigint[], stream_names text[], volatile jsonb
+  commands bigint[], stream_names text[], volatile jsonb, corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -183,11 +212,21 @@ BEGIN
     FROM jsonb_each(compare_initiations.volatile) AS v
   )
   SELECT i.n,
-         CASE WHEN (cause.type, reservation.content(cause.data, coalesce(v.fields, '{}')))
+         CASE WHEN (cause.type, reservation.schema_version(cause.metadata),
+                    reservation.content(cause.data, coalesce(v.fields, '{}')))
                    IS NOT DISTINCT FROM
-                   (c.type, reservation.content(c.data, coalesce(v.fields, '{}')))
+                   (c.type, reservation.schema_version(c.metadata),
+                    reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')))
+              THEN 'duplicate'
+              WHEN (cause.type, reservation.schema_version(cause.metadata))
+                   IS NOT DISTINCT FROM (c.type, reservation.schema_version(c.metadata))
+               AND reservation.was_corrected(
+                     cause.id, cause.global_position,
+                     reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')),
+                     coalesce(v.fields, '{}'))
               THEN 'duplicate' ELSE 'conflict' END
-  FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
+  FROM unnest(commands, stream_names, corrected)
+       WITH ORDINALITY AS i(command, stream_name, content, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   LEFT JOIN LATERAL (
     SELECT m.metadata

@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
-from spark_jobs.analysis import fingerprints
+from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress

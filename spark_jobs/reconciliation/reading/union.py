@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from spark_jobs.analysis.judging import Read, Rows
+from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.archive.archive_folder import Archive
-from spark_jobs.archive.content import with_digests
+from spark_jobs.archive.remade import remade
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation import late
-from spark_jobs.reconciliation.categories import Categories
-from spark_jobs.reconciliation.jdbc import Jdbc
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.jdbc import Jdbc
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.source.columns import schema, types_of
 
@@ -93,16 +93,20 @@ class Union:
     ) -> DataFrame:
         """Return columns of what is archived of some categories."""
         of_function = F.col("type").isin(self.declaration.by_function)
+        renamed = F.col("type").isin(self.declaration.renamed_within)
         fields = F.from_json("data", "map<string, string>")
+        source = F.get_json_object("metadata", "$.causationMessageStreamName")
         messages = archived.withColumns(
             {
                 "function_data": F.when(of_function, F.col("data")),
+                "source": F.when(renamed, source),
                 "entity_id": F.try_element_at(fields, F.lit(self.declaration.id)),
+                "version": _version(),
             }
         )
         if self.archive.former:
             is_former = F.col("run").isin(self.archive.former)
-            former = with_digests(messages.where(is_former), self.declaration)
+            former = remade(messages.where(is_former), self.declaration)
             messages = messages.where(~is_former).unionByName(former)
         return Rows(messages)(categories, columns, firsts_of=firsts_of)
 
@@ -142,6 +146,15 @@ def _behind(positions: Mapping[str, int]) -> Column:
     for category, position in positions.items():
         is_behind &= (F.col("category") != category) | (F.col("global_position") > position)
     return is_behind
+
+
+def _version() -> Column:
+    """Return the version of a message's shape, from its metadata, as `columns.sql` gives it."""
+    metadata = F.try_parse_json("metadata")
+    value = F.to_json(F.try_variant_get(metadata, "$.schemaVersion", "variant"))
+    value = F.regexp_replace(value, r"^(-?[0-9]+)\.0+$|^(-?[0-9]+\.[0-9]*?[1-9])0+$", "$1$2")
+    is_versioned = F.contains("metadata", F.lit('"schemaVersion"')) & value.rlike('^["0-9-]')
+    return F.when(is_versioned, value)
 
 
 def of_one_run(spark: SparkSession, folder: str) -> DataFrame:

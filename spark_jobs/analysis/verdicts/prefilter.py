@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.analysis import judging
-from spark_jobs.analysis.judging import Judged, Read
+from spark_jobs.analysis.verdicts import judging
+from spark_jobs.analysis.verdicts.judging import Judged, Read
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.snapshot.progress import Progress
 
@@ -43,7 +43,7 @@ class PrefilterInput:
     """The messages to prefilter.
 
     Attributes:
-        fingerprints: those of all messages (`spark_jobs.analysis.fingerprints`).
+        fingerprints: those of all messages (`spark_jobs.analysis.verdicts.fingerprints`).
         at: gives what reads some of the messages.
     """
 
@@ -75,7 +75,8 @@ def run(job: PrefilterJob, messages: PrefilterInput, progress: Progress) -> Judg
         # To which group a message belongs does not depend on how far anybody is.
         of_groups = job.sketch(messages.fingerprints, Progress()).select("group", "global_position")
         positions = of_groups.join(doubtful, "group", "left_semi")
-        judged = judging.run(job, job.rows(messages.at(positions)), progress)
+        rows = job.rows(messages.at(positions))
+        judged = judging.run(job, rows, progress, messages.at)
     in_order = {name: int(observed.get[name] or 0) for name in counts}
     return Judged(
         {name: count + in_order.get(name, 0) for name, count in judged.counts.items()},

@@ -15,11 +15,13 @@ hashtextextended({key_category} || E'\n' || CASE WHEN {is_copy} THEN m.stream_na
 hashtextextended({category} || E'\n' || m.stream_name, {seed})
 
 -- name: says
--- The type and the content.
-hashtextextended(m.type || ' ' || coalesce(m.kept_text, ''), {seed})
+-- The type, the version of its shape, and the content.
+hashtextextended(m.type || ' ' || coalesce({version}, '') || ' ' || coalesce(m.kept_text, ''), {seed})
 
 -- name: kind
-CASE WHEN m.type <> {pseudo_event} THEN hashtextextended(m.stream_name || ' ' || m.type, {seed}) END
+-- The type counts under the name that it has today.
+CASE WHEN m.type <> {pseudo_event}
+     THEN hashtextextended(m.stream_name || ' ' || CASE m.type {own_names} ELSE m.type END, {seed}) END
 
 -- name: cardinal
 -- Decides the partition of the stream; needed only if some partitions have read the message and others not.

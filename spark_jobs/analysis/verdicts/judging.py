@@ -6,7 +6,8 @@ different groups can be added up, so a run need only judge the groups that have 
 
 The verdicts of a job are a table of rules. Each rule says when a row has a verdict, and when a
 group may contain such a row. The first is asked of whole rows. The second is asked of sums over
-fingerprints (`spark_jobs.analysis.prefilter`), and must be true whenever the first could be.
+fingerprints (`spark_jobs.analysis.verdicts.prefilter`), and must be true whenever the first could
+be.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +18,13 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from spark_jobs.common.caching import unpersisted
+from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Progress
 
 
 class Read(Protocol):
-    """Reads columns of categories, as `spark_jobs.reconciliation.categories` does."""
+    """Reads columns of categories, as `spark_jobs.reconciliation.reading.categories` does."""
 
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
@@ -64,11 +67,24 @@ def number_of(name: Column, names: Sequence[str | int]) -> Column:
     return number
 
 
+def own_name(type_: Column, names: Mapping[str, str]) -> Column:
+    """Return the name that a message's type has today.
+
+    Args:
+        type_: the type that is stored.
+        names: the former names, with those of today.
+    """
+    own = type_
+    for name, now in names.items():
+        own = F.when(type_ == name, F.lit(now)).otherwise(own)
+    return own
+
+
 class Naming(Protocol):
     """What the columns ``category`` and ``type`` hold for a name: the name or a number.
 
     With it, one rule applies to whole rows and to fingerprints
-    (`spark_jobs.analysis.fingerprints.Numbering`).
+    (`spark_jobs.analysis.verdicts.fingerprints.Numbering`).
     """
 
     def category(self, name: str) -> str | int:
@@ -152,11 +168,39 @@ FOUND = ("findings", *FINDING[1:])
 
 Counts = dict[str, int]
 
+# A message, and the one that it was compared with.
+PAIR = ("global_position", "compared_with")
+
+# Gives what reads the messages at the positions in the column ``global_position`` of a DataFrame.
+Lookup = Callable[[DataFrame], Read]
+
+
+class Comparison(Protocol):
+    """Compares messages that differ as they are stored."""
+
+    def is_needed(self, counts: Counts) -> bool:
+        """Return whether anything was found to be different."""
+
+    def compared(
+        self, pairs: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]
+    ) -> DataFrame:
+        """Return pairs with ``same``, whether both mean the same.
+
+        Args:
+            pairs: with the columns of `PAIR`.
+            lookup: gives what reads some of the messages.
+            corrected: the messages that were corrected.
+        """
+
 
 class Job(Protocol):
     """A job that judges groups of messages."""
 
     name: str
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Compares what differs, which its rows then have in ``compared_with``; None if nothing."""
 
     def rows(self, read: Read) -> DataFrame:
         """Return the messages to judge, each with its ``group``."""
@@ -189,18 +233,52 @@ class Judged:
     findings: DataFrame
 
 
-def run(job: Job, rows: DataFrame, progress: Progress) -> Judged:
-    """Judge all rows, in one pass over them.
+def run(job: Job, rows: DataFrame, progress: Progress, lookup: Lookup) -> Judged:
+    """Judge all rows, in one pass over them; in two if something differs and means the same.
 
     Args:
         job: the job.
         rows: what its `rows` returned.
         progress: how far the consumers are.
+        lookup: gives what reads some of the messages.
     """
-    rows, counted = judged(job, progress.marked(rows))
-    findings = findings_of(rows).persist()
+    rows, comparison = progress.marked(rows), job.comparison
+    found = _run(job, rows)
+    if comparison is None or not comparison.is_needed(found.counts):
+        return found
+    pairs = pairs_of(found.findings).persist()
+    compared = comparison.compared(pairs, lookup, progress.corrections).persist()
+    with unpersisted([pairs, compared]):
+        if compared.where("same").count():
+            found.findings.unpersist()
+            found = _run(job, with_alike(rows, compared))
+    return found
+
+
+def _run(job: Job, rows: DataFrame) -> Judged:
+    rows, counted = judged(job, rows)
+    more = [] if job.comparison is None else ["compared_with"]
+    findings = findings_of(rows, *more).persist()
     findings.count()
     return Judged(counted(), findings)
+
+
+def pairs_of(judged: DataFrame) -> DataFrame:
+    """Return the pairs of judged rows that differ; see `PAIR`."""
+    return judged.where(F.col("compared_with").isNotNull()).select(*PAIR).distinct()
+
+
+def with_alike(rows: DataFrame, compared: DataFrame) -> DataFrame:
+    """Add ``alike``: the positions of the messages that mean the same as the row; null for none.
+
+    Args:
+        rows: the rows.
+        compared: what `Comparison.compared` returned.
+    """
+    alike = compared.where("same").groupBy("global_position")
+    return rows.join(
+        alike.agg(F.collect_set("compared_with").alias("alike")), "global_position", "left"
+    )
 
 
 def judged(
@@ -224,9 +302,15 @@ def judged(
     return found, lambda: {name: int(observed.get[name] or 0) for name in counts}
 
 
-def findings_of(judged: DataFrame) -> DataFrame:
-    """Return the findings of judged rows, a row each."""
-    return judged.withColumn("finding", F.explode("findings")).select(*FINDING)
+def findings_of(judged: DataFrame, *more: str) -> DataFrame:
+    """Return the findings of judged rows, a row each, with the ``group`` that each is in.
+
+    Args:
+        judged: the rows.
+        more: further columns of the rows.
+    """
+    group = F.col("group").cast("string").alias("group")
+    return judged.withColumn("finding", F.explode("findings")).select(*FINDING, group, *more)
 
 
 def found(*findings: Column) -> Column:
@@ -236,4 +320,4 @@ def found(*findings: Column) -> Column:
 
 def combined(findings: Sequence[DataFrame]) -> DataFrame:
     """Return the findings of several jobs in one DataFrame."""
-    return reduce(DataFrame.unionByName, findings)
+    return reduce(DataFrame.unionByName, [rows.select(*FINDING, "group") for rows in findings])

@@ -1,13 +1,21 @@
 """The verdicts on commands and their reservations: the rules, and the columns that they need.
 
 The rows of a key are sorted: its reservation first, then its commands in the order of the log. The
-content of the first row is what the key stands for.
+content of the first row is what the key stands for. A command with another content is in conflict,
+unless both were decoded and found to mean the same (`spark_jobs.analysis.verdicts.meaning`).
 """
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from spark_jobs.analysis.judging import Rule, finding, finding_of, found, is_in_order, verdict_of
+from spark_jobs.analysis.verdicts.judging import (
+    Rule,
+    finding,
+    finding_of,
+    found,
+    is_in_order,
+    verdict_of,
+)
 
 _OPEN = ("missing", "pending", "dead")
 
@@ -20,6 +28,7 @@ def _rules() -> list[Rule]:
     follows_another = F.col("follows") != F.col("first_command")
     differs = F.col("says") != F.col("last_says")
     no = F.lit(False)
+    is_keyless = is_command & F.col("key_stream").isNull() & ~F.col("is_letter")
     return [
         finding("wrong-type", F.col("is_wrong"), is_without_command),
         finding(
@@ -28,6 +37,9 @@ def _rules() -> list[Rule]:
             F.coalesce(differs, no) | F.coalesce(follows_another, no),
         ),
         Rule("duplicate", is_command & (F.col("nth_same") > 1)),
+        # The consumer took its key from the correction.
+        Rule("reserved", is_keyless & F.col("is_corrected")),
+        Rule("duplicate", is_keyless & F.col("is_reissue_of_corrected") & F.col("was_read")),
         Rule("reserved", is_command & F.col("is_reserved")),
         Rule("dead", is_command & F.col("is_letter"), is_unreserved),
         finding("missing", is_command & F.col("was_read"), is_unreserved),
@@ -35,7 +47,9 @@ def _rules() -> list[Rule]:
         # A stream without a command that initiates is not compared.
         Rule(None, F.col("is_start")),
         finding(
-            "orphan", ~F.col("has_command") & (F.col("nth_reservation") == 1), is_without_command
+            "orphan",
+            ~F.col("has_command") & (F.col("nth_reservation") == 1) & ~F.col("follows_corrected"),
+            is_without_command,
         ),
         finding("multiple", F.col("nth_reservation") > 1, reservations > 1),
     ]
@@ -50,7 +64,8 @@ def _mismatch() -> Rule:
     # A dead letter says itself why the consumer has not handled it.
     is_unrecorded = is_conflict & F.col("is_watched") & ~F.col("is_letter")
     differs = F.when(F.col("is_recorded"), ~is_conflict).otherwise(is_unrecorded)
-    read = F.col("is_command") & F.col("was_read")
+    # What is a conflict with a corrected command depends on when the two were compared.
+    read = F.col("is_command") & F.col("was_read") & ~F.col("was_corrected")
     # Where nothing is recorded, only a row in conflict can be one; that has a rule of its own.
     return finding("conflict-mismatch", differs & read, F.col("recorded") > 0)
 
@@ -67,7 +82,8 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     """Give every command and reservation its verdict.
 
     Args:
-        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds.
+        rows: with the columns that `CommandsJob.rows` gives, and what `Progress.marked` adds; with
+            ``alike`` too, if rows were compared by what they mean.
         command_category: where the commands were sent to.
         initiating: the entity's category, whose rows stand for commands that initiate; None if
             there are none.
@@ -76,7 +92,8 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         The rows with ``verdict`` (reserved, duplicate, missing, pending, dead, conflict, orphan,
         multiple, wrong-type, or null for a reservation that is in order), ``is_key`` (the first
         command of its key), ``is_reserved``, ``is_second``, ``is_mismatch`` (the consumer took it
-        for a conflict and it is none, or the other way round) and the columns of `FOUND`.
+        for a conflict and it is none, or the other way round), ``compared_with`` (the position of
+        the message that a command differs from) and the columns of `FOUND`.
     """
     is_command = F.col("is_command")
     order: list[Column | str] = [
@@ -91,28 +108,39 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
     def count(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
-    says: Column = F.struct("type", "content")
+    says: Column = F.struct("type", "version", "meant")
     meant = F.first(says).over(whole)
-    starts = F.lit(False)
+    first = F.first("global_position").over(whole)
+    starts, elsewhere = F.lit(False), F.lit(0)
     if initiating is not None:
         # An event has the content of the command of its key that it follows, or none.
         starts = ~is_command & (F.col("pair") == initiating)
         rows = rows.withColumn("followed", F.first("causation").over(whole))
         is_followed = is_command & (F.col("global_position") == F.col("followed"))
         followed = F.max(F.when(is_followed, says)).over(whole)
-        meant = F.when(F.first(starts).over(whole), followed).otherwise(meant)
+        is_started = F.first(starts).over(whole)
+        meant = F.when(is_started, followed).otherwise(meant)
+        first = F.when(is_started, F.col("followed")).otherwise(first)
+        # A command that got its key from a correction is in no group.
+        is_elsewhere = F.first(starts & F.col("follows_corrected")).over(whole)
+        elsewhere = (is_elsewhere & ~F.max(is_followed).over(whole)).cast("int")
         says = F.when(starts, followed).otherwise(says)
+    same = says.eqNullSafe(meant)
+    if "alike" in rows.columns:
+        same |= F.coalesce(F.array_contains("alike", first), F.lit(False))
     # In few steps, because Spark analyses each of them.
     judged = rows.withColumns(
         {
             "is_start": starts,
-            "same": says.eqNullSafe(meant),
+            "same": same,
+            "first": first,
             "is_reserved": F.max(~is_command).over(whole),
             "has_command": F.max(is_command).over(whole),
             "nth_command": count(is_command).over(so_far),
             "nth_reservation": count(~is_command).over(so_far),
+            "was_corrected": F.max("is_corrected").over(whole),
         }
-    ).withColumn("nth_same", count(is_command & F.col("same")).over(so_far))
+    ).withColumn("nth_same", elsewhere + count(is_command & F.col("same")).over(so_far))
     rules = _rules()
     judged = judged.withColumn("verdict", verdict_of(rules))
     mismatch = _mismatch()
@@ -122,6 +150,7 @@ def judge(rows: DataFrame, command_category: str, initiating: str | None) -> Dat
         {
             "is_key": is_command & (F.col("nth_command") == 1) & F.col("key_stream").isNotNull(),
             "is_second": is_reservation & (F.col("nth_reservation") == 2),
+            "compared_with": F.when(is_command & ~F.col("same"), F.col("first")),
             "findings": found(finding_of(rules), F.when(F.col("is_mismatch"), mismatch.verdict)),
             "command_category": F.lit(command_category),
             "reservation_category": F.col("pair"),

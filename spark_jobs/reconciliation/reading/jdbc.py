@@ -57,7 +57,7 @@ def jdbc_url(database_url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Jdbc:
-    """Reads columns of categories; see `spark_jobs.analysis.judging.Read`.
+    """Reads columns of categories; see `spark_jobs.analysis.verdicts.judging.Read`.
 
     Attributes:
         spark: the session.

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.postgres.queries import load_queries
-from spark_jobs.analysis.judging import Read, number_of
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.analysis.verdicts.judging import Read, number_of, own_name
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.snapshot import partitions
 from spark_jobs.snapshot.progress import Progress
@@ -46,7 +46,7 @@ TYPES = {
 
 _FINGERPRINTS = {
     name: text.decode()
-    for name, text in load_queries("spark_jobs.analysis", "fingerprints.sql").items()
+    for name, text in load_queries("spark_jobs.analysis.verdicts", "fingerprints.sql").items()
 }
 
 
@@ -94,7 +94,10 @@ class FingerprintQuery(columns.CategoryQuery):
         """Return what makes each of the columns."""
         component, numbering = self.component, Numbering.of(self.component)
         made = columns.expressions(
-            ["global_position", "time", "is_copy", "key_category", "key_stream", "causation"],
+            [
+                *("global_position", "time", "is_copy", "key_category", "key_stream"),
+                *("causation", "version"),
+            ],
             category,
             self.declaration,
         )
@@ -116,7 +119,7 @@ class FingerprintQuery(columns.CategoryQuery):
             "is_first": part("is_first"),
             "is_copy": sql.SQL("false"),
             "key": by_stream,
-            "says": part("says"),
+            "says": part("says", version=made["version"]),
             "causation": null,
             "kind": null,
             "cardinal": null,
@@ -135,7 +138,12 @@ class FingerprintQuery(columns.CategoryQuery):
             parts["says"] = null
             parts["type"] = sql.SQL("NULL::integer")
             parts["causation"] = made["causation"]
-            parts["kind"] = part("kind", pseudo_event=sql.Literal(PSEUDO_EVENT))
+            own_names = {name: sql.Literal(own) for name, own in self.declaration.names.items()}
+            parts["kind"] = part(
+                "kind",
+                pseudo_event=sql.Literal(PSEUDO_EVENT),
+                own_names=columns.by_type(own_names),
+            )
         return {name: parts[name] for name in self.columns}
 
 
@@ -153,13 +161,16 @@ def of_messages(
     """
     declaration, numbering = Declaration.of(component), Numbering.of(component)
     wanted = ["global_position", "time", "category", "type", "position", "stream_name"]
-    made = ["is_copy", "causation", "content", "key_category", "key_stream"]
+    made = ["is_copy", "causation", "version", "content", "key_category", "key_stream"]
     if declaration.by_function:
         made.append("function_data")
+    if declaration.renamed_within:
+        made.append("source")
     messages = with_function_keys(
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )
     category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
+    event = own_name(type_, declaration.names)
     # A new one each time, so that a sender cannot choose names or contents that collide.
     seed = F.lit(secrets.randbits(63))
     was_sent, is_event = category == component.command_category, category == component.name
@@ -167,7 +178,7 @@ def of_messages(
     pair = F.when(was_sent, F.col("key_category")).otherwise(category)
     named = (
         F.when(was_sent & ~is_copy, F.col("key_stream"))
-        .when(was_sent | is_event, stream)
+        .when(is_event, stream)
         .otherwise(reserved_key(declaration))
     )
     has_key = pair.isNotNull() & named.isNotNull()
@@ -186,8 +197,11 @@ def of_messages(
         (F.col("position") == 0).alias("is_first"),
         is_copy.alias("is_copy"),
         F.when(has_key, F.xxhash64(seed, pair, named)).alias("key"),
-        F.when(~is_event, F.xxhash64(seed, type_, "content")).alias("says"),
+        # A hash passes over what is null, so a version is never in the place of the content.
+        F.when(
+            ~is_event, F.xxhash64(seed, type_, F.coalesce("version", F.lit("")), "content")
+        ).alias("says"),
         F.when(is_event, F.col("causation")).alias("causation"),
-        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(seed, stream, type_)).alias("kind"),
+        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(seed, stream, event)).alias("kind"),
         F.when(asked, partitions.hashed(stream)).alias("cardinal"),
     )

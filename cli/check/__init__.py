@@ -1,0 +1,1 @@
+"""``reservation check``: its options, the work, its table and its JSON."""

@@ -1,0 +1,143 @@
+"""Dead letters and their corrections as a table, as fields and as JSON."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from consumers.correcting.correct import Correction
+from consumers.dead_letters.administration import (
+    Content,
+    StoredCorrection,
+    StoredLetter,
+)
+from reservation.messages.message import printable
+from reservation.serialization.codec import camel_case
+
+# When what is to be retried is handled, for a person.
+WHEN_RETRIED = (
+    "The running consumer handles {what} within a second or two; if none runs, the next one to "
+    "start does."
+)
+
+
+def corrected_sentences(done: Correction) -> list[str]:
+    """Return what a correction did, for a person."""
+    behind = f", and {done.waiting} parked behind" if done.waiting else ""
+    earlier = f"; it replaces {done.number - 1} before it" if done.number > 1 else ""
+    where = f"The correction is at global position {done.global_position}{earlier}."
+    lines = [
+        f"Corrected: {done.letter}. {where}",
+        f"To be retried: 1 dead letter{behind}. {WHEN_RETRIED.format(what='it')}",
+    ]
+    if done.not_compared:
+        lines.append(
+            f"Not compared with the message, which cannot be decoded: "
+            f"{', '.join(done.not_compared)}."
+        )
+    return lines
+
+
+def corrected_as_json(done: Correction) -> dict[str, Any]:
+    """Return what a correction did, as JSON has it."""
+    return {
+        "changed": [as_json(done.letter) | {"state": "retry"}],
+        "parked": done.waiting,
+        "correction": {
+            "globalPosition": done.global_position,
+            "number": done.number,
+            "notCompared": list(done.not_compared),
+        },
+    }
+
+
+def correction_as_json(correction: StoredCorrection, with_data: bool) -> dict[str, Any]:
+    """Return a correction as JSON has it; its data only on request."""
+    shown: dict[str, Any] = {
+        "globalPosition": correction.global_position,
+        "sessionUser": correction.session_user,
+        "time": correction.time.isoformat(),
+        "reason": correction.reason,
+    }
+    if with_data:
+        shown["data"] = json.loads(correction.corrected)
+    return shown
+
+
+def table(letters: Sequence[StoredLetter]) -> Table:
+    """Return dead letters as a table."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
+        shown.add_column(title, overflow="fold")
+    for letter in letters:
+        cells = [
+            str(letter.global_position),
+            letter.state,
+            letter.reason if letter.behind is None else f"behind {letter.behind}",
+            letter.type,
+            letter.stream_name,
+            letter.consumer,
+            str(letter.attempts),
+        ]
+        shown.add_row(*[Text(printable(cell)) for cell in cells])
+    return shown
+
+
+def fields(
+    letter: StoredLetter,
+    content: Content | None,
+    corrections: Sequence[StoredCorrection],
+    with_data: bool,
+) -> Table:
+    """Return all that is known of one dead letter; data only on request."""
+    listed = Table(box=None, pad_edge=False, show_header=False)
+    listed.add_column(style="bold", no_wrap=True)
+    listed.add_column(overflow="fold")
+    shown = {key.replace("_", " "): value for key, value in dataclasses.asdict(letter).items()}
+    if content is None:
+        shown["message"] = "is no longer in the store"
+    else:
+        shown["written at"] = content.time
+        shown["position in stream"] = content.position
+        shown["metadata"] = content.metadata
+        if with_data:
+            shown["data"] = content.data
+    for number, correction in enumerate(corrections, start=1):
+        shown[f"correction {number}"] = (
+            f"at global position {correction.global_position}, by {correction.session_user} at "
+            f"{correction.time}: {correction.reason}"
+        )
+        if with_data:
+            shown[f"corrected data {number}"] = correction.corrected
+    for key, value in shown.items():
+        if value is not None:
+            listed.add_row(key, Text(_visible(str(value))))
+    return listed
+
+
+def _visible(text: str) -> str:
+    """Return the whole text, with control characters made visible."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def as_json(letter: StoredLetter) -> dict[str, Any]:
+    """Return a dead letter as JSON has it."""
+    return {
+        camel_case(key): value.isoformat() if key.endswith("_at") else value
+        for key, value in dataclasses.asdict(letter).items()
+    }
+
+
+def content_as_json(content: Content, with_data: bool) -> dict[str, Any]:
+    """Return a message as JSON has it; its data only on request."""
+    shown = {
+        "time": content.time.isoformat(),
+        "position": content.position,
+        "metadata": None if content.metadata is None else json.loads(content.metadata),
+    }
+    if with_data:
+        shown["data"] = None if content.data is None else json.loads(content.data)
+    return shown

@@ -1,0 +1,58 @@
+"""Comparing commands of one key by what they mean under the declaration of today.
+
+The server compares types and data as they are stored. What differs there may still be the same: it
+was sent under a former name, in a former shape, or without a field that has a default. So what the
+server calls a conflict is decoded and compared here, upcast and with defaults, without the fields
+that may differ.
+"""
+
+from collections.abc import Mapping
+
+from consumers.dead_letters.corrections import with_data
+from consumers.handling.handler_call import guarded, is_interrupt
+from consumers.runtime.context import ConsumerContext
+from reservation.idempotence.reserve import Outcome, Pair
+from reservation.messages.comparison import same_meaning
+from reservation.messages.message import StoredMessage
+
+
+class Comparison:
+    """How one consumer of a component compares commands."""
+
+    def __init__(self, context: ConsumerContext) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer.
+        """
+        self._context = context
+        self._component = context.component
+
+    def outcome(self, pair: Pair, corrected: Mapping[int, str]) -> Outcome:
+        """Return whether a command is a duplicate of the first one of its key, or in conflict.
+
+        A command that cannot be decoded is in conflict, and so is one whose first cannot be. If the
+        first was corrected, a reissue of the original is a duplicate, and so is one of the
+        correction.
+
+        Args:
+            pair: both of them.
+            corrected: by global position, the data to which commands have been corrected.
+        """
+        component = self._component
+        firsts = [pair.first, *(with_data(pair.first, data) for data in pair.corrections)]
+        command = pair.command
+        if command.global_position in corrected:
+            command = with_data(command, corrected[command.global_position])
+        with guarded(self._context.connection, [command]):
+            same = any(same_meaning(component, command, first, self._decoded) for first in firsts)
+        return Outcome.DUPLICATE if same else Outcome.CONFLICT
+
+    def _decoded(self, message: StoredMessage) -> object | None:
+        """Return the command in a message; None if it cannot be decoded."""
+        try:
+            return self._component.types.decode(message)
+        except BaseException as error:  # a class can raise anything
+            if is_interrupt(error):
+                raise
+            return None

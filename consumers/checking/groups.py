@@ -1,0 +1,148 @@
+"""The groups of a component: positions, partitions and members that do not fit its declaration."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.checking.report import Finding, Kind
+from consumers.group.compatibility import GUIDE, compare, living_members
+from consumers.group.status import PartitionStatus, of_stored
+from consumers.group.stored_positions import StoredPosition, categories, read_positions
+from reservation.component import Component
+from reservation.errors import GroupError
+from reservation.inspection.process_declaration import ProcessDeclaration
+from reservation.maintenance.entity_order import check_order, check_waiting
+from reservation.messages.message import printable
+
+
+def findings_of_positions(
+    connection: Connection[Any], component: Component[Any], app: str
+) -> Iterator[Finding]:
+    """Give positions and partitions that do not fit, also those of categories no longer read.
+
+    Args:
+        connection: of a role that may read positions and messages.
+        component: whose consumers.
+        app: its app path, for commands to run.
+    """
+    groups: dict[str, list[StoredPosition]] = defaultdict(list)
+    for stored in read_positions(connection):
+        if stored.consumer == component.name:
+            groups[stored.category].append(stored)
+    read = categories(component)
+    for category, rows in groups.items():
+        yield from _foreign(category, rows, app)
+        if len(rows) != rows[0].partitions:
+            yield Finding(
+                Kind.PARTITIONS,
+                "finding",
+                category,
+                None,
+                None,
+                f"{rows[0].partitions} partitions, and positions of {len(rows)}",
+                "restore reservation.positions from a backup",
+            )
+        elif category not in read:
+            yield from _left(connection, component, category, rows)
+        else:
+            yield from _out_of_order(connection, component, category, rows)
+
+
+def _foreign(category: str, rows: Sequence[StoredPosition], app: str) -> Iterator[Finding]:
+    highest = max((row.position for row in rows if row.foreign), default=None)
+    if highest is not None:
+        yield Finding(
+            Kind.POSITIONS,
+            "finding",
+            category,
+            None,
+            None,
+            f"the consumer stands at {highest:,}, whose message is not in this store",
+            f"see docs/how-to/back-up-and-restore.md, and run `reservation positions reset {app}`",
+        )
+
+
+def _left(
+    connection: Connection[Any],
+    component: Component[Any],
+    category: str,
+    rows: Sequence[StoredPosition],
+) -> Iterator[Finding]:
+    """Give a category that was consumed and is no longer declared."""
+    partitions: list[PartitionStatus] = of_stored(connection, rows)
+    left = sum(one.lag.messages for one in partitions)
+    more = "at least " if any(one.lag.at_least for one in partitions) else ""
+    yield Finding(
+        Kind.POSITIONS,
+        "finding" if left or more else "note",
+        category,
+        None,
+        left,
+        f"{component.name} consumed it and no longer declares it"
+        + (f"; {more}{left:,} messages in it are not handled" if left or more else ""),
+        "run the former declaration until they are handled" if left or more else "nothing",
+    )
+
+
+def _out_of_order(
+    connection: Connection[Any],
+    component: Component[Any],
+    category: str,
+    rows: Sequence[StoredPosition],
+) -> Iterator[Finding]:
+    size, after = rows[0].partitions, min(row.position for row in rows)
+    try:
+        check_order(component, category, size)
+        check_waiting(connection, component, category, size, after)
+    except GroupError as error:
+        text, _, action = str(error).partition("; ")
+        yield Finding(Kind.PARTITIONS, "finding", category, None, None, text, action)
+
+
+def findings_of_members(
+    connection: Connection[Any], component: Component[Any]
+) -> Iterator[Finding]:
+    """Give the living members that do not fit the declaration, or may not."""
+    found = compare(ProcessDeclaration.of(component), living_members(connection, component.name))
+    for process, difference in found.unfit:
+        yield Finding(
+            Kind.MEMBERS,
+            "finding",
+            None,
+            process,
+            None,
+            difference.text,
+            f"{difference.action}; or stop that process first; see {GUIDE}",
+        )
+    for process in found.unknown:
+        yield Finding(
+            Kind.MEMBERS,
+            "note",
+            None,
+            process,
+            None,
+            "a member that stores no declaration, so it is not known whether it fits",
+            f"stop it first if a key, entity= or a name of a type has changed; see {GUIDE}",
+        )
+    for process, types in found.unread.items():
+        yield Finding(
+            Kind.MEMBERS,
+            "note",
+            None,
+            process,
+            None,
+            f"does not read {', '.join(map(printable, types))}",
+            "let senders send them once that process has stopped",
+        )
+    for process, types in found.undeclared.items():
+        yield Finding(
+            Kind.MEMBERS,
+            "finding",
+            None,
+            process,
+            None,
+            f"reads {', '.join(map(printable, types))}, neither declared nor ignored here",
+            "name former names with was=, keep their handlers, or ignore them",
+        )

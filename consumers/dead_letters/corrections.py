@@ -1,0 +1,157 @@
+"""Looking up corrections: the content with which messages are handled in the place of their own.
+
+A correction belongs to one message, whenever that is handled: as a dead letter, or when it is read
+again after the position was set back. Messages beyond the last letter have no correction, so none
+is looked up where nothing has failed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from psycopg import Connection
+from psycopg.types.json import Jsonb
+
+from consumers.group.positions import Positions
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.dead_letters", "corrections.sql")
+
+
+class Corrections:
+    """The corrections of the messages of one consumer's category."""
+
+    def __init__(self, consumer: str, category: str, volatile: Mapping[str, Sequence[str]]) -> None:
+        """Prepare.
+
+        Args:
+            consumer: the component's name.
+            category: the category that is read.
+            volatile: by the types of the commands in the category that have reissues, the JSON
+                fields in which a reissue may differ.
+        """
+        self._names = {"consumer": consumer, "category": category}
+        self._volatile = volatile
+        self._known: object = None  # the claims that `_until` is of
+        self._until = 0
+
+    def of(
+        self, connection: Connection[Any], positions: Positions, messages: Sequence[StoredMessage]
+    ) -> dict[int, str]:
+        """Return the corrected data of those messages that have a correction.
+
+        Where there may be any, no correction is written until the transaction ends.
+
+        Args:
+            connection: in the transaction that handles the messages.
+            positions: what is held of the category.
+            messages: in the order of the log.
+
+        Returns:
+            By global position, the JSON text.
+        """
+        if self._known != positions.claims:
+            rows = self._query(connection, "until", {})
+            self._until, self._known = rows[0][0] or 0, positions.claims
+        if not messages or messages[0].global_position > self._until:
+            return {}
+        self._query(connection, "watch", {})
+        values = {
+            "global_positions": [message.global_position for message in messages],
+            "message_ids": [message.id for message in messages],
+        }
+        return dict(self._query(connection, "of_messages", values))
+
+    def has_reissues(self, message: StoredMessage) -> bool:
+        """Return whether a message may be a reissue of another one."""
+        return message.type in self._volatile
+
+    def of_reissues(
+        self, connection: Connection[Any], messages: Sequence[StoredMessage]
+    ) -> dict[int, str]:
+        """Return the corrected data of those messages that say what a corrected message said.
+
+        A sender may send the original again, although it cannot be decoded. What was corrected once
+        is corrected in the same way.
+
+        Args:
+            connection: in the transaction that handles the messages.
+            messages: some that may be reissues.
+
+        Returns:
+            By global position, the JSON text.
+        """
+        positions = [message.global_position for message in messages if self.has_reissues(message)]
+        values = {"global_positions": positions, "volatile": Jsonb(self._volatile)}
+        return dict(self._query(connection, "of_reissues", values))
+
+    def _query(
+        self, connection: Connection[Any], query: str, values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        with translated():
+            return connection.execute(_QUERIES[query], {**self._names, **values}).fetchall()
+
+
+class CorrectedReissues:
+    """Messages of one batch that say what a corrected message said; looked up if one fails.
+
+    Attributes:
+        found: by global position, the corrected data of those that were asked for.
+    """
+
+    def __init__(
+        self,
+        corrections: Corrections,
+        connection: Connection[Any],
+        messages: Sequence[StoredMessage],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            corrections: those of the messages' category.
+            connection: in the transaction that handles the messages.
+            messages: the batch.
+        """
+        self._corrections = corrections
+        self._connection = connection
+        self._messages = messages
+        self._reissues: dict[int, str] | None = None
+        self.found: dict[int, str] = {}
+
+    def data_of(self, message: StoredMessage) -> str | None:
+        """Return the corrected data of a message that cannot be decoded; None if it has none."""
+        if not self._corrections.has_reissues(message):
+            return None
+        if self._reissues is None:
+            self._reissues = self._corrections.of_reissues(self._connection, self._messages)
+        data = self._reissues.get(message.global_position)
+        if data is not None:
+            self.found[message.global_position] = data
+        return data
+
+
+def applied(
+    messages: Sequence[StoredMessage],
+    key_streams: Sequence[str | None],
+    corrected: Mapping[int, str],
+) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
+    """Return messages with their corrected data, and the streams that the server took keys for.
+
+    The key of a message that has been corrected is taken from the correction.
+    """
+    if not corrected:
+        return messages, key_streams
+    pairs = [
+        (message, key_stream)
+        if message.global_position not in corrected
+        else (with_data(message, corrected[message.global_position]), None)
+        for message, key_stream in zip(messages, key_streams, strict=True)
+    ]
+    return [message for message, _ in pairs], [key_stream for _, key_stream in pairs]
+
+
+def with_data(message: StoredMessage, data: str) -> StoredMessage:
+    """Return a message with other data."""
+    return replace(message, data=data)

@@ -1,0 +1,12 @@
+-- name: lock
+SELECT pg_advisory_xact_lock(hashtextextended('reservation.members ' || %(consumer)s, 0))
+
+-- name: living
+SELECT DISTINCT m.process, m.declaration::text
+FROM reservation.members m
+WHERE m.consumer = %(consumer)s AND m.member IS DISTINCT FROM %(former)s::bigint
+  AND NOT reservation.is_gone(m.member, m.expires_at)
+ORDER BY m.process
+
+-- name: store
+UPDATE reservation.members SET declaration = %(declaration)s::jsonb WHERE member = %(member)s

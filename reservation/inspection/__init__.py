@@ -1,0 +1,1 @@
+"""What a component declares, beside what a store holds: nothing here writes."""

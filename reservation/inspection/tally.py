@@ -1,0 +1,246 @@
+"""What a declaration makes of stored messages: which it knows, and which it cannot read.
+
+A tally is of some messages of one category. Tallies are added, so that a category can be divided
+among processes. Nothing of a message's values is kept, but names of types, fields and streams.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AnySet
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from reservation.component import Component
+from reservation.errors import DecodeError, ReservationError
+from reservation.maintenance.reservation_names import is_misnamed, is_reservation
+from reservation.messages.message import StoredMessage
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.serialization import codec
+from reservation.serialization.struct_types import names_of
+
+# A store with more types, or a type with more fields, than anybody declares is counted in sum.
+MOST_TYPES = 1_000
+MOST_FIELDS = 100
+
+
+class Role(StrEnum):
+    """What a component has a category for."""
+
+    COMMANDS = "commands"
+    RESERVATIONS = "reservations"
+    EVENTS = "events"
+
+
+class Knowledge(StrEnum):
+    """What a component declares about a type of messages in a category."""
+
+    DECLARED = "declared"
+    IGNORED = "ignored"
+    UNKNOWN = "unknown"
+
+
+class TypeTally(msgspec.Struct):
+    """What was found of one type.
+
+    Attributes:
+        messages: how many messages there were.
+        unreadable: how many of them cannot be decoded, or have no usable key.
+        first: the global position of the first of those.
+        problem: what is wrong with it, without its values.
+        missing: for fields of the class that some data lacks, how many messages lack each.
+        added: for keys of the data that the class does not have, how many messages have each.
+    """
+
+    messages: int = 0
+    unreadable: int = 0
+    first: int | None = None
+    problem: str | None = None
+    missing: dict[str, int] = msgspec.field(default_factory=dict)
+    added: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Tally(msgspec.Struct):
+    """What was found of some messages of a category.
+
+    Attributes:
+        types: by type.
+        others: how many messages are of further types, where there are too many types to name.
+        misnamed: how many reservations have another name than the declaration gives.
+        misnamed_first: the global position of the first of them.
+        misnamed_stream: its stream.
+    """
+
+    types: dict[str, TypeTally] = msgspec.field(default_factory=dict)
+    others: int = 0
+    misnamed: int = 0
+    misnamed_first: int | None = None
+    misnamed_stream: str | None = None
+
+    def to_json(self) -> str:
+        """Return it as JSON text."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tally":
+        """Return what `to_json` made text of."""
+        return msgspec.json.decode(text, type=cls)
+
+    @property
+    def messages(self) -> int:
+        """How many messages there were."""
+        return self.others + sum(tally.messages for tally in self.types.values())
+
+    def of_type(self, name: str) -> TypeTally | None:
+        """Return where a message of a type is counted; None if there are too many types."""
+        if name not in self.types and len(self.types) >= MOST_TYPES:
+            return None
+        return self.types.setdefault(name, TypeTally())
+
+    def add(self, other: "Tally") -> None:
+        """Add another tally of the same category."""
+        self.others += other.others
+        for name, theirs in other.types.items():
+            mine = self.of_type(name)
+            if mine is None:
+                self.others += theirs.messages
+                continue
+            mine.messages += theirs.messages
+            mine.unreadable += theirs.unreadable
+            if _is_first(theirs.first, mine.first):
+                mine.first, mine.problem = theirs.first, theirs.problem
+            for counts, added in ((mine.missing, theirs.missing), (mine.added, theirs.added)):
+                for key, number in added.items():
+                    _count(counts, key, number)
+        self.misnamed += other.misnamed
+        if _is_first(other.misnamed_first, self.misnamed_first):
+            self.misnamed_first = other.misnamed_first
+            self.misnamed_stream = other.misnamed_stream
+
+
+def declared_categories(component: Component[Any]) -> dict[str, Role]:
+    """Return the categories whose messages a component reads, and what each is for."""
+    categories = {component.command_category: Role.COMMANDS}
+    categories |= dict.fromkeys(component.reservation_categories, Role.RESERVATIONS)
+    if component.projection.is_used:
+        categories[component.name] = Role.EVENTS
+    return categories
+
+
+def declared_types(component: Component[Any], category: str, role: Role) -> Mapping[str, type]:
+    """Return the types of messages that a component reads in a category, with their classes."""
+    if role is Role.EVENTS:
+        names: Iterable[str] = component.projection.types
+    elif role is Role.RESERVATIONS:
+        names = [name for name, to in component.reservations.items() if to.into == category]
+    else:
+        names = {*component.reservations, *component.initiations, *component.handlers}
+    return {name: component.types[name] for name in sorted(names)}
+
+
+class Inspector:
+    """Takes tallies of the messages of one category."""
+
+    def __init__(self, component: Component[Any], category: str) -> None:
+        """Prepare.
+
+        Args:
+            component: whose declaration the messages are compared with.
+            category: one of its categories.
+        """
+        self._component = component
+        self.role = declared_categories(component)[category]
+        self._types = declared_types(component, category, self.role)
+        self._fields = {
+            name: [codec.camel_case(field) for field in names_of(class_)]
+            for name, class_ in self._types.items()
+        }
+
+    def knows(self, name: str) -> Knowledge:
+        """Return what is declared about a type."""
+        if name in self._types:
+            return Knowledge.DECLARED
+        if name in self._component.ignored or name == PSEUDO_EVENT:
+            return Knowledge.IGNORED
+        if self.role is Role.EVENTS and self._component.projection.knows(name):
+            return Knowledge.DECLARED
+        return Knowledge.UNKNOWN
+
+    def tally(self, messages: Iterable[StoredMessage]) -> Tally:
+        """Return what is found of some messages of the category."""
+        tally = Tally()
+        for message in messages:
+            found = tally.of_type(message.type)
+            if found is None:
+                tally.others += 1
+                continue
+            found.messages += 1
+            if message.type in self._types:
+                self._compare_fields(found, message)
+                self._read(tally, found, message)
+        return tally
+
+    def _compare_fields(self, found: TypeTally, message: StoredMessage) -> None:
+        keys, fields = self._keys(message), self._fields[message.type]
+        for key in fields if keys is not None else ():
+            if key not in (keys or ()):
+                _count(found.missing, key)
+        for key in (keys or set()) - set(fields):
+            _count(found.added, key)
+
+    def _keys(self, message: StoredMessage) -> AnySet[str] | None:
+        """Return the keys of a message's data, after upcasters; None if it is no object."""
+        types = self._component.types
+        try:
+            if types.is_upcast(message.type):
+                upcast = types.chain(types[message.type]).upcast(message)
+                if upcast is not None:
+                    return upcast.keys()
+            return msgspec.json.decode(message.data or "", type=dict[str, msgspec.Raw]).keys()
+        except (msgspec.MsgspecError, RecursionError, DecodeError):
+            return None  # it cannot be decoded either
+
+    def _read(self, tally: Tally, found: TypeTally, message: StoredMessage) -> None:
+        try:
+            command = self._component.decode(message)
+            if self.role is not Role.EVENTS:
+                self._component.entity_stream(command)
+                self._name(tally, message, command)
+        except Exception as error:  # noqa: BLE001  a class or a key function can raise anything
+            found.unreadable += 1
+            if _is_first(message.global_position, found.first):
+                found.first, found.problem = message.global_position, _told(message, error)
+
+    def _name(self, tally: Tally, message: StoredMessage, command: object) -> None:
+        """Look at the name that a command is reserved under, or would be."""
+        declared = self._component.reservations.get(message.type)
+        if declared is None:
+            return
+        if not is_reservation(declared, message):
+            declared.stream_name(command, message.stream_name)
+        elif is_misnamed(declared, message, command):
+            tally.misnamed += 1
+            if _is_first(message.global_position, tally.misnamed_first):
+                tally.misnamed_first = message.global_position
+                tally.misnamed_stream = message.stream_name
+
+
+def _told(message: StoredMessage, error: Exception) -> str:
+    """Return what is wrong with a message, without anything of its values."""
+    if isinstance(error, DecodeError):
+        cause = error.__cause__
+        if isinstance(cause, Exception):
+            return codec.explain(cause)
+        return str(error).removeprefix(f"Cannot decode {message}: ")
+    if isinstance(error, ReservationError):
+        return "its key, or its entity's id, cannot name a stream"
+    return codec.explain(error)
+
+
+def _is_first(one: int | None, other: int | None) -> bool:
+    return one is not None and (other is None or one < other)
+
+
+def _count(counts: dict[str, int], key: str, number: int = 1) -> None:
+    if key in counts or len(counts) < MOST_FIELDS:
+        counts[key] = counts.get(key, 0) + number

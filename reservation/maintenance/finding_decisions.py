@@ -1,0 +1,135 @@
+"""What people have decided about the findings of reconciliations.
+
+A finding that somebody has looked at, and that needs no mending, is accepted: reports show it apart
+from then on, and it no longer changes the exit status. Decisions are only added, so the history of
+a finding stays; the last one counts. The server notes who decided, and when.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.errors import MissingRightError, ReservationError
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("reservation.maintenance", "finding_decisions.sql")
+
+# What the reconciliation names a finding by: its kind, the global position of its message, and a
+# hash of the component and the message's id.
+_ID = re.compile(r"(?P<kind>[a-z]+(-[a-z]+)*)-(?P<position>[0-9]{1,18})-[0-9a-f]{8}")
+
+
+class FindingError(ReservationError):
+    """A finding cannot be accepted or reopened as requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What somebody decided about a finding.
+
+    Attributes:
+        finding: the finding's id, such as ``conflict-4711-9f8e7d6c``.
+        is_accepted: whether it is accepted; else it was reopened.
+        reason: why; None where none was given, which only reopening allows.
+        decided_by: the database user.
+        decided_at: when.
+    """
+
+    finding: str
+    is_accepted: bool
+    reason: str | None
+    decided_by: str
+    decided_at: datetime
+
+
+def accept(
+    connection: Connection[Any], findings: Collection[str], reason: str, kinds: Collection[str]
+) -> list[Decision]:
+    """Accept findings: all of them, or none.
+
+    Args:
+        connection: in autocommit, of a role that may accept.
+        findings: their ids.
+        reason: why they are accepted.
+        kinds: the kinds of findings that there are.
+
+    Raises:
+        FindingError: an id is none, a finding is accepted already, or the reason is empty.
+        MissingRightError: the role may not accept.
+    """
+    if not reason.strip():
+        raise FindingError("To accept a finding needs a reason, and the one given is empty")
+    for finding in findings:
+        match = _ID.fullmatch(finding)
+        if match is None or match["kind"] not in kinds:
+            raise FindingError(
+                f"{finding!r} is not the id of a finding; `reservation reconcile` shows the ids, "
+                f"such as conflict-4711-9f8e7d6c"
+            )
+    return _decide(connection, findings, is_accepted=True, reason=reason.strip())
+
+
+def reopen(
+    connection: Connection[Any], findings: Collection[str], reason: str | None = None
+) -> list[Decision]:
+    """Take back that findings were accepted: all of them, or none.
+
+    Args:
+        connection: in autocommit, of a role that may accept.
+        findings: their ids.
+        reason: why; None for no reason.
+
+    Raises:
+        FindingError: a finding is not accepted.
+        MissingRightError: the role may not accept.
+    """
+    given = (reason or "").strip() or None
+    return _decide(connection, findings, is_accepted=False, reason=given)
+
+
+def accepted(connection: Connection[Any]) -> list[Decision]:
+    """Return the last decision about each finding that is accepted, the first one first."""
+    return _fetch(connection, "accepted", {})
+
+
+def history(connection: Connection[Any]) -> list[Decision]:
+    """Return every decision, the first one first."""
+    return _fetch(connection, "history", {})
+
+
+def _decide(
+    connection: Connection[Any], findings: Collection[str], *, is_accepted: bool, reason: str | None
+) -> list[Decision]:
+    wanted = list(dict.fromkeys(findings))
+    with translated():
+        ((role, may),) = connection.execute(_QUERIES["may_decide"]).fetchall()
+    if not may:
+        raise MissingRightError(
+            f"The role {role} may not accept findings; let the owner of the store run "
+            f"`reservation store grants operator {role}`, or connect as an operator"
+        )
+    with translated(), connection.transaction():
+        connection.execute(_QUERIES["lock"])
+        known = {decision.finding: decision for decision in accepted(connection)}
+        for finding in wanted:
+            before = known.get(finding)
+            if is_accepted and before is not None:
+                raise FindingError(
+                    f"The finding {finding} is accepted already, by {before.decided_by}; nothing "
+                    f"was changed"
+                )
+            if not is_accepted and before is None:
+                raise FindingError(f"The finding {finding} is not accepted; nothing was changed")
+        values = {"findings": wanted, "is_accepted": is_accepted, "reason": reason}
+        return _fetch(connection, "decide", values)
+
+
+def _fetch(connection: Connection[Any], query: str, values: dict[str, Any]) -> list[Decision]:
+    with translated():
+        rows = connection.execute(_QUERIES[query], values).fetchall()
+    return [Decision(*row) for row in rows]

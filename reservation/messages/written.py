@@ -1,0 +1,72 @@
+"""Under which name and version messages of a class are written, as the class itself says.
+
+Two attributes of a dataclass hold for everybody who writes messages of it, senders included:
+
+- ``__schema_version__ = 2``: the version of its shape, from 1. It is written to the metadata, as
+  ``schemaVersion``, and a reader knows by it which upcasters a message needs.
+- ``__stored_as__ = "MoneyDeposited"``: the type to write instead of the class's name, as long as
+  there are readers that know no other.
+
+A class without them is written under its name and without a version. Subclasses inherit neither.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from reservation.errors import EncodeError
+
+_VERSION = "__schema_version__"
+_STORED_AS = "__stored_as__"
+
+
+class Written(NamedTuple):
+    """How messages of a class are written.
+
+    Attributes:
+        name: the type.
+        version: the version of the shape, from 1; None if none is written.
+    """
+
+    name: str
+    version: int | None = None
+
+
+WrittenAs = Callable[[type], Written]
+
+
+def written_as(class_: type) -> Written:
+    """Return how messages of a class are written.
+
+    Args:
+        class_: the class.
+
+    Raises:
+        EncodeError: one of its two attributes is not what it must be.
+    """
+    return _known[class_]
+
+
+def _read(class_: type) -> Written:
+    own = vars(class_)
+    version, name = own.get(_VERSION), own.get(_STORED_AS)
+    if version is not None and (type(version) is not int or version < 1):
+        raise EncodeError(
+            f"{class_.__name__}.{_VERSION} is a {type(version).__name__} that is no version; a "
+            f"version is a whole number from 1"
+        )
+    if name is not None and (not isinstance(name, str) or not name):
+        raise EncodeError(
+            f"{class_.__name__}.{_STORED_AS} is no name; it is the type that is written, as a text"
+        )
+    return Written(name or class_.__name__, version)
+
+
+class _Known(dict[type, Written]):
+    """What the classes say, read at their first use; a dict is the fastest to look up."""
+
+    def __missing__(self, class_: type) -> Written:
+        written = self[class_] = _read(class_)
+        return written
+
+
+_known = _Known()

@@ -1,0 +1,107 @@
+"""Roles that lack a right of their kind.
+
+`reservation.store.schema.roles` gives the rights. An upgrade may bring tables and functions, which
+programs of the former version use too, within functions that they know. So it grants what is new to
+roles that had every right of their kind. Others are left as they are.
+"""
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.messages.message import printable
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("reservation.store.schema", "missing_rights.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRole:
+    """A role that was made a sender, a consumer, an operator or an auditor.
+
+    Attributes:
+        role: its name.
+        kind: what it was made: sender, consumer, operator or auditor.
+        lacks: the rights of its kind that it lacks, such as ``EXECUTE on reservation.take_part``.
+        remedies: the statements that grant these.
+        categories: those that a sender may write to.
+    """
+
+    role: str
+    kind: str
+    lacks: tuple[str, ...]
+    remedies: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The command that gives it the rights of its kind."""
+        words = ["reservation", "store", "grants", self.kind, self.role]
+        words += [word for category in self.categories for word in ("--category", category)]
+        return printable(shlex.join(words))
+
+
+def known_roles(connection: Connection[Any]) -> list[KnownRole]:
+    """Return the roles that were made a sender, a consumer, an operator or an auditor, by name.
+
+    Args:
+        connection: of a role that may use the schema ``reservation``. Senders are returned if it
+            may see which categories they may write to: see `may_see_senders`.
+    """
+    senders, categories = None, None
+    with translated():
+        if may_see_senders(connection):
+            ((senders, categories),) = connection.execute(_QUERIES["senders"]).fetchall()
+        values = {"senders": senders or [], "categories": categories or []}
+        rows = connection.execute(_QUERIES["roles"], values).fetchall()
+    return [
+        KnownRole(role, kind, tuple(lacks), tuple(remedies), tuple(categories))
+        for role, kind, lacks, remedies, categories in rows
+    ]
+
+
+def may_see_senders(connection: Connection[Any]) -> bool:
+    """Return whether the role of a connection may see which roles are senders, as auditors may."""
+    with translated():
+        ((may,),) = connection.execute(_QUERIES["may_see_senders"]).fetchall()
+    return bool(may)
+
+
+def renew_rights(
+    connection: Connection[Any], before: Sequence[KnownRole], functions: Collection[str]
+) -> list[str]:
+    """Give roles what their kind has got in an upgrade, and what they had and lost by it.
+
+    A role that lacked a right of its kind before is given nothing new. It keeps the right to call a
+    function that was there before, although an upgrade makes the function anew.
+
+    Args:
+        connection: in the transaction of the upgrade, after it.
+        before: the roles as they were before.
+        functions: the names of the functions of the schema ``reservation`` before.
+
+    Returns:
+        The names of the roles that were given something.
+    """
+    lacked = {(role.role, role.kind): role.lacks for role in before}
+    had = {f"EXECUTE on reservation.{name}" for name in functions}
+    renewed = []
+    for role in known_roles(connection):
+        of_role = lacked.get((role.role, role.kind))
+        if of_role is None:
+            continue
+        lost = had.difference(of_role)
+        statements = [
+            remedy
+            for right, remedy in zip(role.lacks, role.remedies, strict=True)
+            if not of_role or right in lost
+        ]
+        for statement in statements:
+            connection.execute(statement.encode())
+        if statements:
+            renewed.append(role.role)
+    return renewed

@@ -1,0 +1,173 @@
+"""Pairs of messages that differ as they are stored, compared by what they mean today.
+
+What a job finds to be different may still be the same: it was sent under a former name, in a former
+shape, or without a field that has a default. The messages of such pairs are read with their data,
+which nothing else is, and compared on Spark's workers by the code of the component, as the
+consumers do it. What cannot be decoded, or read any more, stays different. Where a command was
+corrected, what means the same as one of its two contents is a reissue of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.sql.pandas.functions import arrow_udf
+
+from reservation.component import Component
+from reservation.messages.comparison import same_meaning
+from reservation.messages.message import StoredMessage
+from spark_jobs.analysis.keys import loaded, stored
+from spark_jobs.analysis.verdicts.judging import PAIR, Counts, Lookup
+from spark_jobs.snapshot.meaning import Corrected
+
+# What the decoding of a message depends on.
+_DECODED = ("type", "version", "data")
+
+# The two contents in the data of a correction.
+_CONTENTS = ("former", "corrected")
+
+_CORRECTION = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Meanings:
+    """Compares messages of a component by what they mean; a `judging.Comparison`.
+
+    Attributes:
+        commands: the category of the commands.
+        copies: the categories of their copies.
+        corrections: the category of their corrections.
+        app, app_dir: the app path by which Spark's workers find the component, and its folder; None
+            where its modules were sent to them.
+    """
+
+    commands: str
+    copies: Sequence[str]
+    corrections: str
+    app: str
+    app_dir: Path | None
+
+    def is_needed(self, counts: Counts) -> bool:
+        """Return whether anything was found to be different."""
+        return any(count for name, count in counts.items() if name.endswith(" conflicts"))
+
+    def compared(
+        self, pairs: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]
+    ) -> DataFrame:
+        """Return pairs with ``same``, whether both mean the same.
+
+        Args:
+            pairs: with the columns of `PAIR`.
+            lookup: gives what reads some of the messages.
+            corrected: the messages that were corrected.
+        """
+        both = F.explode(F.array(*PAIR)).alias("global_position")
+        found = lookup(pairs.select(both).distinct())(
+            [self.commands, *self.copies],
+            ["category", "global_position", "causation", "is_copy", *_DECODED],
+        )
+        found = self._with_corrections(found, lookup, corrected)
+        columns = [*_DECODED, "corrections"]
+        for name, role in zip(PAIR, ("command", "first"), strict=True):
+            message = found.select(
+                F.col("global_position").alias(name), F.struct(*columns).alias(role)
+            )
+            pairs = pairs.join(message, name, "left")
+        # The stub asks for the kind of function, which Spark infers.
+        same = arrow_udf(_same(self.app, self.app_dir), "boolean")  # type: ignore[call-overload]
+        values = [f"{role}.{name}" for role in ("command", "first") for name in columns]
+        return pairs.select(*PAIR, same(*values).alias("same"))
+
+    def _with_corrections(
+        self, messages: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]
+    ) -> DataFrame:
+        """Add ``corrections``: the data of those of a message, and of a copy's command; or null.
+
+        Args:
+            messages: commands and copies.
+            lookup: gives what reads some of the messages.
+            corrected: the messages that were corrected.
+        """
+        if not corrected:
+            return messages.withColumn("corrections", F.lit(None).cast("array<string>"))
+        last = messages.sparkSession.createDataFrame(
+            pa.table(
+                {
+                    "corrected": [one.global_position for one in corrected],
+                    "correction": [one.correction for one in corrected],
+                }
+            )
+        )
+        read = lookup(last.select(F.col("correction").alias("global_position")))
+        data = read([self.corrections], ["global_position", "data"]).select(
+            F.col("global_position").alias("correction"), F.col("data").alias("contents")
+        )
+        is_copy = F.col("is_copy") | F.col("category").isin(*self.copies)
+        either = F.array("global_position", F.when(is_copy, F.col("causation")))
+        of_messages = (
+            messages.select("global_position", F.explode(either).alias("corrected"))
+            .join(last, "corrected")
+            .join(data, "correction")
+            .groupBy("global_position")
+            .agg(F.collect_list("contents").alias("corrections"))
+        )
+        return messages.join(of_messages, "global_position", "left")
+
+
+def _same(app: str, app_dir: Path | None) -> Callable[..., pa.Array]:
+    def same(*columns: pa.Array) -> pa.Array:
+        half = len(columns) // 2
+        commands, firsts = (
+            zip(*(column.to_pylist() for column in part), strict=True)
+            for part in (columns[:half], columns[half:])
+        )
+        return pa.array(
+            [
+                any(
+                    means_same(loaded(app, app_dir), one, other)
+                    for one, other in product(_contents(*command), _contents(*first))
+                )
+                for command, first in zip(commands, firsts, strict=True)
+            ],
+            pa.bool_(),
+        )
+
+    return same
+
+
+def _contents(
+    type_: str | None, version: str | None, data: str | None, corrections: Sequence[str] | None
+) -> Iterator[StoredMessage]:
+    """Give a message as it is stored, and as it was corrected from and to.
+
+    Without data, or where it was not found, nothing can be decoded.
+    """
+    if type_ is None:
+        return
+    if data is not None:
+        yield stored(type_, version, data)
+    for correction in corrections or ():
+        found = _CORRECTION.decode(correction)
+        for name in _CONTENTS:
+            yield stored(type_, version, bytes(found[name]).decode())
+
+
+def means_same(component: Component, command: StoredMessage, first: StoredMessage) -> bool:
+    """Return whether a command means the same as the first one of its key.
+
+    Args:
+        component: whose commands they are.
+        command: the command.
+        first: what was there first.
+    """
+    try:
+        return same_meaning(component, command, first, component.types.decode)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  a class can raise anything
+        return False

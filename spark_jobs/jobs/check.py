@@ -1,0 +1,71 @@
+"""The tallies of all messages of a component, for ``reservation check --full``."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from reservation.component import Component
+from reservation.inspection.tally import Tally
+from spark_jobs.analysis.decoding import tallies
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.session.session import spark_session
+from spark_jobs.session.settings import is_local
+from spark_jobs.snapshot.snapshot import exported_snapshot
+
+
+@contextmanager
+def decoded(
+    component: Component[Any],
+    app: str,
+    app_dir: Path,
+    database_url: str,
+    *,
+    master: str | None,
+    remote: str | None,
+    conf: Sequence[str],
+    watch: Callable[[SparkSession], AbstractContextManager[None]] | None = None,
+) -> Iterator[tuple[dict[str, Tally], str]]:
+    """Decode every message of a component's categories, under a snapshot that stays open.
+
+    Args:
+        component: whose declaration the messages are compared with.
+        app: the app path by which Spark's workers load it.
+        app_dir: the folder that the app path starts from.
+        database_url: a libpq URL or connection string; empty for libpq's own defaults.
+        master: where Spark runs; see `spark_jobs.session.session`, also for the next two.
+        remote: the address of a Spark Connect server, instead of a master.
+        conf: further properties of Spark.
+        watch: a context to enter with the session while it works.
+
+    Yields:
+        What was found, by category; and the name under which other transactions can take the
+        snapshot over.
+
+    Raises:
+        DatabaseUnavailableError: the database cannot be reached.
+        SchemaError: it holds no message store.
+        SparkUnavailableError: Spark or Java is missing or too old, or there is no such master.
+        SparkSettingError: a property cannot be passed on.
+        SparkJobError: the job failed.
+    """
+    with exported_snapshot(database_url) as snapshot:
+        with (
+            spark_session(
+                database_url,
+                master=master,
+                remote=remote,
+                conf=conf,
+                app=app,
+                app_dir=app_dir,
+                size=snapshot.size(),
+            ) as spark,
+            nullcontext() if watch is None else watch(spark),
+        ):
+            is_here = remote is None and master is not None and is_local(master)
+            read = Categories(spark, snapshot, Declaration.of(component))
+            found = tallies(read, component, app, app_dir.resolve() if is_here else None)
+        yield found, snapshot.id

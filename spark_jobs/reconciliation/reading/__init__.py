@@ -1,0 +1,1 @@
+"""What a run reads: categories in the store and in archives, and single messages by position."""

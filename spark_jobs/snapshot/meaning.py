@@ -1,0 +1,86 @@
+"""What messages mean where some were corrected.
+
+A correction stands for the message that it corrects. Whatever says what a corrected message said,
+or what it was corrected to, means the same. Contents are compared by the digests that the source
+makes of them.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+
+
+class Corrected(NamedTuple):
+    """A message that was corrected, so that it was handled with other content.
+
+    Attributes:
+        global_position: that of the message.
+        type: the message's type.
+        former: the digest of its own content.
+        corrected: that of the content of its last correction.
+        correction: the global position of its last correction, which holds both contents.
+    """
+
+    global_position: int
+    type: str
+    former: str
+    corrected: str
+    correction: int
+
+
+def with_meaning(rows: DataFrame, corrected: Sequence[Corrected]) -> DataFrame:
+    """Add what the messages mean, where some were corrected.
+
+    Added are ``meant``, a digest that all contents share that mean the same;
+    ``is_reissue_of_corrected``, whether a message says what a corrected one said or was corrected
+    to; and ``follows_corrected``, whether a message follows one that was corrected.
+
+    Args:
+        rows: with ``type``, ``content`` and ``causation``.
+        corrected: the messages that were corrected.
+    """
+    meanings: list[dict[str, object]] = [
+        {"type": type_, "content": content, "meant": meant}
+        for (type_, content), meant in _meanings(corrected).items()
+    ]
+    causes: list[dict[str, object]] = [
+        {"causation": position, "follows_corrected": True}
+        for position in {one.global_position for one in corrected}
+    ]
+    if not causes:
+        return rows.withColumns(
+            {
+                "meant": F.col("content"),
+                "is_reissue_of_corrected": F.lit(False),
+                "follows_corrected": F.lit(False),
+            }
+        )
+    spark = rows.sparkSession
+    for known in (meanings, causes):
+        keys = [name for name in known[0] if name not in ("meant", "follows_corrected")]
+        few = F.broadcast(spark.createDataFrame(pa.Table.from_pylist(known)))
+        rows = rows.join(few, keys, "left")
+    return rows.withColumns(
+        {
+            "is_reissue_of_corrected": F.col("meant").isNotNull(),
+            "meant": F.coalesce("meant", "content"),
+            "follows_corrected": F.coalesce("follows_corrected", F.lit(False)),
+        }
+    )
+
+
+def _meanings(found: Sequence[Corrected]) -> dict[tuple[str, str], str]:
+    """Return for each type and content one that stands for all that mean the same.
+
+    A command may be corrected, and then its copy, so one correction can lead to the next.
+    """
+    meanings: dict[tuple[str, str], set[str]] = {}
+    for one in found:
+        same = {one.former, one.corrected}
+        for content in list(same):
+            same |= meanings.get((one.type, content), set())
+        meanings.update({(one.type, content): same for content in same})
+    return {known: min(same) for known, same in meanings.items()}
