@@ -293,8 +293,20 @@ class OwnContainer:
         assert status == 0, output
 
     def pause(self) -> None:
-        """Let none of its processes run."""
-        self._container.pause()
+        """Let none of its processes run.
+
+        A process inside a call of the kernel that cannot be interrupted, a flush above all, is not
+        frozen, and the engine gives up after a while: it is asked again.
+        """
+        from docker.errors import APIError
+
+        for attempt in range(20):
+            try:
+                self._container.pause()
+                return
+            except APIError as error:
+                if "unable to freeze" not in str(error) or attempt == 19:
+                    raise
 
     def unpause(self) -> None:
         """Let its processes continue."""

@@ -4,6 +4,7 @@ import os
 import pwd
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,17 @@ cli.main.main()
 
 
 @pytest.fixture
-def shared(tmp_path_factory):
-    """Give a folder for temporary files that all users share."""
+def shared():
+    """Give a folder for temporary files that all users share.
+
+    Its path is short, unlike pytest's: a socket's path may have 107 characters.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can start a server as two users")
-    shared = tmp_path_factory.mktemp("shared")
-    for folder in shared.parents:
-        if folder.stat().st_uid == 0 and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    shared.chmod(0o1777)
-    return shared
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="shared-") as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        yield folder
 
 
 def run_as(user, shared, *arguments, **env):
@@ -99,3 +101,16 @@ def test_a_runtime_folder_that_somebody_else_made_is_refused(shared, kind):
     )
     assert done.stderr.count("\n") == 1
     assert list(trap.iterdir()) == []
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_named(shared):
+    """Where neither the data folder nor the runtime folder can hold a socket, the way out is named."""
+    long = shared / ("long" * 25)
+    long.mkdir()
+    os.chown(long, pwd.getpwnam(OTHER).pw_uid, -1)
+    done = run_as(OTHER, long, "store", "install")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        "the paths of its folders are too long for a socket; set XDG_RUNTIME_DIR to a folder of "
+        "yours with a short path\n"
+    )

@@ -113,7 +113,12 @@ def start_embedded(folder: Path | None = None, *, delete: bool = False) -> str:
         folder.parent.mkdir(parents=True, exist_ok=True)
         server = package.get_server(folder, cleanup_mode="delete" if delete else "stop")
     except Exception as error:
-        raise CommandError(
-            f"The embedded PostgreSQL does not start in {folder}: {error}; see the file log there"
-        ) from error
+        if "suitable socket path" in str(error):
+            why = (
+                "the paths of its folders are too long for a socket; set XDG_RUNTIME_DIR to a "
+                "folder of yours with a short path"
+            )
+        else:
+            why = f"{error}; see the file log there"
+        raise CommandError(f"The embedded PostgreSQL does not start in {folder}: {why}") from error
     return str(server.get_uri())
