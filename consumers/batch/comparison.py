@@ -8,8 +8,8 @@ that may differ.
 
 from collections.abc import Mapping
 
+from consumers.calls.handler_call import guarded, is_interrupt
 from consumers.dead_letters.corrections import with_data
-from consumers.handling.handler_call import guarded, is_interrupt
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.reserve import Outcome, Pair
 from reservation.messages.comparison import same_meaning

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Letter, conflict
-from consumers.handling.two_phase import PendingOutputs
+from consumers.decisions.pending_outputs import PendingOutputs
 from reservation.entity.projection import Loaded
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.strategy import Check, Strategy
