@@ -37,7 +37,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.states, reservation.state_horizons
 TO {role};
-GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
+GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}

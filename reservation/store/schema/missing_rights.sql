@@ -68,6 +68,7 @@ WITH senders AS (
     ('consumer', 'reservation.snapshots', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_handlers', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_messages', ARRAY['SELECT', 'INSERT']),
+    ('consumer', 'reservation.passes', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.revisions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
