@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from reservation.idempotence.passes import Pass
 from reservation.idempotence.strategy import TwoPhaseCheck
 from reservation.messages.stream_name import category
 from reservation.store.writing import Row
@@ -17,11 +18,13 @@ class PendingOutputs:
         rows: the outputs, as they are written.
         counts: how many messages were handled, redelivered (handled again), or differing (handled
             again, with another result).
+        passes: messages of a subscribed category of which no output is an event.
     """
 
     check: TwoPhaseCheck
     rows: list[Row] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    passes: list[Pass] = field(default_factory=list)
 
     @property
     def categories(self) -> list[str]:
