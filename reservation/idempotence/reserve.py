@@ -37,7 +37,7 @@ from reservation.postgres.queries import load_queries
 RESERVED = "reserved"
 
 
-class Outcome(StrEnum):
+class ReserveOutcome(StrEnum):
     """The outcome of a command that was to be reserved."""
 
     RESERVED = "reserved"
@@ -142,7 +142,7 @@ def reserve(
     volatile: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
     corrected: Sequence[str | None] | None = None,
-) -> list[Outcome]:
+) -> list[ReserveOutcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
     Args:
@@ -159,7 +159,7 @@ def reserve(
     """
     if not commands:
         return []
-    outcomes = [Outcome.RESERVED] * len(commands)
+    outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
     for n, outcome in _outcomes(
         connection, "reserve", commands, volatile, names, _contents(corrected)
@@ -173,7 +173,7 @@ def compare_initiations(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     corrected: Sequence[str | None] | None = None,
-) -> list[Outcome]:
+) -> list[ReserveOutcome]:
     """Compare commands that found their entity's stream started with what started it.
 
     Args:
@@ -299,7 +299,7 @@ def _outcomes(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     *further: object,
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, ReserveOutcome]]:
     positions, names = zip(*commands, strict=True)
     with translated():
         rows = (
@@ -316,4 +316,4 @@ def _outcomes(
             .fetchall()
         )
     for ordinal, outcome in rows:
-        yield ordinal, Outcome(outcome)
+        yield ordinal, ReserveOutcome(outcome)
