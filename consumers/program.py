@@ -54,8 +54,8 @@ class Drained:
 
     Attributes:
         counts: how many messages became ``handled``, ``rejected``, ``reserved``, ``duplicate``,
-            ``conflict``, ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without dead letters that
-            were handled again.
+            ``conflict``, ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without
+            dead letters that were handled again.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -5,9 +5,9 @@ import uuid
 import pytest
 
 from consumers.dead_letters.failure import Failure, Reason
-from consumers.handling.blocking import ALL_OR_NOTHING, Blocking, FailurePolicy, blocking
-from consumers.handling.decisions import Decisions
-from consumers.handling.two_phase import PendingOutputs
+from consumers.decisions.blocking import ALL_OR_NOTHING, Blocking, FailurePolicy, blocking
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.pending_outputs import PendingOutputs
 from reservation import ReserveOutcome
 from reservation.errors import DecodeError, HandlerError
 from reservation.store.writing import Row

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from consumers.batch.batch_size import BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
+from consumers.calls.blame import transaction
 from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import Positions
-from consumers.handling.blame import transaction
-from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.server_keys import read_commands, server_rules

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from consumers.batch.comparison import Comparison
-from consumers.handling.blame import blamed
-from consumers.handling.decisions import Decisions
+from consumers.calls.blame import blamed
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.handling.redelivery import further_before
-from consumers.handling.two_phase import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import (

@@ -5,15 +5,15 @@ the state as it was then, and the new versions are stored. When that is committe
 the handlers are published. (See `reservation.idempotence.strategy.TwoPhaseStrategy`.)
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
-from consumers.handling.handler_call import call
+from consumers.calls.handler_call import call
+from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
@@ -29,30 +29,8 @@ from reservation.idempotence.state_based.outputs import (
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
-from reservation.messages.stream_name import category
 from reservation.serialization import codec
 from reservation.store.writing import Row
-
-
-@dataclass(slots=True)
-class PendingOutputs:
-    """What is published for a batch in its second transaction.
-
-    Attributes:
-        check: what the strategy found out and stored, to be marked as published.
-        rows: the outputs, as they are written.
-        counts: how many messages were handled, rejected, redelivered (handled again), or differing (handled
-            again, with another result).
-    """
-
-    check: TwoPhaseCheck
-    rows: list[Row] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def categories(self) -> list[str]:
-        """The categories that are going to be written, each once."""
-        return list({category(row.stream_name) for row in self.rows})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ is a duplicate, and the sender can ask for the reason.
 from reservation.messages.pseudo_event import Rejection
 
 
-class Reject(Exception):  # noqa: N818  it is no error: the handler has decided
+class Reject(Exception):
     """Raised by a handler to reject its command: ``raise Reject("insufficient funds")``.
 
     Nothing else that the handler was about to write is written, neither events nor further

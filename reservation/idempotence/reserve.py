@@ -82,11 +82,23 @@ class Reservation:
             IdempotenceKeyError: the command has no key, or one that cannot name a stream.
         """
         parts = key_parts(command, self.key)
-        if self.into is None:
-            return _beneath(sent_to, parts)
         if self.entity is not None:
             entity = key_part(getattr(command, self.entity), f"field {self.entity}")
             parts = [entity, *parts]
+        return self.stream_of(parts, sent_to)
+
+    def stream_of(self, parts: Sequence[str], sent_to: str = "") -> str:
+        """Return the reservation stream that the parts of a key name.
+
+        Args:
+            parts: the parts as texts, after that of the entity where it leads the stream's id.
+            sent_to: as for `stream_name`.
+
+        Raises:
+            IdempotenceKeyError: they cannot name a stream.
+        """
+        if self.into is None:
+            return _beneath(sent_to, parts)
         return key_stream_name(self.into, parts)
 
     def former_stream(self, command: object, sent_to: str = "") -> str | None:
@@ -99,10 +111,7 @@ class Reservation:
         if self.formerly is None:
             return None
         try:
-            parts = key_parts(command, self.formerly)
-            if self.into is None:
-                return _beneath(sent_to, parts)
-            return key_stream_name(self.into, parts)
+            return self.stream_of(key_parts(command, self.formerly), sent_to)
         except IdempotenceKeyError:
             return None
 

@@ -16,7 +16,14 @@ GRANT EXECUTE ON FUNCTION
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
-  reservation.next_revision(text)
+  reservation.next_revision(text),
+  reservation.outcome(jsonb),
+  reservation.ask(jsonb),
+  reservation.may_read(),
+  reservation.notice_channel(text),
+  reservation.notice_lock(text, integer),
+  reservation.expect_notice(text),
+  reservation.expect_no_notice(text, integer)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
@@ -37,7 +44,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.states, reservation.state_horizons
 TO {role};
-GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
+GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}

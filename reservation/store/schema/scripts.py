@@ -19,6 +19,7 @@ FUNCTION_SCRIPTS = (
     "reserving",
     "snapshots",
     "processed",
+    "passes",
     "revisions",
     "states",
     "notice",
@@ -42,6 +43,7 @@ MIGRATIONS = {
     13: "013_copied_versions",
     14: "014_corrections",
     15: "015_finding_decisions",
+    16: "016_passes",
     17: "017_answers",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.

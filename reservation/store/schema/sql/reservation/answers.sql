@@ -437,7 +437,11 @@ BEGIN
   ELSIF cause_position IS NULL THEN
     state := 'unknown';
   ELSE
-    SELECT d.state, d.reason, d.error INTO letter
+    -- A letter that waits for its next attempt is dead for processes that know no retries. The row is
+    -- asked for the column, because a store may not have it yet.
+    SELECT CASE WHEN to_jsonb(d)->>'next_attempt_at' IS NULL THEN d.state ELSE 'retry' END AS state,
+           d.reason, d.error
+    INTO letter
     FROM reservation.dead_letters d
     WHERE d.consumer = consumer AND d.category = message_store.category(cause.stream_name)
       AND d.global_position = cause.global_position AND d.message_id = cause.id;
@@ -457,8 +461,10 @@ BEGIN
   END IF;
 
   IF cause.id IS NOT NULL THEN
-    contents := reservation.corrected_contents(
-      cause.id, cause.global_position, CASE WHEN stands AND is_reserved THEN cause.metadata END);
+    IF stands AND (is_reserved OR initiates) THEN
+      contents := reservation.corrected_contents(
+        cause.id, cause.global_position, CASE WHEN is_reserved THEN cause.metadata END);
+    END IF;
     id := cause.id;
     stream_name := cause.stream_name;
     type := cause.type;

@@ -45,8 +45,8 @@ def call(
 
     Raises:
         Reject: the handler rejected its command, and left the transaction sound.
-        HandlerError: the handler raised otherwise, or returned what is no event, or left the transaction
-            failed or ended.
+        HandlerError: the handler raised otherwise, or returned what is no event, or left the
+            transaction failed or ended.
         DatabaseUnavailableError: the connection was lost meanwhile.
         SerializationError: the handler lost against another transaction; run the batch again.
     """
