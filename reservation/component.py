@@ -10,9 +10,9 @@ from typing import Any, Generic, overload
 
 from psycopg import Connection
 
+from reservation.declaration.asking import Asking
 from reservation.declaration.completeness import check_complete
 from reservation.declaration.subscribed_category import SubscribedCategory
-from reservation.declaration.subscribing import Subscribing
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
 from reservation.handlers.declaration_checks import (
@@ -51,7 +51,7 @@ from reservation.idempotence.strategy import Strategy, is_two_phase
 from reservation.messages import stream_name
 
 
-class Component(Subscribing[Entity], Generic[Entity]):
+class Component(Asking[Entity], Generic[Entity]):
     """The declaration of a component: its commands, keys, handlers and entity.
 
     ``Component("account", entity=Account, id="account_id")`` reads commands from the category

@@ -41,7 +41,7 @@ class BatchResult:
         part: which part of the category it was for; None if nothing of it is held.
         to: the global position up to which the messages of this part are handled now.
         read: how many messages it had.
-        counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
+        counts: how many of them were handled, rejected, reserved, duplicates, conflicts, ignored,
             redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         letters: the messages that were passed without having been handled.

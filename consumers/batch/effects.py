@@ -18,7 +18,7 @@ from reservation.errors import (
 )
 from reservation.idempotence.passes import record_passes
 from reservation.idempotence.reserve import (
-    Outcome,
+    ReserveOutcome,
     compare_initiations,
     first_initiated,
     first_reserved,
@@ -159,9 +159,9 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
     pending.check.publish()
 
 
-def _conflicts(outcomes: Sequence[Outcome]) -> list[int]:
+def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:
     """Return which of the commands are in conflict for the server, by their ordinals."""
-    return [n for n, outcome in enumerate(outcomes) if outcome is Outcome.CONFLICT]
+    return [n for n, outcome in enumerate(outcomes) if outcome is ReserveOutcome.CONFLICT]
 
 
 def _former(decisions: Decisions) -> list[str | None] | None:

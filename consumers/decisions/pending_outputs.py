@@ -16,8 +16,8 @@ class PendingOutputs:
     Attributes:
         check: what the strategy found out and stored, to be marked as published.
         rows: the outputs, as they are written.
-        counts: how many messages were handled, redelivered (handled again), or differing (handled
-            again, with another result).
+        counts: how many messages were handled, rejected, redelivered (handled again), or
+            differing (handled again, with another result).
         passes: messages of a subscribed category of which no output is an event.
     """
 

@@ -24,6 +24,7 @@ from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import HandlerError, MessageError, describe
 from reservation.handlers.copying import copied
+from reservation.handlers.reject import Reject
 from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.strategy import Incoming, Strategy
@@ -238,7 +239,14 @@ class Handling:
                 returned = declared.handlers[message.type](item.command, entity, context)
             return events_of(returned, message, self._commands, starts=initiation is not None)
 
-        events: Sequence[object] = call(connection, message, handle)
+        outcome = "handled"
+        try:
+            events: Sequence[object] = call(connection, message, handle)
+        except Reject as reject:
+            outcome = "rejected"
+            events = [reject.event(message.type, starts=initiation is not None)]
+            context.writes.clear()
+            loaded.started = loaded.started or initiation is not None
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
@@ -254,7 +262,7 @@ class Handling:
             self._apply(row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
-        decisions.counts["handled"] += 1
+        decisions.counts[outcome] += 1
 
     def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
         """Collect a message that a handler wrote besides its events.

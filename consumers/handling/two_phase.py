@@ -17,6 +17,7 @@ from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
+from reservation.handlers.reject import Reject
 from reservation.handlers.returned import events_of
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.state_based.outputs import (
@@ -35,12 +36,16 @@ from reservation.store.writing import Row
 
 @dataclass(frozen=True, slots=True)
 class _HandlerResult:
-    """What one call of a handler left: the state after it, its outputs, what it was given."""
+    """What one call of a handler left: the state after it, its outputs, what it was given.
+
+    The outcome is "handled" or "rejected".
+    """
 
     state: str
     rows: list[Row]
     outputs: str
     given: str
+    outcome: str = "handled"
 
 
 class TwoPhaseHandling:
@@ -75,7 +80,7 @@ class TwoPhaseHandling:
                 check.handled(
                     incoming, result.state, result.given, result.outputs, as_delta=as_delta
                 )
-                rows, outcome = result.rows, "handled"
+                rows, outcome = result.rows, result.outcome
             pending.rows.extend(rows)
             if self._is_subscribed and all(
                 row.stream_name != incoming.entity_stream for row in rows
@@ -142,15 +147,7 @@ class TwoPhaseHandling:
         """Call the handler of a message on a state, None for a new one, and return the result."""
         self._context.heartbeat()
         message, component = incoming.message, self._context.component
-        entity: Any = component.entity
-        try:
-            state = codec.decode(entity, codec.encode(entity()) if before is None else before)
-        except Exception as error:  # a class may check itself as it likes
-            raise DecodeError(
-                f"Cannot handle {message}: its state is none of {entity.__name__}: "
-                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
-                f"a default"
-            ) from error
+        state = self._state(before, message)
         context = Context(
             message,
             entity_stream=incoming.entity_stream,
@@ -158,19 +155,43 @@ class TwoPhaseHandling:
             unordered=incoming.unordered,
         )
         handler = self._declared.handlers[message.type]
-        events = call(
-            self._context.connection,
-            message,
-            lambda: events_of(handler(incoming.command, state, context), message, self._commands),
-        )
+        outcome, events = "handled", list[object]()
+        try:
+            events = call(
+                self._context.connection,
+                message,
+                lambda: events_of(
+                    handler(incoming.command, state, context), message, self._commands
+                ),
+            )
+        except Reject as reject:
+            outcome, events = "rejected", [reject.event(message.type, starts=False)]
+            context.writes.clear()
+            state = self._state(before, message)
         rows = outputs(
             message, incoming.entity_stream, events, context.writes, component.types.written
         )
         component.check_written(rows, message)
         after = encode_state(state, message)
         return _HandlerResult(
-            after, rows, to_text(rows), msgspec.json.encode(context.given).decode()
+            after, rows, to_text(rows), msgspec.json.encode(context.given).decode(), outcome
         )
+
+    def _state(self, text: str | None, message: StoredMessage) -> Any:
+        """Return a state from its JSON text, None for a new one.
+
+        Raises:
+            DecodeError: the text is none of the component's entity.
+        """
+        entity: Any = self._context.component.entity
+        try:
+            return codec.decode(entity, codec.encode(entity()) if text is None else text)
+        except Exception as error:  # a class may check itself as it likes
+            raise DecodeError(
+                f"Cannot handle {message}: its state is none of {entity.__name__}: "
+                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
+                f"a default"
+            ) from error
 
 
 def _as_stored(row: Row, cause: StoredMessage) -> StoredMessage:

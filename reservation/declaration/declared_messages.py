@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.projection import Projection
-from reservation.errors import UnknownTypeError
+from reservation.errors import DeclarationError, UnknownTypeError
 from reservation.handlers.declaration_checks import check_class, check_single, check_upcaster
 from reservation.handlers.initiation import Handler, Initiation
 from reservation.handlers.protocols import DataclassInstance, UpcasterDecorator
@@ -89,6 +89,30 @@ class DeclaredMessages:
         for message in messages:
             check_class(self.name, "message", message, "Withdrawn")
             self.projection.passed.add(self.types.add(message, was=was, stored_as=stored_as))
+        self._spread()
+
+    def events(self, *events: type[DataclassInstance]) -> None:
+        """Declare the classes of events, as which a sender gets what follows from its command.
+
+        Classes that have a projector, or that a handler is annotated to return, are known already.
+        An event without a projector does not change the entity, as with `message`.
+
+        Args:
+            events: the events' dataclasses.
+
+        Raises:
+            DeclarationError: none is given, a class cannot be a message, or another class has its
+                name.
+        """
+        if not events:
+            raise DeclarationError(
+                f"{self.name}: events names no class; write {self.name}.events(Withdrawn)"
+            )
+        for event in events:
+            check_class(self.name, "events", event, "Withdrawn")
+            name = self.types.add(event)
+            if name not in self.projection.projectors:
+                self.projection.passed.add(name)
         self._spread()
 
     def upcast(

@@ -16,7 +16,14 @@ GRANT EXECUTE ON FUNCTION
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
-  reservation.next_revision(text)
+  reservation.next_revision(text),
+  reservation.outcome(jsonb),
+  reservation.ask(jsonb),
+  reservation.may_read(),
+  reservation.notice_channel(text),
+  reservation.notice_lock(text, integer),
+  reservation.expect_notice(text),
+  reservation.expect_no_notice(text, integer)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -23,6 +23,7 @@ FUNCTION_SCRIPTS = (
     "revisions",
     "states",
     "notice",
+    "answers",
     "group",
     "privileges",
 )
@@ -43,6 +44,7 @@ MIGRATIONS = {
     14: "014_corrections",
     15: "015_finding_decisions",
     16: "016_passes",
+    17: "017_answers",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.
