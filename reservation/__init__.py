@@ -61,6 +61,7 @@ from reservation.postgres.connection import check_alive, check_alive_async, conn
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
 from reservation.store.notifications import Notices
+from reservation.store.scheduling import Cancellation, ScheduledWrite
 from reservation.store.schema.install import attach, detach, install
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
@@ -74,6 +75,7 @@ __all__ = [
     "NO_STREAM",
     "AppPathError",
     "AsyncMessageStore",
+    "Cancellation",
     "ClockRevisions",
     "CommitUnknownError",
     "Component",
@@ -107,6 +109,7 @@ __all__ = [
     "RefusedError",
     "ReservationError",
     "Revisions",
+    "ScheduledWrite",
     "SchemaError",
     "Sequence",
     "SerializationError",

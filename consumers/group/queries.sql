@@ -5,7 +5,8 @@ FROM reservation.join_group(
   make_interval(secs => %(lease)s), %(former)s)
 
 -- name: take_part
-SELECT head, carried, held, positions, epochs, unclean, retry, foreign_at
+SELECT head, carried, held, positions, epochs, unclean, retry, foreign_at,
+       reservation.next_scheduled()
 FROM reservation.take_part(
   %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s))
 

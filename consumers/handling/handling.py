@@ -24,7 +24,13 @@ from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import HandlerError, MessageError, describe
 from reservation.handlers.copying import copied
-from reservation.handlers.returned import encode_events, encode_further, events_of
+from reservation.handlers.returned import (
+    encode_events,
+    encode_further,
+    encode_scheduled,
+    events_of,
+    with_trace,
+)
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import PSEUDO_EVENT
@@ -298,6 +304,8 @@ class Handling:
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
+        if context.scheduled:
+            events = with_trace(events, context.scheduled)
         written = component.types.written
         rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
         further = encode_further(context.writes, message, written)
@@ -307,6 +315,10 @@ class Handling:
             self._apply(row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
+        if context.scheduled:
+            scheduled = encode_scheduled(context.scheduled, message, written)
+            component.check_written(scheduled, message)
+            decisions.scheduled += scheduled
         decisions.counts["handled"] += 1
 
     def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:

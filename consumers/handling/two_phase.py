@@ -23,6 +23,7 @@ from reservation.idempotence.state_based.outputs import (
     encode_state,
     from_text,
     outputs,
+    scheduled_outputs,
     to_text,
 )
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
@@ -30,6 +31,7 @@ from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.stream_name import category
 from reservation.serialization import codec
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -40,12 +42,14 @@ class PendingOutputs:
     Attributes:
         check: what the strategy found out and stored, to be marked as published.
         rows: the outputs, as they are written.
+        scheduled: those that are written later.
         counts: how many messages were handled, redelivered (handled again), or differing (handled
             again, with another result).
     """
 
     check: TwoPhaseCheck
     rows: list[Row] = field(default_factory=list)
+    scheduled: list[ScheduledRow] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -60,6 +64,7 @@ class _HandlerResult:
 
     state: str
     rows: list[Row]
+    scheduled: list[ScheduledRow]
     outputs: str
     given: str
 
@@ -86,7 +91,7 @@ class TwoPhaseHandling:
         pending = PendingOutputs(check)
         for incoming in batch:
             if check.is_duplicate(incoming):
-                rows, outcome = self._handle_again(incoming, check)
+                rows, scheduled, outcome = self._handle_again(incoming, check)
                 check.handled_again(incoming)
             else:
                 result = self._call(incoming, check.state_before(incoming))
@@ -94,13 +99,16 @@ class TwoPhaseHandling:
                 check.handled(
                     incoming, result.state, result.given, result.outputs, as_delta=as_delta
                 )
-                rows, outcome = result.rows, "handled"
+                rows, scheduled, outcome = result.rows, result.scheduled, "handled"
             pending.rows.extend(rows)
+            pending.scheduled.extend(scheduled)
             pending.counts[outcome] += 1
         check.record()
         return pending
 
-    def _handle_again(self, incoming: Incoming, check: TwoPhaseCheck) -> tuple[list[Row], str]:
+    def _handle_again(
+        self, incoming: Incoming, check: TwoPhaseCheck
+    ) -> tuple[list[Row], list[ScheduledRow], str]:
         """Handle a message again, and return what it published at first, and the outcome."""
         message, first = incoming.message, check.first_handling(incoming)
         before = check.state_before(incoming)
@@ -108,10 +116,12 @@ class TwoPhaseHandling:
             given = msgspec.json.decode(first.given, type=HandlerInputs)
             result = self._call(incoming, before, given)
             if digest(result.outputs) == first.outputs_hash:
-                return result.rows, "redelivered"
-            stored = from_text(first.outputs)
-            if self._mean_the_same(stored, result.rows, message):
-                return stored, "redelivered"
+                return result.rows, result.scheduled, "redelivered"
+            stored, scheduled = from_text(first.outputs)
+            if self._mean_the_same(
+                [*stored, *scheduled], [*result.rows, *result.scheduled], message
+            ):
+                return stored, scheduled, "redelivered"
             reason = "they are not the same"
         except MessageError as error:
             reason = str(error)
@@ -124,10 +134,13 @@ class TwoPhaseHandling:
             state_position=first.position,
             reason=reason,
         )
-        return from_text(first.outputs), "differing"
+        return *from_text(first.outputs), "differing"
 
     def _mean_the_same(
-        self, stored: Sequence[Row], rows: Sequence[Row], message: StoredMessage
+        self,
+        stored: Sequence[Row | ScheduledRow],
+        rows: Sequence[Row | ScheduledRow],
+        message: StoredMessage,
     ) -> bool:
         """Return whether outputs are the stored ones, but for names and shapes that have changed.
 
@@ -136,7 +149,7 @@ class TwoPhaseHandling:
         """
         types = self._context.component.types
         for one, other in zip_longest(stored, rows):
-            if one is None or other is None or one[:2] != other[:2]:
+            if one is None or other is None or (one[:2], one[5]) != (other[:2], other[5]):
                 return False
             if one == other:
                 continue
@@ -180,14 +193,19 @@ class TwoPhaseHandling:
         rows = outputs(
             message, incoming.entity_stream, events, context.writes, component.types.written
         )
-        component.check_written(rows, message)
+        scheduled = scheduled_outputs(message, context.scheduled, component.types.written)
+        component.check_written([*rows, *scheduled], message)
         after = encode_state(state, message)
         return _HandlerResult(
-            after, rows, to_text(rows), msgspec.json.encode(context.given).decode()
+            after,
+            rows,
+            scheduled,
+            to_text(rows, scheduled),
+            msgspec.json.encode(context.given).decode(),
         )
 
 
-def _as_stored(row: Row, cause: StoredMessage) -> StoredMessage:
+def _as_stored(row: Row | ScheduledRow, cause: StoredMessage) -> StoredMessage:
     """Return an output as it would be read, at a place that says nothing."""
     id_, stream_name, type_, data, metadata, _ = row
     return StoredMessage(str(id_), stream_name, type_, 0, 0, data, metadata, cause.time)

@@ -24,13 +24,14 @@ from reservation.postgres.error_translation import commits_at_once, translated
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.client import DEFAULT_BATCH_SIZE
+from reservation.store.scheduling import AsyncScheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
 
-class AsyncMessageStore:
+class AsyncMessageStore(AsyncScheduling):
     """`MessageStore` in an event loop: the same names, arguments, results and errors.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes

@@ -24,6 +24,7 @@ from reservation.postgres.error_translation import commits_at_once, translated
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.partition import Partition
+from reservation.store.scheduling import Scheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
@@ -32,7 +33,7 @@ T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 2000
 
 
-class MessageStore:
+class MessageStore(Scheduling):
     """Writes to and reads from the streams and categories of one database.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes

@@ -39,3 +39,19 @@ SELECT reservation.lock_categories(%s)
 
 -- name: stored_ids
 SELECT id, stream_name FROM message_store.messages WHERE id OPERATOR(pg_catalog.=) ANY (%s)
+
+-- name: schedule_messages
+SELECT reservation.schedule_messages(%s, %s, %s, %s, %s, %s::timestamptz[])
+
+-- name: schedule_message
+SELECT reservation.schedule_message(%s, %s, %s, %s, %s, %s::timestamptz, %s::interval)
+
+-- name: cancel_scheduled
+SELECT reservation.cancel_scheduled(%s)
+
+-- name: write_scheduled
+SELECT written, refused, next_in FROM reservation.write_scheduled(%s)
+
+-- name: bring_forward
+UPDATE reservation.scheduled SET due_at = greatest(reservation.scheduled.due_at OPERATOR(pg_catalog.-) %s, '1970-01-01 00:00:00+00')
+WHERE cancelled_at IS NULL

@@ -16,7 +16,12 @@ GRANT EXECUTE ON FUNCTION
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
-  reservation.next_revision(text)
+  reservation.next_revision(text),
+  reservation.schedule_messages(uuid[], text[], text[], jsonb[], jsonb[], timestamptz[]),
+  reservation.schedule_message(uuid, text, text, jsonb, jsonb, timestamptz, interval),
+  reservation.send_scheduled(uuid[], text[], text[], jsonb[], jsonb[], timestamptz[]),
+  reservation.cancel_scheduled(uuid),
+  reservation.cancel_sent(uuid)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
@@ -38,6 +43,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.states, reservation.state_horizons
 TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
 GRANT DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
@@ -47,8 +53,10 @@ TO {role};
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
   message_store.messages, reservation.versions, reservation.upgrades, reservation.store_identity,
-  reservation.dead_letters, reservation.corrections, reservation.finding_decisions
+  reservation.dead_letters, reservation.corrections, reservation.finding_decisions,
+  reservation.scheduled
 TO {role};
+GRANT UPDATE (cancelled_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};
 GRANT INSERT (finding, is_accepted, reason) ON reservation.finding_decisions TO {role};
 GRANT EXECUTE ON FUNCTION

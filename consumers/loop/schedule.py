@@ -1,0 +1,93 @@
+"""Writing scheduled messages of the store that are due: what a consumer does besides its own work.
+
+Every consumer's process does so: between two batches, where it waits, and, while a batch takes
+long, from the thread that renews its lease. One call writes a set, and is one commit. The process
+knows the time of the next message from each turn of its group, and from a notice where a sooner one
+is scheduled.
+"""
+
+import time
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.runtime.logs import Log
+from reservation.errors import LockTimeoutError, SerializationError
+from reservation.store.scheduling import write_due
+
+# Seconds until the next attempt where another process is at it, or somebody holds a lock. Each
+# further pause is twice as long, up to the longest.
+PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+
+
+class Schedule:
+    """When the next scheduled message of the store is due, as far as one process knows."""
+
+    def __init__(self, log: Log) -> None:
+        """Prepare; nothing is known to be scheduled.
+
+        Args:
+            log: the consumer's logger.
+        """
+        self._log = log
+        # By the monotonic clock.
+        self._next = float("inf")
+        self._not_before = 0.0
+        self._pause = PAUSE
+
+    def next_in(self, seconds: float | None) -> None:
+        """Note when the next message is due.
+
+        Args:
+            seconds: from now, negative if it is overdue; None if there is none.
+        """
+        self._next = float("inf") if seconds is None else time.monotonic() + seconds
+
+    def add(self, seconds: float) -> None:
+        """Note that a message was scheduled.
+
+        Args:
+            seconds: until it is due.
+        """
+        self._next = min(self._next, time.monotonic() + seconds)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for `write`."""
+        return time.monotonic() >= max(self._next, self._not_before)
+
+    def limit(self, seconds: float) -> float:
+        """Return how long to wait at most, of so many seconds."""
+        next_attempt = max(self._next, self._not_before)
+        return max(0.0, min(seconds, next_attempt - time.monotonic()))
+
+    def write(self, connection: Connection[Any]) -> bool:
+        """Write what is due, up to a limit; return whether anything was written.
+
+        Args:
+            connection: in autocommit.
+
+        Raises:
+            StoreError: the database refuses for a lasting reason, or is away.
+        """
+        try:
+            done = write_due(connection)
+        except (LockTimeoutError, SerializationError):
+            self._wait()
+            return False
+        self.next_in(done.next_in)
+        if done.written or done.refused:
+            self._pause = PAUSE
+        elif self.is_due:
+            self._wait()
+        if done.written:
+            self._log.info("scheduled_written", messages=done.written)
+        if done.refused:
+            self._log.warning("scheduled_refused", messages=done.refused)
+        return done.written > 0
+
+    def _wait(self) -> None:
+        """Leave it alone for a while."""
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
