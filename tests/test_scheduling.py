@@ -296,7 +296,9 @@ def test_who_cancels_waits_for_who_writes(connection, database_url, store):
             assert write_due(writing).written == 1
             thread = threading.Thread(target=cancel)
             thread.start()
-            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            waiting = (
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            )
             until(lambda query=waiting: connection.execute(query).fetchone() == (1,))
             writing.execute(end)
             thread.join()

@@ -96,7 +96,7 @@ class Consumer:
         self._membership = Membership(
             session, component.name, category, share, self._log, declaration
         )
-        self._schedule = Schedule(self._log)
+        self._schedule = Schedule(self._log, self._telemetry)
         self._membership.busy.besides = self._schedule.write
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
@@ -206,7 +206,8 @@ class Consumer:
     def _turn(self, connection: Connection[Any]) -> None:
         self._membership.turn(connection)
         self._telemetry.holds(self._membership.positions.reached, self._membership.head)
-        self._schedule.next_in(self._membership.next_scheduled)
+        membership = self._membership
+        self._schedule.look(connection, membership.next_scheduled, membership.overdue)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
             self._singly = self._batch_size
         positions = self._membership.positions

@@ -53,5 +53,12 @@ SELECT reservation.cancel_scheduled(%s)
 SELECT written, refused, next_in FROM reservation.write_scheduled(%s)
 
 -- name: bring_forward
-UPDATE reservation.scheduled SET due_at = greatest(reservation.scheduled.due_at OPERATOR(pg_catalog.-) %s, '1970-01-01 00:00:00+00')
+UPDATE reservation.scheduled
+SET due_at = greatest(pg_catalog.timestamptz_mi_interval(due_at, %(span)s), '1970-01-01 00:00:00+00'),
+    attempt_at = pg_catalog.timestamptz_mi_interval(attempt_at, %(span)s)
 WHERE cancelled_at IS NULL
+RETURNING id
+
+-- name: count_scheduled
+SELECT count(*)
+FROM (SELECT FROM reservation.scheduled WHERE cancelled_at IS NULL LIMIT %s) AS s

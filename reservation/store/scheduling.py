@@ -301,4 +301,14 @@ def bring_forward(connection: Connection[Any], span: timedelta) -> None:
         connection: of a role that may write to the log.
         span: by how much.
     """
-    fetch_all(connection, QUERIES["bring_forward"], [span])
+    fetch_all(connection, QUERIES["bring_forward"], {"span": span})
+
+
+def count_scheduled(connection: Connection[Any], most: int) -> int:
+    """Return how many messages are scheduled, and not cancelled.
+
+    Args:
+        connection: of a role that may read the schedule.
+        most: how many are counted at most.
+    """
+    return int(fetch_all(connection, QUERIES["count_scheduled"], [most])[0][0])

@@ -184,8 +184,11 @@ BEGIN
 END
 $$;
 
--- The seconds until a scheduled message is to be written, negative if it is overdue; NULL without one.
-CREATE OR REPLACE FUNCTION reservation.next_scheduled() RETURNS double precision
+-- The seconds until a scheduled message is to be written, negative if that is overdue; and for how many
+-- seconds the oldest that was refused, or is not written yet, is overdue. NULL without one.
+CREATE OR REPLACE FUNCTION reservation.next_scheduled(
+  OUT next_in double precision, OUT overdue double precision
+)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -195,14 +198,20 @@ AS $$
 DECLARE
   due timestamptz;
   again timestamptz;
+  refused timestamptz;
 BEGIN
   SELECT s.due_at INTO due FROM reservation.scheduled s
   WHERE s.cancelled_at IS NULL AND s.attempt_at IS NULL
   ORDER BY s.due_at, s.number LIMIT 1;
-  SELECT s.attempt_at INTO again FROM reservation.scheduled s
-  WHERE s.cancelled_at IS NULL AND s.attempt_at IS NOT NULL
-  ORDER BY s.attempt_at, s.number LIMIT 1;
-  RETURN extract(epoch FROM least(due, again) - clock_timestamp());
+  -- There are few of them. Of many, those that are tried next.
+  SELECT min(s.attempt_at), min(s.due_at) INTO again, refused
+  FROM (
+    SELECT r.attempt_at, r.due_at FROM reservation.scheduled r
+    WHERE r.cancelled_at IS NULL AND r.attempt_at IS NOT NULL
+    ORDER BY r.attempt_at, r.number LIMIT 100
+  ) AS s;
+  next_in := extract(epoch FROM least(due, again) - clock_timestamp());
+  overdue := greatest(extract(epoch FROM clock_timestamp() - least(due, refused)), 0);
 END
 $$;
 
@@ -241,7 +250,7 @@ DECLARE
 BEGIN
   written := 0;
   refused := 0;
-  next_in := reservation.next_scheduled();
+  SELECT n.next_in INTO next_in FROM reservation.next_scheduled() AS n;
   -- The second number is one that notices do not use.
   IF next_in IS NULL OR next_in > 0 OR NOT pg_try_advisory_xact_lock(-882341236, 4096) THEN
     RETURN;
@@ -322,7 +331,7 @@ BEGIN
       END LOOP;
     END;
   END IF;
-  next_in := reservation.next_scheduled();
+  SELECT n.next_in INTO next_in FROM reservation.next_scheduled() AS n;
 END
 $$;
 
