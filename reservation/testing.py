@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -11,17 +11,31 @@ import msgspec
 from reservation.component import CategoryDeclaration, Component
 from reservation.context import Context
 from reservation.declaration.subscribed_category import SubscribedCategory
-from reservation.errors import DeclarationError
+from reservation.errors import DeclarationError, RefusedError
 from reservation.handlers.copying import copied
 from reservation.handlers.reject import Reject
-from reservation.handlers.returned import encode_events, encode_further, events_of
-from reservation.idempotence.state_based.outputs import encode_state, outputs
+from reservation.handlers.returned import (
+    encode_events,
+    encode_further,
+    encode_scheduled,
+    events_of,
+    with_trace,
+)
+from reservation.idempotence.state_based.outputs import encode_state, outputs, scheduled_outputs
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import identifier, of
+from reservation.postgres.connection import connect
 from reservation.serialization import codec
+from reservation.serialization.durations import time_span
 from reservation.serialization.json_limits import encoder
+from reservation.store.scheduling import (
+    ScheduledRow,
+    ScheduledWrite,
+    bring_forward,
+    write_due,
+)
 from reservation.store.writing import Row
 
 # Any: components have states and messages of their own.
@@ -47,6 +61,11 @@ class Handled:
     events: list[Any]
     context: Context
     rejection: str | None = None
+
+    @property
+    def scheduled(self) -> list[ScheduledWrite]:
+        """The messages that it scheduled, in order, each with the time when it is ``due``."""
+        return list(self.context.scheduled)
 
 
 def check_deterministic(
@@ -100,6 +119,8 @@ def check_deterministic(
     for n, (row, again) in enumerate(zip(rows, rows_again, strict=True), 1):
         parts = [part for part, a, b in zip(_PARTS, row, again, strict=True) if a != b]
         if parts:
+            if isinstance(row, ScheduledRow) and row.due != again[5]:
+                parts[-1] = "due time"
             if parts == ["data"]:
                 parts = _differing(row[3], again[3])
             raise NotDeterministicError(
@@ -165,6 +186,37 @@ def check_upcast(
     return first
 
 
+def pass_time(database_url: str, span: timedelta | str) -> int:
+    """Let time pass for scheduled messages, and write those that are due then.
+
+    Each becomes due earlier by the span; clocks and other times stay as they are. Handle what was
+    written with `consumers.drain`.
+
+    Args:
+        database_url: a libpq URL or connection string, of a database for tests.
+        span: how much time is to pass: a `timedelta`, or a text such as ``"30m"``.
+
+    Returns:
+        How many messages were written by this call. A consumer that runs meanwhile may have
+        written others.
+
+    Raises:
+        ValueError: the span is none, or is negative.
+        StoreError: the database is away, or refuses a message that is due.
+    """
+    passed, count = time_span(span), 0
+    with connect(database_url, autocommit=True) as connection:
+        bring_forward(connection, passed)
+        while (done := write_due(connection)).written:
+            count += done.written
+    if done.refused:
+        raise RefusedError(
+            f"The log refuses {done.refused} messages that are due; `reservation scheduled list` "
+            f"shows why"
+        )
+    return count
+
+
 _ADVICE = "Take ids, random numbers and the time from the context"
 _PARTS = ("id", "stream name", "type", "data", "metadata", "expected version")
 
@@ -208,7 +260,7 @@ def _handle(
     command: object,
     given: Any,
     message: StoredMessage,
-) -> tuple[Handled, list[Row]]:
+) -> tuple[Handled, list[Row | ScheduledRow]]:
     name = type(command).__name__
     command = codec.decode_encoded(type(command), codec.encode(command))
     entity_stream = declared.entity_stream(command)
@@ -226,19 +278,24 @@ def _handle(
         events = [reject.event(message.type, starts=initiation is not None)]
         state = copied(given)
         context.writes.clear()
+        context.scheduled = ()
     written = component.types.written
+    rows: list[Row | ScheduledRow] = []
     if name in declared.two_phase:
-        rows = outputs(message, entity_stream, events, context.writes, written)
+        rows += outputs(message, entity_stream, events, context.writes, written)
+        rows += scheduled_outputs(message, context.scheduled, written)
         component.check_written(rows, message)
         encode_state(state, message)
     else:
         metadata = message.follow_metadata()
-        rows = encode_events(events, message, entity_stream, metadata, written=written)
+        traced = with_trace(events, context.scheduled)
+        own = encode_events(traced, message, entity_stream, metadata, written=written)
         further, entity = encode_further(context.writes, message, written), copied(given)
-        component.check_written(further, message)
-        for row in rows:
+        scheduled = encode_scheduled(context.scheduled, message, written)
+        component.check_written([*further, *scheduled], message)
+        for row in own:
             component.projection.apply_encoded(entity, row, message)
-        rows += further
+        rows += [*own, *further, *scheduled]
     return Handled(state, [] if rejection else events, context, rejection), rows
 
 

@@ -29,6 +29,7 @@ from reservation.maintenance.pruning import (
     Prune,
     Pruned,
     prune_archived,
+    prune_cancelled,
     prune_reservations,
     prune_states,
 )
@@ -59,6 +60,14 @@ _TAKES_EFFECT_AGAIN = (
     help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
     "of their commands takes effect again.",
 )
+@click.option(
+    "--cancelled-older-than",
+    "cancelled",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
+    "same id can be scheduled again then.",
+)
 @folder_option(
     "--archived",
     what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
@@ -77,6 +86,7 @@ def prune(
     app: str | None,
     app_dir: str,
     reservations: timedelta | None,
+    cancelled: timedelta | None,
     archived: Path | None,
     apply: bool,
     batch_size: int,
@@ -96,6 +106,8 @@ def prune(
     Reservations are removed only with --reservations-older-than, for the component APP. A
     reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
     reissue of its command takes effect again.
+
+    Scheduled messages that were cancelled are removed only with --cancelled-older-than.
 
     Archived commands are removed only with --archived, except the last of each stream. Messages
     that are not archived are kept. Each message is compared with the archive: one that differs is
@@ -126,6 +138,8 @@ def prune(
             things.append(prune_reservations(component, reservations))
         if reservations is not None and not as_json:
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
+    if cancelled is not None:
+        things.append(prune_cancelled(cancelled))
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     differing: list[int] = []

@@ -66,7 +66,7 @@ class BatchEffects:
         """
         store.lock_categories(decisions.categories)
         if decisions.pending is not None:
-            _publish(store, decisions.pending, careful=careful)
+            _publish(store, decisions.pending, self._context, careful=careful)
             self._record_passes(decisions)
             return
         try:
@@ -83,6 +83,8 @@ class BatchEffects:
         for write_id in further_before(store, decisions):
             raise MessageIdConflictError(f"The message {write_id} was written before")
         _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
+        if decisions.scheduled:
+            self._context.schedules(store.schedule_encoded(decisions.scheduled))
         self._reserve(decisions)
         self._compare_initiations(decisions)
 
@@ -140,7 +142,9 @@ class BatchEffects:
                 self._context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
 
 
-def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> None:
+def _publish(
+    store: MessageStore, pending: PendingOutputs, context: ConsumerContext, *, careful: bool
+) -> None:
     """Write the outputs of a two-phase strategy, and mark what they are of as published.
 
     Raises:
@@ -150,6 +154,8 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
     """
     try:
         store.write_encoded(pending.rows)
+        if pending.scheduled:
+            context.schedules(store.schedule_encoded(pending.scheduled))
     except (RefusedError, MessageIdConflictError) as error:
         if isinstance(error, MessageIdConflictError) and not careful:
             raise

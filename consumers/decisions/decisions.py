@@ -11,6 +11,7 @@ from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -21,6 +22,7 @@ class Decisions:
     Attributes:
         writes: the events, and the further messages that handlers wrote, in order.
         further: those of them that are not events.
+        scheduled: the messages that handlers scheduled, in order.
         conditional: whether a handler gave one of the further messages an expected version.
         entities: by their streams, those that the batch was decided on, with its events in them.
         reservations: commands to be reserved, each with the stream that its key names.
@@ -40,6 +42,7 @@ class Decisions:
 
     writes: list[Row] = field(default_factory=list)
     further: list[Row] = field(default_factory=list)
+    scheduled: list[ScheduledRow] = field(default_factory=list)
     conditional: bool = False
     entities: dict[str, Loaded] = field(default_factory=dict)
     reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)

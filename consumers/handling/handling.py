@@ -25,7 +25,13 @@ from reservation.entity.snapshots import Snapshots
 from reservation.errors import HandlerError, MessageError, describe
 from reservation.handlers.copying import copied
 from reservation.handlers.reject import Reject
-from reservation.handlers.returned import encode_events, encode_further, events_of
+from reservation.handlers.returned import (
+    encode_events,
+    encode_further,
+    encode_scheduled,
+    events_of,
+    with_trace,
+)
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
@@ -246,10 +252,13 @@ class Handling:
             outcome = "rejected"
             events = [reject.event(message.type, starts=initiation is not None)]
             context.writes.clear()
+            context.scheduled = ()
             loaded.started = loaded.started or initiation is not None
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
+        if context.scheduled:
+            events = with_trace(events, context.scheduled)
         written = component.types.written
         rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
         further = encode_further(context.writes, message, written)
@@ -262,6 +271,10 @@ class Handling:
             self._apply(row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
+        if context.scheduled:
+            scheduled = encode_scheduled(context.scheduled, message, written)
+            component.check_written(scheduled, message)
+            decisions.scheduled += scheduled
         decisions.counts[outcome] += 1
 
     def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:

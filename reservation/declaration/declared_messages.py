@@ -23,6 +23,7 @@ from reservation.messages.registry import MessageTypes
 from reservation.messages.stream_name import category
 from reservation.messages.upcasting import Recognizer
 from reservation.serialization.codec import camel_case
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -253,7 +254,7 @@ class DeclaredMessages:
         """
         return message.type in self.ignored or message.type == PSEUDO_EVENT
 
-    def check_written(self, rows: Iterable[Row], cause: StoredMessage) -> None:
+    def check_written(self, rows: Iterable[Row | ScheduledRow], cause: StoredMessage) -> None:
         """Refuse events that nobody would know when their entity is loaded.
 
         Args:

@@ -251,5 +251,26 @@ def prune_states(component: Component) -> Prune:
     return prune
 
 
+def prune_cancelled(older_than: timedelta) -> Prune:
+    """Return what removes scheduled messages that were cancelled.
+
+    Scheduling the same id again, in a retry of a sender for example, schedules it again after that.
+
+    Args:
+        older_than: the age that the cancellation has at least.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        parameters = {"older_than": older_than, "apply": apply, "limit": limit}
+        count = None
+        while count is None or (apply and count == limit):
+            with translated(), connection.transaction():
+                ((count,),) = fetch_all(connection, _RESERVATIONS["cancelled"], parameters)
+            if count:
+                yield Pruned("scheduled messages", "the store", count, "messages")
+
+    return prune
+
+
 # Whatever else keeps something that is not needed for ever adds its own function here.
 ALWAYS: tuple[Prune, ...] = (prune_processed,)
