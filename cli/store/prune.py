@@ -29,6 +29,7 @@ from reservation.maintenance.pruning import (
     Prune,
     Pruned,
     prune_archived,
+    prune_http_requests,
     prune_reservations,
     prune_states,
 )
@@ -59,6 +60,14 @@ _TAKES_EFFECT_AGAIN = (
     help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
     "of their commands takes effect again.",
 )
+@click.option(
+    "--http-requests-older-than",
+    "http_requests",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the HTTP requests with an idempotency key that are older than this, and their "
+    "answers.",
+)
 @folder_option(
     "--archived",
     what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
@@ -77,6 +86,7 @@ def prune(
     app: str | None,
     app_dir: str,
     reservations: timedelta | None,
+    http_requests: timedelta | None,
     archived: Path | None,
     apply: bool,
     batch_size: int,
@@ -97,6 +107,9 @@ def prune(
     reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
     reissue of its command takes effect again.
 
+    HTTP requests are removed only with --http-requests-older-than. One that is sent again is
+    answered anew, with what became of its command.
+
     Archived commands are removed only with --archived, except the last of each stream. Messages
     that are not archived are kept. Each message is compared with the archive: one that differs is
     kept and named, and the exit status is 2.
@@ -109,6 +122,7 @@ def prune(
       reservation prune
       reservation prune --apply
       reservation prune bank:account --reservations-older-than 90d --apply
+      reservation prune --http-requests-older-than 30d --apply
       reservation prune bank:account --archived /var/lib/reservation/archive --apply
     """
     for name, value in (("reservations-older-than", reservations), ("archived", archived)):
@@ -126,6 +140,8 @@ def prune(
             things.append(prune_reservations(component, reservations))
         if reservations is not None and not as_json:
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
+    if http_requests is not None:
+        things.append(prune_http_requests(http_requests))
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     differing: list[int] = []

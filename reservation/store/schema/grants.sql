@@ -16,7 +16,11 @@ GRANT EXECUTE ON FUNCTION
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
-  reservation.next_revision(text)
+  reservation.next_revision(text),
+  reservation.http_request(uuid),
+  reservation.begin_http_request(uuid, bytea),
+  reservation.answer_http_request(uuid, integer, jsonb, bytea),
+  reservation.park_http_request(uuid, jsonb, bytea)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);

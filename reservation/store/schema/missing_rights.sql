@@ -109,7 +109,8 @@ WITH senders AS (
       OR k.kind = 'operator' AND p.proname = 'correct'
       OR k.kind = 'auditor' AND p.provolatile <> 'v'
       OR k.kind = 'sender' AND p.proname IN (
-           'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision'))
+           'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision',
+           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request'))
     OR s.nspname = 'message_store' AND p.proname = ANY (CASE k.kind
       WHEN 'consumer' THEN ARRAY['category', 'hash_64', 'message_store_version']
       WHEN 'operator' THEN ARRAY['message_store_version']
