@@ -4,6 +4,7 @@ What is public, and keeps its meaning between versions as the changelog says:
 
 - the names in ``__all__`` of this module, their documented parameters, attributes and methods;
 - `reservation.testing`, for tests of handlers;
+- `reservation.http`, for endpoints with an idempotency key, with the extra ``http``;
 - `consumers`, which runs a component in a program, for its names in ``__all__``;
 - `spark_jobs.source`, the data source for Spark.
 

@@ -33,7 +33,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Programs of others that the pages show, besides `reservation`, `make` and `pip`.
 OTHERS = {"createdb", "export", "jq", "kubectl", "pg_dump", "psql", "python", "spark-submit"}
 OTHERS |= {".", "cd", "echo", "mkdir", "python3", "rm", "systemctl"}
-OTHERS |= {"docker", "pipx", "pre-commit"}
+OTHERS |= {"curl", "docker", "pipx", "pre-commit", "uvicorn"}
 OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-connect-server.sh"}
 
 
@@ -143,7 +143,8 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 def test_the_log_events_are_those_of_the_code():
     """Every described log event is logged at its level, and every log event is described."""
-    programs = [*(ROOT / "consumers").rglob("*.py"), ROOT / "cli" / "consumers" / "start.py"]
+    programs = [*(ROOT / "consumers").rglob("*.py"), *(ROOT / "reservation/http").rglob("*.py")]
+    programs += [ROOT / "cli" / "consumers" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
     table = (ROOT / "docs/reference/logs.md").read_text().partition("| event | level |")[2]

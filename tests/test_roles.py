@@ -31,8 +31,12 @@ WRITE_ONE = "reservation.write_message(uuid, text, text, jsonb, jsonb, bigint)"
 WRITE_MANY = "reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[])"
 
 SENDER = {
+    "EXECUTE on reservation.answer_http_request",
+    "EXECUTE on reservation.begin_http_request",
+    "EXECUTE on reservation.http_request",
     "EXECUTE on reservation.may_insert",
     "EXECUTE on reservation.next_revision",
+    "EXECUTE on reservation.park_http_request",
     "EXECUTE on reservation.send_messages",
     "EXECUTE on reservation.write_message",
     "EXECUTE on reservation.write_messages",

@@ -30,6 +30,7 @@ from reservation.maintenance.pruning import (
     Pruned,
     prune_archived,
     prune_cancelled,
+    prune_http_requests,
     prune_reservations,
     prune_states,
 )
@@ -67,6 +68,12 @@ _TAKES_EFFECT_AGAIN = (
     metavar="DURATION",
     help="Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
     "same id can be scheduled again then.",
+    "--http-requests-older-than",
+    "http_requests",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the HTTP requests with an idempotency key that are older than this, and their "
+    "answers.",
 )
 @folder_option(
     "--archived",
@@ -87,6 +94,7 @@ def prune(
     app_dir: str,
     reservations: timedelta | None,
     cancelled: timedelta | None,
+    http_requests: timedelta | None,
     archived: Path | None,
     apply: bool,
     batch_size: int,
@@ -109,6 +117,9 @@ def prune(
 
     Scheduled messages that were cancelled are removed only with --cancelled-older-than.
 
+    HTTP requests are removed only with --http-requests-older-than. One that is sent again is
+    answered anew, with what became of its command.
+
     Archived commands are removed only with --archived, except the last of each stream. Messages
     that are not archived are kept. Each message is compared with the archive: one that differs is
     kept and named, and the exit status is 2.
@@ -121,6 +132,7 @@ def prune(
       reservation prune
       reservation prune --apply
       reservation prune bank:account --reservations-older-than 90d --apply
+      reservation prune --http-requests-older-than 30d --apply
       reservation prune bank:account --archived /var/lib/reservation/archive --apply
     """
     for name, value in (("reservations-older-than", reservations), ("archived", archived)):
@@ -140,6 +152,8 @@ def prune(
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
     if cancelled is not None:
         things.append(prune_cancelled(cancelled))
+    if http_requests is not None:
+        things.append(prune_http_requests(http_requests))
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     differing: list[int] = []

@@ -142,6 +142,29 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
     return prune
 
 
+def prune_http_requests(older_than: timedelta) -> Prune:
+    """Return what removes HTTP requests and their answers.
+
+    A request that is sent again afterwards is answered anew, with what became of its command.
+
+    Args:
+        older_than: the age that a request has at least, by the time it first came.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        parameters = {"older_than": older_than, "apply": apply, "limit": limit}
+        count = limit
+        while count == limit:
+            with translated(), connection.transaction():
+                ((count,),) = fetch_all(connection, _RESERVATIONS["http_requests"], parameters)
+            if count:
+                yield Pruned("answers", "http requests", count, "requests")
+            if not apply:
+                return
+
+    return prune
+
+
 # What is compared of a message beside its global position.
 COMPARED = ("id", "stream_name", "position", "type", "time", "data", "metadata")
 

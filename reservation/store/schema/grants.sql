@@ -28,7 +28,11 @@ GRANT EXECUTE ON FUNCTION
   reservation.schedule_message(uuid, text, text, jsonb, jsonb, timestamptz, interval),
   reservation.send_scheduled(uuid[], text[], text[], jsonb[], jsonb[], timestamptz[]),
   reservation.cancel_scheduled(uuid),
-  reservation.cancel_sent(uuid)
+  reservation.cancel_sent(uuid),
+  reservation.http_request(uuid),
+  reservation.begin_http_request(uuid, bytea),
+  reservation.answer_http_request(uuid, integer, jsonb, bytea),
+  reservation.park_http_request(uuid, jsonb, bytea)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);

@@ -117,7 +117,8 @@ WITH senders AS (
            'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
            'expect_no_notice',
            'schedule_messages', 'schedule_message', 'send_scheduled', 'cancel_scheduled',
-           'cancel_sent'))
+           'cancel_sent',
+           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request'))
     OR s.nspname = 'message_store' AND p.proname = ANY (CASE k.kind
       WHEN 'consumer' THEN ARRAY['category', 'hash_64', 'message_store_version']
       WHEN 'operator' THEN ARRAY['message_store_version']
