@@ -68,6 +68,8 @@ _TAKES_EFFECT_AGAIN = (
     metavar="DURATION",
     help="Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
     "same id can be scheduled again then.",
+)
+@click.option(
     "--http-requests-older-than",
     "http_requests",
     type=DurationType(at_least=timedelta(hours=1)),
