@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections import Counter
 from contextlib import ExitStack
 
@@ -12,7 +13,7 @@ from consumers.group.stored_positions import is_drained
 from reservation import Write
 from tests.orders import APP, PAYMENTS, ROOT, Failed, Place, capture, passes, payments_of
 from tests.pages import blocks
-from tests.processes import Started, run_cli
+from tests.processes import PATIENCE, Started, run_cli
 
 PAGE = ROOT / "docs/how-to/follow-other-components.md"
 
@@ -27,9 +28,12 @@ def start(database_url, *arguments, env=()):
 
 
 def follow(connection, started, category=PAYMENTS, consumer="order"):
-    """Wait until a category is handled to its end."""
+    """Wait until a category is handled to its end, also where nothing is left to be logged."""
+    deadline = time.monotonic() + PATIENCE
     while not is_drained(connection, consumer, category):
-        started.wait_for("batch_committed", category=category)
+        assert started.process.poll() is None, started.log
+        assert time.monotonic() < deadline, started.lines
+        time.sleep(0.02)
 
 
 def reservation(database_url, *arguments):
