@@ -31,6 +31,7 @@ from reservation.maintenance.pruning import (
     prune_archived,
     prune_cancelled,
     prune_http_requests,
+    prune_passes,
     prune_reservations,
     prune_states,
 )
@@ -77,6 +78,14 @@ _TAKES_EFFECT_AGAIN = (
     help="Remove the HTTP requests with an idempotency key that are older than this, and their "
     "answers.",
 )
+@click.option(
+    "--passes-older-than",
+    "passes",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the passes that subscriptions of APP recorded longer ago than this. Their "
+    "messages are handled again if they are read again.",
+)
 @folder_option(
     "--archived",
     what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
@@ -97,6 +106,7 @@ def prune(
     reservations: timedelta | None,
     cancelled: timedelta | None,
     http_requests: timedelta | None,
+    passes: timedelta | None,
     archived: Path | None,
     apply: bool,
     batch_size: int,
@@ -122,6 +132,10 @@ def prune(
     HTTP requests are removed only with --http-requests-older-than. One that is sent again is
     answered anew, with what became of its command.
 
+    Passes, which record the messages of subscribed categories that no event followed from, are
+    removed only with --passes-older-than, for the component APP. A message whose pass is removed is
+    handled again if a position is set back, and `reservation reconcile` finds it without an effect.
+
     Archived commands are removed only with --archived, except the last of each stream. Messages
     that are not archived are kept. Each message is compared with the archive: one that differs is
     kept and named, and the exit status is 2.
@@ -137,7 +151,11 @@ def prune(
       reservation prune --http-requests-older-than 30d --apply
       reservation prune bank:account --archived /var/lib/reservation/archive --apply
     """
-    for name, value in (("reservations-older-than", reservations), ("archived", archived)):
+    for name, value in (
+        ("reservations-older-than", reservations),
+        ("passes-older-than", passes),
+        ("archived", archived),
+    ):
         if app is None and value is not None:
             raise click.UsageError(f"--{name} needs APP, such as bank:account")
     things: list[Prune] = list(ALWAYS)
@@ -150,6 +168,8 @@ def prune(
             things = [prune_archived(component, archive, reservations)]
         elif reservations is not None:
             things.append(prune_reservations(component, reservations))
+        if passes is not None:
+            things.append(prune_passes(component, passes))
         if reservations is not None and not as_json:
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
     if cancelled is not None:
