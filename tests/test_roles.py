@@ -31,8 +31,15 @@ WRITE_ONE = "reservation.write_message(uuid, text, text, jsonb, jsonb, bigint)"
 WRITE_MANY = "reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[])"
 
 SENDER = {
+    "EXECUTE on reservation.ask",
+    "EXECUTE on reservation.expect_no_notice",
+    "EXECUTE on reservation.expect_notice",
     "EXECUTE on reservation.may_insert",
+    "EXECUTE on reservation.may_read",
     "EXECUTE on reservation.next_revision",
+    "EXECUTE on reservation.notice_channel",
+    "EXECUTE on reservation.notice_lock",
+    "EXECUTE on reservation.outcome",
     "EXECUTE on reservation.send_messages",
     "EXECUTE on reservation.write_message",
     "EXECUTE on reservation.write_messages",
