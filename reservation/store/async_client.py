@@ -198,10 +198,13 @@ class AsyncMessageStore(AsyncScheduling):
         question = question_of(command, component)
         if self._listener is None:
             self._listener = AsyncListener()
+        has_pool = isinstance(self._source, AsyncConnectionPool)
         try:
-            return await wait_async(question, timeout, self._run, self._connection, self._listener)
+            return await wait_async(
+                question, timeout, self._run, self._connection, self._listener, has_pool=has_pool
+            )
         finally:
-            if isinstance(self._source, AsyncConnection):  # nobody need close such a store
+            if not has_pool:  # nobody need close such a store
                 await self._listener.close()
 
     def _read(self, reading: Reading) -> AsyncIterator[StoredMessage]:

@@ -356,8 +356,10 @@ class MessageStore(Scheduling):
         question = question_of(command, component)
         if self._listeners is None:
             self._listeners = Listeners()
-        keep = not isinstance(self._source, Connection)
-        return wait(question, timeout, self._run, self._connection, self._listeners, keep=keep)
+        has_pool = isinstance(self._source, ConnectionPool)
+        return wait(
+            question, timeout, self._run, self._connection, self._listeners, has_pool=has_pool
+        )
 
     def _read(self, reading: Reading) -> Iterator[StoredMessage]:
         # The names and numbers are checked now, not when the first message is asked for.
