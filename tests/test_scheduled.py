@@ -327,7 +327,7 @@ def test_the_command_cancels_and_says_what_it_could_not(connection, store, cli):
 
 def test_the_status_shows_what_is_due_next_and_what_is_overdue(connection, store, cli):
     """A line says how much is scheduled, and another one what is overdue, and why."""
-    assert "cheduled" not in cli("status").stdout
+    assert "scheduled" not in cli("status").stdout.lower()
     store.schedule(Place("1"), ORDER, at=datetime(2100, 1, 2, tzinfo=UTC))
     shown = cli("status").stdout
     assert "Scheduled: 1 message of the store; the next is due at 2100-01-0" in shown
@@ -426,7 +426,7 @@ def test_an_idle_consumer_writes_on_time(connection, store, database_url, notice
         until(
             lambda: (
                 connection.execute(
-                    "SELECT position > 0 FROM reservation.positions WHERE category = 'other:command'"
+                    "SELECT position > 0 FROM reservation.positions WHERE consumer = 'other'"
                 ).fetchone()
                 == (True,)
             )
@@ -474,13 +474,15 @@ def test_a_busy_consumer_writes_between_batches(connection, store, database_url)
 def test_a_message_that_the_log_refuses_is_logged_and_ends_nothing(store, connection, database_url):
     """A consumer goes on beside a message that cannot be written, which the log names."""
     store.schedule(Place("1"), ORDER, at=PAST)
-    with refusing(connection, "NEW.type = 'Place'"):
-        with Started(database_url, app="tests.unpaid:order", cwd=ROOT) as started:
-            logged = started.wait_for("scheduled_refused", messages=1)
-            assert logged["level"] == "warning"
-            store.schedule(Pay("1"), ORDER, at=PAST)
-            started.wait_for("scheduled_written", messages=1)
-            assert started.stop() == 0
+    with (
+        refusing(connection, "NEW.type = 'Place'"),
+        Started(database_url, app="tests.unpaid:order", cwd=ROOT) as started,
+    ):
+        logged = started.wait_for("scheduled_refused", messages=1)
+        assert logged["level"] == "warning"
+        store.schedule(Pay("1"), ORDER, at=PAST)
+        started.wait_for("scheduled_written", messages=1)
+        assert started.stop() == 0
 
 
 def test_a_process_leaves_a_schedule_alone_that_it_cannot_write(

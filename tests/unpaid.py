@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from reservation import Component, Context
+from reservation import Component, Context, Processed
 
 SENT = "order:command"
 TIME_TO_PAY = timedelta(milliseconds=400)
@@ -82,3 +82,28 @@ def orders(time_to_pay: timedelta | str = "30m", **options: object) -> Component
 
 
 order = orders(TIME_TO_PAY)
+
+
+def reserved(**options: object) -> Component:
+    """Return a component of which a handler does nothing but schedule a command.
+
+    Args:
+        options: how its handlers are declared.
+    """
+    component = Component("order", id="order_id")
+    component.reserve(Place, into="orderTransaction", entity="order_id", key="order_id")
+    component.reserve(Expire, into="orderExpiry", entity="order_id", key="order_id")
+
+    @component.handle(Place, **options)
+    def place(command: Place, entity: None, context: Context) -> None:
+        context.write(Expire(command.order_id), f"{SENT}-{command.order_id}", after="30m")
+
+    @component.handle(Expire, **options)
+    def expire(command: Expire, entity: None, context: Context) -> Expired:
+        return Expired(command.order_id)
+
+    return component
+
+
+reminding = reserved()
+processed = reserved(once=Processed())

@@ -54,7 +54,7 @@ def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
         connection.execute(
             "TRUNCATE message_store.messages, reservation.groups, reservation.positions, "
             "reservation.dead_letters, reservation.corrections, reservation.finding_decisions, "
-            "reservation.passes RESTART IDENTITY"
+            "reservation.passes, reservation.scheduled RESTART IDENTITY"
         )
         yield connection
 

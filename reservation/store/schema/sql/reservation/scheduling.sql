@@ -169,6 +169,13 @@ BEGIN
                        'reservation.scheduled', current_user),
       HINT = 'Grant it what it lacks, or let the owner of the store own the schema reservation.';
   END IF;
+  -- As check_may_send does, so that no sender can leave code that cancels with such rights.
+  IF has_column_privilege(caller, 'reservation.scheduled', 'cancelled_at', 'UPDATE') THEN
+    RAISE insufficient_privilege USING
+      MESSAGE = format('The role %s may cancel without being a sender, and this call came from '
+                       'another role', caller),
+      HINT = 'Call cancel_scheduled directly, as the role of the session.';
+  END IF;
   IF NOT EXISTS (
     SELECT FROM (
       SELECT s.stream_name FROM reservation.scheduled s WHERE s.id = message_id
