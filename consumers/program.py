@@ -53,9 +53,9 @@ class Drained:
     """What `drain` handled.
 
     Attributes:
-        counts: how many messages became ``handled``, ``reserved``, ``duplicate``, ``conflict``,
-            ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without dead letters that
-            were handled again.
+        counts: how many messages became ``handled``, ``rejected``, ``reserved``, ``duplicate``,
+            ``conflict``, ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without
+            dead letters that were handled again.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -46,10 +46,11 @@ from reservation.errors import (
     UnknownEventError,
     UnknownTypeError,
 )
+from reservation.handlers.reject import Reject
 from reservation.idempotence.in_events.message_id import MessageIdInEvents
 from reservation.idempotence.in_events.position import PositionInEvents
 from reservation.idempotence.processed import Processed
-from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.revision import Revisions
 from reservation.idempotence.revision_counters import ClockRevisions, DatabaseRevisions
 from reservation.idempotence.state_based.states import States
@@ -57,8 +58,10 @@ from reservation.idempotence.state_based.strategy import StateBased
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage, follow, followed_id
 from reservation.messages.metadata import Metadata
-from reservation.messages.pseudo_event import PseudoEvent
+from reservation.messages.pseudo_event import PseudoEvent, Rejection
 from reservation.postgres.connection import check_alive, check_alive_async, connect, connect_async
+from reservation.store.answers.outcome import Outcome
+from reservation.store.answers.question import Question
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
 from reservation.store.notifications import Notices
@@ -105,8 +108,12 @@ __all__ = [
     "PositionLostError",
     "Processed",
     "PseudoEvent",
+    "Question",
     "RefusedError",
+    "Reject",
+    "Rejection",
     "ReservationError",
+    "ReserveOutcome",
     "Revisions",
     "SchemaError",
     "Sequence",

@@ -6,19 +6,19 @@ strategy each has, and which function handles it. What the decorators accept is 
 """
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Any, Generic, overload
 
 from psycopg import Connection
 
-from reservation.declared_messages import DeclaredMessages
+from reservation.declaration.asking import Asking
+from reservation.declaration.completeness import check_complete
+from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
 from reservation.handlers.declaration_checks import (
     Transaction,
     check_category_of_reservations,
     check_class,
-    check_complete,
     check_entity,
     check_handler,
     check_initiator,
@@ -47,11 +47,11 @@ from reservation.idempotence.key import (
     key_part,
 )
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
+from reservation.idempotence.strategy import Strategy, is_two_phase
 from reservation.messages import stream_name
 
 
-class Component(DeclaredMessages, Generic[Entity]):
+class Component(Asking[Entity], Generic[Entity]):
     """The declaration of a component: its commands, keys, handlers and entity.
 
     ``Component("account", entity=Account, id="account_id")`` reads commands from the category
@@ -234,7 +234,7 @@ class Component(DeclaredMessages, Generic[Entity]):
         """
         check_single(self.name, "reserve", commands, was, stored_as)
         corrections = stream_name.correction_category(self.name)
-        own = (self.name, self.command_category, corrections)
+        own = (self.name, self.command_category, corrections, *self.subscribed)
         check_category_of_reservations(self.name, own, into, entity)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
@@ -336,18 +336,6 @@ class Component(DeclaredMessages, Generic[Entity]):
 
         return declare
 
-    @property
-    def two_phase(self) -> dict[str, TwoPhaseStrategy]:
-        """The two-phase strategies, by the types of the commands they are declared for."""
-        return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
-
-    @property
-    def state_window(self) -> timedelta | None:
-        """How long versions of states are kept: the longest window of any; None for no limit."""
-        windows = [strategy.window for strategy in self.two_phase.values()]
-        known = [window for window in windows if window is not None]
-        return max(known) if known and len(known) == len(windows) else None
-
     def snapshots(self, connection: Connection[Any]) -> Snapshots | None:
         """Return the snapshots of the component's entities, None if it has none.
 
@@ -358,6 +346,14 @@ class Component(DeclaredMessages, Generic[Entity]):
             return None
         revision = code_revision(self.entity, self.projection, self.snapshot_revision)
         return Snapshots(connection, self.entity, self.snapshot_every, revision)
+
+    def declared_in(self, category: str) -> "Component[Entity] | SubscribedCategory":
+        """Return what is declared of the messages of a category that is read.
+
+        Args:
+            category: one of the component's own, or one that it subscribes to.
+        """
+        return self.subscribed.get(category, self)
 
     def entity_stream(self, command: object) -> str:
         """Return the stream of the entity that a command is for.
@@ -375,11 +371,13 @@ class Component(DeclaredMessages, Generic[Entity]):
         """Make sure that the declaration is complete.
 
         Raises:
-            DeclarationError: it has no command; a reserved command has no handler; the upcasters
-                of a class do not lead to its version; or a handler is annotated to return an event
-                that has no projector and is not declared otherwise.
+            DeclarationError: it has no command and no subscription; a reserved command has no
+                handler; the upcasters of a class do not lead to its version; or a handler is
+                annotated to return an event that has no projector and is not declared otherwise.
         """
-        check_complete(self.name, self.initiations, self.reservations, self.handlers)
+        check_complete(
+            self.name, self.initiations, self.reservations, self.handlers, self.subscribed
+        )
         self.check_messages()
 
     def _command(self, command: type, was: str | Iterable[str], stored_as: str | None) -> str:

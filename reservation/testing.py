@@ -12,6 +12,7 @@ from reservation.component import Component
 from reservation.context import Context
 from reservation.errors import DeclarationError
 from reservation.handlers.copying import copied
+from reservation.handlers.reject import Reject
 from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.state_based.outputs import encode_state, outputs
 from reservation.messages.comparison import same_content
@@ -38,11 +39,13 @@ class Handled:
         state: the state or entity after the call.
         events: the events that it returned, in order.
         context: the context that it was given; further messages are in ``context.writes``.
+        rejection: why it rejected the command, with `Reject`; None if it did not.
     """
 
     state: Any
     events: list[Any]
     context: Context
+    rejection: str | None = None
 
 
 def check_deterministic(
@@ -182,12 +185,19 @@ def _handle(
     command = codec.decode_encoded(type(command), codec.encode(command))
     entity_stream = component.entity_stream(command)
     state, context = copied(given), Context(message, entity_stream=entity_stream)
-    initiation = component.initiations.get(name)
-    if initiation is not None:
-        returned = initiation.handler(command, context)
-    else:
-        returned = component.handlers[name](command, state, context)
-    events = events_of(returned, message, component.commands, starts=initiation is not None)
+    initiation, rejection = component.initiations.get(name), None
+    events: list[object]
+    try:
+        if initiation is not None:
+            returned = initiation.handler(command, context)
+        else:
+            returned = component.handlers[name](command, state, context)
+        events = events_of(returned, message, component.commands, starts=initiation is not None)
+    except Reject as reject:
+        rejection = reject.reason
+        events = [reject.event(message.type, starts=initiation is not None)]
+        state = copied(given)
+        context.writes.clear()
     written = component.types.written
     if name in component.two_phase:
         rows = outputs(message, entity_stream, events, context.writes, written)
@@ -201,7 +211,7 @@ def _handle(
         for row in rows:
             component.projection.apply_encoded(entity, row, message)
         rows += further
-    return Handled(state, events, context), rows
+    return Handled(state, [] if rejection else events, context, rejection), rows
 
 
 def _stored(component: Component, command: object) -> StoredMessage:

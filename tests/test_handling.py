@@ -5,7 +5,7 @@ import pytest
 from bank.messages import Deposit, Open, Opened
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import Failure, Reason
-from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation import Component, Processed, StateBased

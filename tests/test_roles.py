@@ -73,6 +73,8 @@ CONSUMER = {
     ),
     "SELECT on reservation.processed_messages",
     "INSERT on reservation.processed_messages",
+    "SELECT on reservation.passes",
+    "INSERT on reservation.passes",
 }
 OPERATOR = {
     "USAGE on schema message_store",

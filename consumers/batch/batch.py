@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from consumers.batch.batch_size import BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
+from consumers.calls.blame import transaction
 from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import Positions
-from consumers.handling.blame import transaction
-from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.server_keys import read_commands, server_rules
@@ -41,7 +41,7 @@ class BatchResult:
         part: which part of the category it was for; None if nothing of it is held.
         to: the global position up to which the messages of this part are handled now.
         read: how many messages it had.
-        counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
+        counts: how many of them were handled, rejected, reserved, duplicates, conflicts, ignored,
             redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         letters: the messages that were passed without having been handled.

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from consumers.batch.comparison import Comparison
-from consumers.handling.blame import blamed
-from consumers.handling.decisions import Decisions
+from consumers.calls.blame import blamed
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.handling.redelivery import further_before
-from consumers.handling.two_phase import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import (
@@ -17,7 +17,7 @@ from reservation.errors import (
     RefusedError,
 )
 from reservation.idempotence.reserve import (
-    Outcome,
+    ReserveOutcome,
     compare_initiations,
     first_initiated,
     first_reserved,
@@ -149,9 +149,9 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
     pending.check.publish()
 
 
-def _conflicts(outcomes: Sequence[Outcome]) -> list[int]:
+def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:
     """Return which of the commands are in conflict for the server, by their ordinals."""
-    return [n for n, outcome in enumerate(outcomes) if outcome is Outcome.CONFLICT]
+    return [n for n, outcome in enumerate(outcomes) if outcome is ReserveOutcome.CONFLICT]
 
 
 def _former(decisions: Decisions) -> list[str | None] | None:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from consumers.batch.effects import BatchEffects
+from consumers.calls.blame import transaction
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter
+from consumers.decisions.blocking import ALL_OR_NOTHING
+from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
-from consumers.handling.blame import transaction
-from consumers.handling.blocking import ALL_OR_NOTHING
-from consumers.handling.decisions import Decisions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import DecodeError

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from consumers.handling.blocking import blocking
-from consumers.handling.handler_call import is_interrupt
+from consumers.calls.handler_call import is_interrupt
+from consumers.decisions.blocking import blocking
 from reservation.component import Component
 from reservation.context import out_of_order
 from reservation.errors import (

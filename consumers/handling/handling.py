@@ -1,19 +1,19 @@
 """Deciding what each message of a batch brings about; nothing here writes to the log."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from psycopg import Rollback
 
-from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
+from consumers.calls.blame import blamed
+from consumers.calls.handler_call import call, guarded
+from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import Reason
+from consumers.decisions.blocking import FailurePolicy
+from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
-from consumers.handling.blame import blamed
-from consumers.handling.blocking import Blocking, FailurePolicy
-from consumers.handling.decisions import Decisions
+from consumers.handling.batch_decoding import BatchDecoding
 from consumers.handling.decoding import Decoded, Decoding
-from consumers.handling.handler_call import call, guarded
 from consumers.handling.redelivery import further_before, handled_before
 from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.handling.two_phase import TwoPhaseHandling
@@ -24,6 +24,7 @@ from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import HandlerError, MessageError, describe
 from reservation.handlers.copying import copied
+from reservation.handlers.reject import Reject
 from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
@@ -56,13 +57,13 @@ class Handling:
         self._component = component
         self._commands = component.commands
         self._decoding = Decoding(component, context.category)
-        self._corrections = corrections
         self._entities = EntityCache(
             component.entity or _no_entity, component.projection, snapshots=snapshots
         )
         self._two_phase = TwoPhaseHandling(context)
         self._last_categories: list[str] = []
         self.needs = TransactionNeeds(component, context.category, self._decoding)
+        self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
         self.at_hand: Sequence[StoredMessage] = ()
 
     def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
@@ -167,7 +168,7 @@ class Handling:
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         decisions = Decisions()
-        decoded = self._decode(messages, key_streams, policy, handled, decisions)
+        decoded = self._batch_decoding.decode(messages, key_streams, policy, handled, decisions)
         if decoded and self.needs.is_two_phase(decoded[0].message):
             decisions.pending = self._two_phase.store([item.incoming for item in decoded])
             decisions.counts.update(decisions.pending.counts)
@@ -187,70 +188,6 @@ class Handling:
             elif item.entity_stream is not None:
                 self._handle(item, item.entity_stream, decisions)
         return decisions
-
-    def _decode(
-        self,
-        messages: Sequence[StoredMessage],
-        key_streams: Sequence[str | None],
-        policy: FailurePolicy,
-        handled: frozenset[str],
-        decisions: Decisions,
-    ) -> list[Decoded]:
-        """Return the messages to decide on, decoded; the others are counted, or dead letters."""
-        blocking = Blocking(policy, decisions)
-        decoded: list[Decoded] = []
-        whose = self._decoding.whose
-        reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
-        given_up = bool(policy.given_up)
-        for message, key_stream in zip(messages, key_streams, strict=True):
-            died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
-            if died and not self._decoding.ignores(message):
-                blocking.takes(message, self._decoding.whose_unread(message))
-                continue
-            if message.id in handled:
-                decisions.counts["redelivered"] += 1
-                decoded.extend(self._redelivered(message, key_stream))
-                continue
-            try:
-                item = self._look(message, key_stream, reissues)
-            except MessageError as error:
-                blocking.fails(message, whose(message), error)
-                continue
-            if item is None:
-                decisions.counts["ignored"] += 1
-                continue
-            if blocking.anything_blocked:
-                # Nothing waits for a message whose place in the order is not known.
-                unplaced = item.unordered and policy.gives_up(message, Reason.KEY)
-                if blocking.takes(message, whose(message, None if unplaced else item)):
-                    continue
-            decoded.append(item)
-        decisions.corrected.update(reissues.found)
-        return decoded
-
-    def _look(
-        self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues
-    ) -> Decoded | None:
-        """Decode a message; one that says what a corrected message said, as that was corrected.
-
-        Raises:
-            MessageError: it cannot be decoded, or has no key or no handler.
-        """
-        try:
-            return self._decoding.look(message, key_stream)
-        except MessageError:
-            data = reissues.data_of(message)
-            if data is None:
-                raise
-        return self._decoding.look(with_data(message, data), None)
-
-    def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
-        """Give a message that was handled before, if a strategy is to remember it."""
-        if message.type in self._component.strategies and not self.needs.is_two_phase(message):
-            with contextlib.suppress(MessageError):
-                item = self._decoding.look(message, key_stream)
-                if item is not None and item.entity_stream is not None:
-                    yield replace(item, redelivered=True)
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""
@@ -294,7 +231,14 @@ class Handling:
                 returned = component.handlers[message.type](item.command, entity, context)
             return events_of(returned, message, self._commands, starts=initiation is not None)
 
-        events: Sequence[object] = call(connection, message, handle)
+        outcome = "handled"
+        try:
+            events: Sequence[object] = call(connection, message, handle)
+        except Reject as reject:
+            outcome = "rejected"
+            events = [reject.event(message.type, starts=initiation is not None)]
+            context.writes.clear()
+            loaded.started = loaded.started or initiation is not None
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
@@ -307,7 +251,7 @@ class Handling:
             self._apply(row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
-        decisions.counts["handled"] += 1
+        decisions.counts[outcome] += 1
 
     def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
         """Collect a message that a handler wrote besides its events.

@@ -5,18 +5,19 @@ the state as it was then, and the new versions are stored. When that is committe
 the handlers are published. (See `reservation.idempotence.strategy.TwoPhaseStrategy`.)
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
-from consumers.handling.handler_call import call
+from consumers.calls.handler_call import call
+from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
+from reservation.handlers.reject import Reject
 from reservation.handlers.returned import events_of
 from reservation.idempotence.state_based.outputs import (
     digest,
@@ -28,40 +29,22 @@ from reservation.idempotence.state_based.outputs import (
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
-from reservation.messages.stream_name import category
 from reservation.serialization import codec
 from reservation.store.writing import Row
 
 
-@dataclass(slots=True)
-class PendingOutputs:
-    """What is published for a batch in its second transaction.
-
-    Attributes:
-        check: what the strategy found out and stored, to be marked as published.
-        rows: the outputs, as they are written.
-        counts: how many messages were handled, redelivered (handled again), or differing (handled
-            again, with another result).
-    """
-
-    check: TwoPhaseCheck
-    rows: list[Row] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def categories(self) -> list[str]:
-        """The categories that are going to be written, each once."""
-        return list({category(row.stream_name) for row in self.rows})
-
-
 @dataclass(frozen=True, slots=True)
 class _HandlerResult:
-    """What one call of a handler left: the state after it, its outputs, what it was given."""
+    """What one call of a handler left: the state after it, its outputs, what it was given.
+
+    The outcome is "handled" or "rejected".
+    """
 
     state: str
     rows: list[Row]
     outputs: str
     given: str
+    outcome: str = "handled"
 
 
 class TwoPhaseHandling:
@@ -94,7 +77,7 @@ class TwoPhaseHandling:
                 check.handled(
                     incoming, result.state, result.given, result.outputs, as_delta=as_delta
                 )
-                rows, outcome = result.rows, "handled"
+                rows, outcome = result.rows, result.outcome
             pending.rows.extend(rows)
             pending.counts[outcome] += 1
         check.record()
@@ -156,15 +139,7 @@ class TwoPhaseHandling:
         """Call the handler of a message on a state, None for a new one, and return the result."""
         self._context.heartbeat()
         message, component = incoming.message, self._context.component
-        entity: Any = component.entity
-        try:
-            state = codec.decode(entity, codec.encode(entity()) if before is None else before)
-        except Exception as error:  # a class may check itself as it likes
-            raise DecodeError(
-                f"Cannot handle {message}: its state is none of {entity.__name__}: "
-                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
-                f"a default"
-            ) from error
+        state = self._state(before, message)
         context = Context(
             message,
             entity_stream=incoming.entity_stream,
@@ -172,19 +147,43 @@ class TwoPhaseHandling:
             unordered=incoming.unordered,
         )
         handler = component.handlers[message.type]
-        events = call(
-            self._context.connection,
-            message,
-            lambda: events_of(handler(incoming.command, state, context), message, self._commands),
-        )
+        outcome, events = "handled", list[object]()
+        try:
+            events = call(
+                self._context.connection,
+                message,
+                lambda: events_of(
+                    handler(incoming.command, state, context), message, self._commands
+                ),
+            )
+        except Reject as reject:
+            outcome, events = "rejected", [reject.event(message.type, starts=False)]
+            context.writes.clear()
+            state = self._state(before, message)
         rows = outputs(
             message, incoming.entity_stream, events, context.writes, component.types.written
         )
         component.check_written(rows, message)
         after = encode_state(state, message)
         return _HandlerResult(
-            after, rows, to_text(rows), msgspec.json.encode(context.given).decode()
+            after, rows, to_text(rows), msgspec.json.encode(context.given).decode(), outcome
         )
+
+    def _state(self, text: str | None, message: StoredMessage) -> Any:
+        """Return a state from its JSON text, None for a new one.
+
+        Raises:
+            DecodeError: the text is none of the component's entity.
+        """
+        entity: Any = self._context.component.entity
+        try:
+            return codec.decode(entity, codec.encode(entity()) if text is None else text)
+        except Exception as error:  # a class may check itself as it likes
+            raise DecodeError(
+                f"Cannot handle {message}: its state is none of {entity.__name__}: "
+                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
+                f"a default"
+            ) from error
 
 
 def _as_stored(row: Row, cause: StoredMessage) -> StoredMessage:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from consumers.batch.batch import Batch, BatchResult
+from consumers.calls.handler_call import is_interrupt
 from consumers.dead_letters.failure import Crashed, Failure
 from consumers.dead_letters.letters import DeadLetters
+from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import TURN, GroupShare, Membership
-from consumers.handling.blocking import FailurePolicy
-from consumers.handling.handler_call import is_interrupt
 from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.letter_retry import Retrying

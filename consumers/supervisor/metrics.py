@@ -24,6 +24,7 @@ from consumers.supervisor.health import Board, ConsumerCounts, Reads
 # The outcomes of messages; each is there from the beginning, so that a rate can be computed.
 OUTCOMES = (
     "handled",
+    "rejected",
     "reserved",
     "duplicate",
     "conflict",

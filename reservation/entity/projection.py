@@ -24,7 +24,8 @@ class Loaded:
         entity: the projected state.
         version: the position of the last event in it, -1 if there is none.
         snapshot: the version at which a snapshot of it was last taken, -1 if none was.
-        started: whether the stream holds anything but pseudo events.
+        started: whether the stream holds anything but pseudo events; the rejection of a command
+            that initiates counts.
     """
 
     entity: object

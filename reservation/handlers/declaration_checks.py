@@ -104,7 +104,7 @@ def check_category_of_reservations(
 
     Args:
         component: the component's name.
-        taken: the categories of its commands, events and corrections.
+        taken: the categories of its commands, events, corrections and subscriptions.
         into: the reservation category; None for the command category.
         entity: the field whose value leads the id of the reservation streams; None for none.
 
@@ -120,31 +120,38 @@ def check_category_of_reservations(
     if into in taken:
         raise DeclarationError(
             f"{component}: the reservation category {into!r} is in use for the component's "
-            f"commands, events or corrections; name another, or leave it out"
+            f"commands, events, corrections or subscriptions; name another, or leave it out"
         )
     if into is not None:
         check_category(into)
 
 
 def check_handler(
-    component: str, command: type, handler: Any, entity: type | None, commands: Collection[type]
+    component: str,
+    command: type,
+    handler: Any,
+    entity: type | None,
+    commands: Collection[type],
+    role: Literal["command", "message"] = "command",
 ) -> None:
-    """Make sure that a function can be the handler of a command.
+    """Make sure that a function can be the handler of a command, or of a message of others.
 
     Args:
         component: the component's name.
-        command: the command.
+        command: the command, or the message.
         handler: the function.
         entity: the class of the component's entity; None if it has none.
         commands: the component's commands, which a handler must not return.
+        role: "message" for one of a subscribed category.
 
     Raises:
         DeclarationError: the function cannot be called so, or is annotated for something else.
     """
     what = f"handler of {command.__name__}"
-    arguments = [("command", command), ("entity", entity), ("context", Context)]
+    arguments = [(role, command), ("entity", entity), ("context", Context)]
     _check_function(component, what, handler, arguments)
-    _check_returned(component, what, handler, {*commands, command}, starts=False)
+    refused = {*commands, command} if role == "command" else commands
+    _check_returned(component, what, handler, refused, starts=False)
 
 
 def check_initiator(
@@ -327,36 +334,6 @@ def _check_returned(
 def _where(component: str, what: str, function: Any) -> str:
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{component}: the {what}, {name},"
-
-
-def check_complete(
-    component: str,
-    initiations: Collection[str],
-    reservations: Collection[str],
-    handlers: Collection[str],
-) -> None:
-    """Make sure that a component has commands, and a handler for each.
-
-    Args:
-        component: the component's name.
-        initiations: the types of the commands that start a stream, which have a handler.
-        reservations: those of the reserved commands.
-        handlers: those of the other commands with a handler, or of reserved ones.
-
-    Raises:
-        DeclarationError: there is no command, or a reserved command has no handler.
-    """
-    if not (initiations or reservations or handlers):
-        raise DeclarationError(
-            f"The component {component!r} handles no command; declare one with "
-            f"@{component}.handle, @{component}.initiate or {component}.reserve"
-        )
-    for name in reservations:
-        if name not in handlers:
-            raise DeclarationError(
-                f"The component {component!r} reserves {name} and has no handler for it; "
-                f"declare one with @{component}.handle({name})"
-            )
 
 
 def check_once(component: str, command: type, once: Any) -> None:

@@ -16,6 +16,7 @@ from reservation.errors import (
     RefusedError,
     StreamNameError,
 )
+from reservation.handlers.protocols import DataclassInstance
 from reservation.http.identity import RequestId
 from reservation.http.problems import (
     COMMAND_CONFLICT,
@@ -122,7 +123,7 @@ class KeyedRequest:
         return self._unanswered
 
     async def send(
-        self, command: object, component: Component[Any], *, timeout: float | None = None
+        self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
     ) -> Outcome:
         """Send a command and return its outcome, once it is handled or rejected.
 

@@ -100,7 +100,7 @@ class Notices:
 
     def __init__(
         self,
-        connection: Connection[Any],
+        connection: Connection[Any] | None,
         database_url: str,
         category: str,
         *,
@@ -110,7 +110,8 @@ class Notices:
 
         Args:
             connection: the reader's own, in autocommit. It is used to look whether notices are on;
-                only then is a second connection opened, to wait on.
+                only then is a second connection opened, to wait on. None if the caller knows that
+                they are on.
             database_url: the address of the same database, for the second connection.
             category: the category to wait for.
             application_name: the name of the second connection in the server's views.
@@ -199,7 +200,7 @@ class Notices:
         """Ask for notices; return False if that is not possible, or not yet."""
         if time.monotonic() < self._try_at:
             return False
-        if not notices_given(self._reader):
+        if self._reader is not None and not notices_given(self._reader):
             self._lose("they are off")
             return False
         try:

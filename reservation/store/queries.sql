@@ -39,3 +39,8 @@ SELECT reservation.lock_categories(%s)
 
 -- name: stored_ids
 SELECT id, stream_name FROM message_store.messages WHERE id OPERATOR(pg_catalog.=) ANY (%s)
+
+-- name: outcome
+SELECT state, reason, contents, notices,
+       id, stream_name, type, position, global_position, data, metadata, time
+FROM reservation.outcome(%s)

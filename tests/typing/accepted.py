@@ -11,9 +11,9 @@ from reservation import (
     Context,
     MessageIdInEvents,
     MessageStore,
-    Outcome,
     PositionInEvents,
     Processed,
+    ReserveOutcome,
     Revisions,
     StateBased,
     StoredMessage,
@@ -292,4 +292,4 @@ def test() -> Any:
 def run(database_url: str) -> int:
     consumers.run(account, database_url, batch_size=10)
     done = consumers.drain(mailer, database_url)
-    return done.messages + done.counts["handled"] + len(Outcome)
+    return done.messages + done.counts["handled"] + len(ReserveOutcome)

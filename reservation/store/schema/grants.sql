@@ -17,6 +17,13 @@ GRANT EXECUTE ON FUNCTION
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
   reservation.next_revision(text),
+  reservation.outcome(jsonb),
+  reservation.ask(jsonb),
+  reservation.may_read(),
+  reservation.notice_channel(text),
+  reservation.notice_lock(text, integer),
+  reservation.expect_notice(text),
+  reservation.expect_no_notice(text, integer),
   reservation.http_request(uuid),
   reservation.begin_http_request(uuid, bytea),
   reservation.answer_http_request(uuid, integer, jsonb, bytea),
@@ -41,7 +48,7 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.states, reservation.state_horizons
 TO {role};
-GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
+GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}

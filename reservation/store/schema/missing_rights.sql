@@ -68,6 +68,7 @@ WITH senders AS (
     ('consumer', 'reservation.snapshots', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_handlers', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_messages', ARRAY['SELECT', 'INSERT']),
+    ('consumer', 'reservation.passes', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.revisions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
@@ -110,6 +111,8 @@ WITH senders AS (
       OR k.kind = 'auditor' AND p.provolatile <> 'v'
       OR k.kind = 'sender' AND p.proname IN (
            'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision',
+           'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
+           'expect_no_notice',
            'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request'))
     OR s.nspname = 'message_store' AND p.proname = ANY (CASE k.kind
       WHEN 'consumer' THEN ARRAY['category', 'hash_64', 'message_store_version']

@@ -19,9 +19,11 @@ FUNCTION_SCRIPTS = (
     "reserving",
     "snapshots",
     "processed",
+    "passes",
     "revisions",
     "states",
     "notice",
+    "answers",
     "group",
     "http",
     "privileges",
@@ -42,6 +44,8 @@ MIGRATIONS = {
     13: "013_copied_versions",
     14: "014_corrections",
     15: "015_finding_decisions",
+    16: "016_passes",
+    17: "017_answers",
     20: "020_http_requests",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.

@@ -28,6 +28,7 @@ from reservation.errors import (
     SerializationError,
     describe,
 )
+from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
 from reservation.postgres.sqlstates import Fault, fault_of_state
 
@@ -43,8 +44,9 @@ def call(
         handler: calls the handler and takes the events from what it returns.
 
     Raises:
-        HandlerError: the handler raised, or returned what is no event, or left the transaction
-            failed or ended.
+        Reject: the handler rejected its command, and left the transaction sound.
+        HandlerError: the handler raised otherwise, or returned what is no event, or left the
+            transaction failed or ended.
         DatabaseUnavailableError: the connection was lost meanwhile.
         SerializationError: the handler lost against another transaction; run the batch again.
     """
@@ -68,6 +70,8 @@ def call(
             ) from error
         if problem is not None and problem is not _FAILED:
             raise HandlerError(f"The handler of {message} {problem}") from error
+        if isinstance(error, Reject) and problem is None:
+            raise
         raise HandlerError(f"The handler of {message} raised {describe(error)}") from error
     if _copies != copies:
         _end_fork(None)

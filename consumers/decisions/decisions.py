@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Letter, conflict
-from consumers.handling.two_phase import PendingOutputs
+from consumers.decisions.pending_outputs import PendingOutputs
 from reservation.entity.projection import Loaded
-from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
@@ -27,8 +27,8 @@ class Decisions:
             reserved in before their declaration was changed.
         corrected: by their global position, the data to which some messages have been corrected.
         reissued: commands that found their entity's stream started already, and that stream.
-        counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
-            redelivered: handled before and now passed.
+        counts: how many messages were handled, rejected, reserved, duplicates, conflicts, ignored,
+            or redelivered: handled before and now passed.
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
         letters: the messages that are passed without having been handled.
@@ -50,10 +50,12 @@ class Decisions:
     letters: list[Letter] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
-    def add_outcome(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
+    def add_outcome(
+        self, message: StoredMessage, stream_name: str, outcome: ReserveOutcome
+    ) -> None:
         """Count what became of a command whose key was compared with the stored ones."""
         self.counts[outcome.value] += 1
-        if outcome is Outcome.CONFLICT:
+        if outcome is ReserveOutcome.CONFLICT:
             self.conflicts.append((message, stream_name))
             self.letters.append(Letter(message, None, conflict(message, stream_name), attempts=1))
 

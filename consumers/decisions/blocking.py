@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Failure, Letter, Reason
-from consumers.handling.decisions import Decisions
+from consumers.decisions.decisions import Decisions
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 

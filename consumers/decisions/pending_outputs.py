@@ -1,0 +1,29 @@
+"""The outputs of a two-phase strategy, whose states have to be committed first."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from reservation.idempotence.strategy import TwoPhaseCheck
+from reservation.messages.stream_name import category
+from reservation.store.writing import Row
+
+
+@dataclass(slots=True)
+class PendingOutputs:
+    """What is published for a batch in its second transaction.
+
+    Attributes:
+        check: what the strategy found out and stored, to be marked as published.
+        rows: the outputs, as they are written.
+        counts: how many messages were handled, rejected, redelivered (handled again), or
+            differing (handled again, with another result).
+    """
+
+    check: TwoPhaseCheck
+    rows: list[Row] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories that are going to be written, each once."""
+        return list({category(row.stream_name) for row in self.rows})

@@ -1,0 +1,1 @@
+"""What became of a command: each state, for each way to be idempotent."""
