@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from reservation.errors import StoreError
+from reservation.errors import DatabaseUnavailableError, StoreError
 from reservation.http.identity import RequestId
 from reservation.http.stored_requests import QUERIES
 from reservation.postgres.connection import connect, connect_async
@@ -71,13 +71,20 @@ class InProgress:
     async def _lock(self, request: RequestId) -> bool:
         taken = False
         try:
-            connection = await self._session()
-            with translated():
-                cursor = await connection.execute(QUERIES["lock"], request.lock)
-                ((taken,),) = await cursor.fetchall()
+            try:
+                taken = await self._try_lock(request)
+            except DatabaseUnavailableError:  # the session was lost since it was last used
+                taken = await self._try_lock(request)
         finally:
             if not taken:
                 self._held.discard(request)
+        return taken
+
+    async def _try_lock(self, request: RequestId) -> bool:
+        connection = await self._session()
+        with translated():
+            cursor = await connection.execute(QUERIES["lock"], request.lock)
+            ((taken,),) = await cursor.fetchall()
         return bool(taken)
 
     async def _session(self) -> AsyncConnection[Any]:

@@ -16,6 +16,7 @@ from reservation.errors import (
     RefusedError,
     StreamNameError,
 )
+from reservation.handlers.protocols import DataclassInstance
 from reservation.http.identity import RequestId
 from reservation.http.problems import (
     COMMAND_CONFLICT,
@@ -48,7 +49,7 @@ class Pending(Exception):
     def response(self) -> Response:
         """Return the answer."""
         return JSONResponse(
-            {"state": "pending", "status": self._link},
+            {"state": "pending", "link": self._link},
             202,
             {"Location": self._link, "Retry-After": "1", "Cache-Control": "no-store"},
         )
@@ -122,7 +123,7 @@ class KeyedRequest:
         return self._unanswered
 
     async def send(
-        self, command: object, component: Component[Any], *, timeout: float | None = None
+        self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
     ) -> Outcome:
         """Send a command and return its outcome, once it is handled or rejected.
 
@@ -138,19 +139,16 @@ class KeyedRequest:
             timeout: seconds to wait; None for those of the middleware.
 
         Raises:
-            DeclarationError: the component has no such command.
+            UnknownTypeError: the component has no such command.
             StoreError: the store refuses, or is away.
         """
         message_id = self._id.command_id(self._sent)
         self._sent += 1
-        if type(command) not in component.commands:
-            raise DeclarationError(
-                f"{component.name}: {type(command).__name__} is no command of this component"
-            )
         position = None
         try:
             entity_id = stream_name.identifier(component.entity_stream(command)) or ""
             stream = stream_name.of(component.command_category, entity_id)
+            question = component.question(command, stream_name=stream, message_id=message_id)
             with contextlib.suppress(MessageIdConflictError):
                 # In use if a former version of the endpoint made another command of the request.
                 position = await self._store.write(command, stream, id=message_id)
@@ -158,7 +156,7 @@ class KeyedRequest:
             raise self._end(COMMAND_REFUSED.problem()) from error
         seconds = self._timeout if timeout is None else timeout
         wait_for = partial(self._store.wait_for, timeout=0.0 if self._is_polled else seconds)
-        outcome = await wait_for(command, component)
+        outcome = await wait_for(question)
         if outcome.message is not None:
             if not self._is_ours(outcome.message, stream, position):
                 raise self._end(COMMAND_CONFLICT.problem())
@@ -188,7 +186,7 @@ class KeyedRequest:
             case "handled" | "rejected":
                 return outcome
             case "dead":
-                raise self._end(COMMAND_DEAD.problem(status=self._link))
+                raise self._end(COMMAND_DEAD.problem(link=self._link))
             case "expired":
                 raise self._end(COMMAND_EXPIRED.problem())
             case "conflict":
