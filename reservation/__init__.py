@@ -45,6 +45,7 @@ from reservation.errors import (
     UnknownEventError,
     UnknownTypeError,
 )
+from reservation.handlers.retry import Retry, RetryLater
 from reservation.idempotence.in_events.message_id import MessageIdInEvents
 from reservation.idempotence.in_events.position import PositionInEvents
 from reservation.idempotence.processed import Processed
@@ -106,6 +107,8 @@ __all__ = [
     "PseudoEvent",
     "RefusedError",
     "ReservationError",
+    "Retry",
+    "RetryLater",
     "Revisions",
     "SchemaError",
     "Sequence",

@@ -5,16 +5,19 @@ whoever looks something up does so by the type that a message carries.
 """
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Literal, overload
 
 from reservation.entity.projection import Projection
 from reservation.errors import UnknownTypeError
 from reservation.handlers.declaration_checks import check_class, check_single, check_upcaster
+from reservation.handlers.execution import check_execution
 from reservation.handlers.initiation import Handler, Initiation
 from reservation.handlers.protocols import DataclassInstance, UpcasterDecorator
+from reservation.handlers.retry import Retry
 from reservation.handlers.returned_checks import check_events
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.strategy import Strategy
+from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages.message import StoredMessage
 from reservation.messages.registry import MessageTypes
 from reservation.messages.stream_name import category
@@ -40,6 +43,9 @@ class DeclaredMessages:
         self.handlers: dict[str, Handler] = {}
         self.own_transaction: set[str] = set()
         self.strategies: dict[str, Strategy] = {}
+        self.retries: dict[str, Retry] = {}
+        # How many calls may run at a time, by the types of messages with an async handler.
+        self.concurrency: dict[str, int] = {}
         self.ignored = self.projection.ignored
 
     @overload
@@ -185,6 +191,18 @@ class DeclaredMessages:
             if reservation.same_key or not self.types.is_changed(name)
         }
 
+    @property
+    def two_phase(self) -> dict[str, TwoPhaseStrategy]:
+        """The two-phase strategies, by the types of the commands they are declared for."""
+        return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
+
+    @property
+    def state_window(self) -> timedelta | None:
+        """How long versions of states are kept: the longest window of any; None for no limit."""
+        windows = [strategy.window for strategy in self.two_phase.values()]
+        known = [window for window in windows if window is not None]
+        return max(known) if known and len(known) == len(windows) else None
+
     def check_written(self, rows: Iterable[Row], cause: StoredMessage) -> None:
         """Refuse events that nobody would know when their entity is loaded.
 
@@ -213,6 +231,24 @@ class DeclaredMessages:
             handlers = {name: one.handler for name, one in self.initiations.items()} | self.handlers
             check_events(self.name, handlers, self.projection.knows_class)
 
+    def _note_calls(
+        self,
+        name: str,
+        handler: Any,
+        *,
+        retry: Retry | None,
+        concurrency: int | None,
+        alone: str | None,
+    ) -> None:
+        """Note how the handler of a type is called; see `check_execution`."""
+        at_a_time = check_execution(
+            self.name, self.types[name], handler, retry=retry, concurrency=concurrency, alone=alone
+        )
+        if retry is not None:
+            self.retries[name] = retry
+        if at_a_time is not None:
+            self.concurrency[name] = at_a_time
+
     def _spread(self) -> None:
         """Let all that is declared of a type be found under each name that it is stored under."""
         self.types.spread(
@@ -220,6 +256,8 @@ class DeclaredMessages:
             self.reservations,
             self.handlers,
             self.strategies,
+            self.retries,
+            self.concurrency,
             self.projection.projectors,
         )
         for names in (self.own_transaction, self.projection.passed, self.ignored):

@@ -19,6 +19,7 @@ from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import TURN, GroupShare, Membership
 from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
+from consumers.loop.due_letters import DueLetters
 from consumers.loop.letter_retry import Retrying
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
 from consumers.runtime.backoff import Backoff
@@ -98,7 +99,8 @@ class Consumer:
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
-        self._known: object = None  # the claims that `_blocked` is of
+        self._known: object = None  # the claims that `_blocked` and `_due` are of
+        self._due = DueLetters(self._dead_letters)
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
             self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
@@ -184,7 +186,7 @@ class Consumer:
                 self._wait_for_locks(self._turn, connection, stop)
                 look = look or membership.behind
                 retry = membership.retry
-            retry = retry and self._retry(batch, connection, stop)
+            retry = (retry or self._due.now) and self._retry(batch, connection, stop)
             if look and self._handle_next(batch, connection, stop):
                 continue
             if retry:
@@ -203,7 +205,12 @@ class Consumer:
             self._blocked = self._dead_letters.blocked(
                 connection, positions.partitions, positions.size
             )
+            self._due.look(connection, positions)
             self._known = positions.claims
+        waiting = 0
+        if self._due.any:
+            waiting = self._dead_letters.waiting(connection, positions.partitions, positions.size)
+        self._telemetry.waits(waiting)
 
     def _wait_for_locks(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
@@ -226,10 +233,11 @@ class Consumer:
         poll = self._poll
         self._poll = min(poll * 2, TURN)
         notices = self._notices
+        due = self._due.seconds
         if notices is None or not self._membership.positions.partitions:
-            stop.wait(poll)
+            stop.wait(min(poll, due))
             return False
-        noticed = notices.wait(TURN, poll=poll, pause=stop)
+        noticed = notices.wait(min(TURN, due), poll=min(poll, due), pause=stop)
         if self._noticed != (notices.missing is None):
             self._noticed = notices.missing is None
             if self._noticed:
@@ -316,6 +324,7 @@ class Consumer:
         result = self._repeat_on_conflict(run, stop)
         if result is not None:
             self._blocked.update(result.blocked)
+            self._due.add(result.letters)
             log_batch(self._log, result, self._membership.positions.partitions)
             if result.read:
                 self._telemetry.holds(self._membership.positions.reached, self._membership.head)
@@ -336,10 +345,18 @@ class Consumer:
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
         self._blocked -= retried.freed
+        if self._due.now or retried.waiting:
+            in_vain = not (retried.handled or retried.dead or retried.waiting)
+            self._due.look(connection, self._membership.positions, in_vain=in_vain)
         log_conflicts(self._log, retried.conflicts)
         log_letters(self._log, retried.letters)
-        if retried.handled or retried.dead:
-            self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
+        if retried.handled or retried.dead or retried.waiting:
+            self._log.info(
+                "dead_letters_retried",
+                handled=retried.handled,
+                dead=retried.dead,
+                waiting=retried.waiting,
+            )
         return retried.more
 
     def _reread_positions(

@@ -47,6 +47,7 @@ class ProcessReport(msgspec.Struct, array_like=True):
         buckets: how many batches took up to each of the times in `BUCKETS`, and longer.
         seconds: how long all batches took together.
         errors: how many errors of the database it met that pass.
+        waiting: how many messages of what it holds wait for their next attempt.
     """
 
     pid: int
@@ -58,6 +59,7 @@ class ProcessReport(msgspec.Struct, array_like=True):
     buckets: list[int] = msgspec.field(default_factory=no_batches)
     seconds: float = 0.0
     errors: int = 0
+    waiting: int = 0
 
 
 class Telemetry:
@@ -94,6 +96,12 @@ class Telemetry:
         if report.state == "starting":
             report.state = "up"
         report.positions, report.head = dict(positions), head
+        self._now_or_later(changed)
+
+    def waits(self, number: int) -> None:
+        """Note how many messages wait for their next attempt."""
+        changed = self._report.waiting != number
+        self._report.waiting = number
         self._now_or_later(changed)
 
     def has_database(self) -> None:

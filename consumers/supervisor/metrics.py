@@ -31,6 +31,7 @@ OUTCOMES = (
     "redelivered",
     "differing",
     "dead",
+    "waiting",
     "parked",
 )
 STATES = ("starting", "up", "degraded")
@@ -85,12 +86,19 @@ class _Figures(Collector):
         head = GaugeMetricFamily(
             "reservation_head", "Global position of the category's last message", labels=_LABELS
         )
+        waiting = GaugeMetricFamily(
+            "reservation_messages_waiting",
+            "Messages of what is held here that wait for their next attempt",
+            labels=_LABELS,
+        )
+        waits: defaultdict[Reads, int] = defaultdict(int)
         states: defaultdict[tuple[Reads, str], int] = defaultdict(int)
         holds: defaultdict[Reads, int] = defaultdict(int)
         heads: dict[Reads, int] = {}
         for life in self._board.lives():
             states[life.reads, life.report.state] += 1
             holds[life.reads] += len(life.report.positions)
+            waits[life.reads] += life.report.waiting
             if life.report.head:
                 heads[life.reads] = max(heads.get(life.reads, 0), life.report.head)
             for partition, reached in life.report.positions.items():
@@ -99,9 +107,10 @@ class _Figures(Collector):
             for state in STATES:
                 workers.add_metric([*consumer, state], states[consumer, state])
             held.add_metric(consumer, holds[consumer])
+            waiting.add_metric(consumer, waits[consumer])
             if consumer in heads:
                 head.add_metric(consumer, heads[consumer])
-        yield from (workers, held, position, head)
+        yield from (workers, held, position, head, waiting)
 
 
 def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:

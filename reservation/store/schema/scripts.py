@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 18
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -16,6 +16,7 @@ FUNCTION_SCRIPTS = (
     "reading",
     "writing",
     "correcting",
+    "retrying",
     "reserving",
     "snapshots",
     "processed",
@@ -41,6 +42,7 @@ MIGRATIONS = {
     13: "013_copied_versions",
     14: "014_corrections",
     15: "015_finding_decisions",
+    18: "018_retries",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.
