@@ -47,6 +47,7 @@ from reservation.errors import (
     UnknownTypeError,
 )
 from reservation.handlers.reject import Reject
+from reservation.handlers.retry import Retry, RetryLater
 from reservation.idempotence.in_events.message_id import MessageIdInEvents
 from reservation.idempotence.in_events.position import PositionInEvents
 from reservation.idempotence.processed import Processed
@@ -116,6 +117,8 @@ __all__ = [
     "Rejection",
     "ReservationError",
     "ReserveOutcome",
+    "Retry",
+    "RetryLater",
     "Revisions",
     "ScheduledWrite",
     "SchemaError",

@@ -38,6 +38,7 @@ from reservation.handlers.protocols import (
     InitiatorDecorator,
     ProjectorDecorator,
 )
+from reservation.handlers.retry import Retry
 from reservation.idempotence.key import (
     Key,
     KeyFunction,
@@ -124,6 +125,8 @@ class Component(Asking[Entity], Generic[Entity]):
         *,
         volatile: str | Iterable[str] = (),
         transaction: Transaction = "batch",
+        retry: Retry | None = None,
+        concurrency: int | None = None,
         was: str | Iterable[str] = (),
         stored_as: str | None = None,
     ) -> InitiatorDecorator[Command]:
@@ -136,7 +139,9 @@ class Component(Asking[Entity], Generic[Entity]):
         Args:
             command: the command's dataclass.
             volatile: fields in which a reissue may differ from the first issue.
-            transaction: see `handle`.
+            transaction: see `handle`, as are `retry` and `concurrency`.
+            retry: when a message is tried again whose handler raised.
+            concurrency: how many calls of an async handler run at a time.
             was: the former names of the class, or the only one; see `message`.
             stored_as: the name that is still written; see `message`.
 
@@ -153,6 +158,8 @@ class Component(Asking[Entity], Generic[Entity]):
             if name in self.handlers:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = fields_of(command, volatile)
+            alone = 'transaction="message"' if own_transaction else None
+            self._note_calls(name, handler, retry=retry, concurrency=concurrency, alone=alone)
             self.initiations[name] = Initiation(command, handler, fields)
             self.own_transaction |= {name} if own_transaction else set()
             self.projection.is_used |= self.entity is not None
@@ -256,6 +263,8 @@ class Component(Asking[Entity], Generic[Entity]):
         *,
         transaction: Transaction = "batch",
         once: Strategy | None = None,
+        retry: Retry | None = None,
+        concurrency: int | None = None,
         was: str | Iterable[str] = (),
         stored_as: str | None = None,
     ) -> HandlerDecorator[Command, Entity]:
@@ -272,6 +281,9 @@ class Component(Asking[Entity], Generic[Entity]):
                 commit for each.
             once: how a repeated message is recognized; None leaves that to the handler, or to
                 `reserve`.
+            retry: when a message is tried again whose handler raised, while others are handled;
+                None to try it the component's `attempts` times, directly.
+            concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
             was: the former names of the class, or the only one; see `message`.
             stored_as: the name that is still written; see `message`.
 
@@ -293,11 +305,14 @@ class Component(Asking[Entity], Generic[Entity]):
             check_handler(self.name, command, handler, self.entity, self.commands)
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
+            two_phase = once is not None and is_two_phase(once)
+            alone = 'transaction="message"' if own_transaction else None
+            alone = f"once={type(once).__name__}" if two_phase else alone
+            self._note_calls(name, handler, retry=retry, concurrency=concurrency, alone=alone)
             self.handlers[name] = handler
             self.own_transaction |= {name} if own_transaction else set()
             if once is not None:
                 self.strategies[name] = once
-            two_phase = once is not None and is_two_phase(once)
             self.projection.is_used |= self.entity is not None and not two_phase
             self._spread()
             return handler

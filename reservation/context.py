@@ -74,6 +74,7 @@ class Context:
     __slots__ = (
         "_connection",
         "_entity_stream",
+        "_gave",
         "_given",
         "_random",
         "_unordered",
@@ -164,7 +165,13 @@ class Context:
                 f"has none, and in a test make its context with "
                 f"Context(message, connection=connection)"
             )
+        self._gave = True  # without a value before, so that other messages cost nothing
         return self._connection
+
+    @property
+    def gave_connection(self) -> bool:
+        """Whether the handler has asked for the connection."""
+        return hasattr(self, "_gave")
 
     def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
         """Return a new message with the attributes of ``source``; see `reservation.follow`.

@@ -122,9 +122,9 @@ def test_what_is_due_is_written_in_its_order_and_in_portions(connection, store):
         ("'-1s' is negative", {"after": "-1s"}),
         ("'soon' is not a time span", {"after": "soon"}),
         ("'30' is not a time span", {"after": "30"}),
-        ("a int is no time span", {"after": 30}),
-        ("longer than 36500 days", {"after": "99999d"}),
-        ("longer than 36500 days", {"after": timedelta(days=99999)}),
+        ("30 is not a time span", {"after": 30}),
+        ("longer than 100000d", {"after": "100001d"}),
+        ("longer than 100000d", {"after": timedelta(days=100001)}),
         ("no time zone", {"at": datetime(2026, 1, 1)}),  # noqa: DTZ001  it is refused
         ("a datetime, not a str", {"at": "2026-01-01"}),
         ("from 1970 to 9998", {"at": datetime(1, 1, 1, tzinfo=UTC)}),

@@ -200,8 +200,10 @@ def _holder(holder: Holder | None) -> Text:
 
 def _letters(one: PartitionStatus) -> Text:
     counts = {"dead": one.dead, "parked": one.parked, "to retry": one.retry}
-    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    return Text(text or "none", style="bold red" if text else "")
+    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if one.waiting and one.next_attempt_at is not None:
+        texts.append(f"{one.waiting:,} waiting, the first until {_when(one.next_attempt_at)}")
+    return Text(", ".join(texts) or "none", style="bold red" if texts else "")
 
 
 def _age(seconds: float) -> str:
@@ -251,6 +253,9 @@ def _as_json(seen: Status) -> dict[str, object]:
                 "dead": partition.dead,
                 "parked": partition.parked,
                 "retry": partition.retry,
+                "waiting": partition.waiting,
+                "nextAttemptAt": partition.next_attempt_at
+                and partition.next_attempt_at.isoformat(),
             }
             for partition in seen.partitions
         ],

@@ -21,6 +21,7 @@ import structlog
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
+from consumers.dead_letters.failure import HandlerRaisedError
 from reservation.errors import (
     DatabaseUnavailableError,
     HandlerError,
@@ -45,8 +46,9 @@ def call(
 
     Raises:
         Reject: the handler rejected its command, and left the transaction sound.
-        HandlerError: the handler raised otherwise, or returned what is no event, or left the
-            transaction failed or ended.
+        HandlerRaisedError: the handler raised otherwise.
+        HandlerError: the handler returned what is no event, or left the transaction failed or
+            ended.
         DatabaseUnavailableError: the connection was lost meanwhile.
         SerializationError: the handler lost against another transaction; run the batch again.
     """
@@ -73,7 +75,7 @@ def call(
             raise HandlerError(f"The handler of {message} {problem}") from error
         if rejects:
             raise
-        raise HandlerError(f"The handler of {message} raised {describe(error)}") from error
+        raise raised(message, error) from error
     if _copies != copies:
         _end_fork(None)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:  # as it should be
@@ -215,6 +217,11 @@ def _has_descriptor(connection: Connection[Any]) -> bool:
     """Return whether the descriptor of a connection still stands for the same file."""
     file = _file(connection.pgconn.socket)
     return file is not None and file == _files.get(id(connection), file)
+
+
+def raised(message: StoredMessage, error: BaseException) -> HandlerRaisedError:
+    """Return the error for what a handler raised."""
+    return HandlerRaisedError(f"The handler of {message} raised {describe(error)}", message)
 
 
 def _lost(message: StoredMessage) -> DatabaseUnavailableError:

@@ -30,8 +30,9 @@ class Decisions:
             reserved in before their declaration was changed.
         corrected: by their global position, the data to which some messages have been corrected.
         reissued: commands that found their entity's stream started already, and that stream.
-        counts: how many messages were handled, rejected, reserved, duplicates, conflicts, ignored,
-            or redelivered: handled before and now passed.
+        counts: how many messages were handled, rejected, reserved, duplicates, conflicts,
+            ignored, redelivered (handled before and now passed), dead, waiting for their next
+            attempt, or parked.
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
         letters: the messages that are passed without having been handled.

@@ -53,9 +53,12 @@ class PartitionStatus:
         stored: the position, who holds it, and whether it is foreign.
         head: the global position of the category's last message; 0 if there is none.
         lag: how far behind it is; from the beginning of the category if the position is foreign.
-        dead: how many dead letters it has that are not retried, handled or discarded.
+        dead: how many dead letters it has that do not wait, and are not retried, handled or
+            discarded.
         parked: how many messages wait behind those.
         retry: how many of either are to be tried again, and have not been yet.
+        waiting: how many wait for their next attempt.
+        next_attempt_at: when the first of these is due; None if none waits.
     """
 
     stored: StoredPosition
@@ -64,6 +67,8 @@ class PartitionStatus:
     dead: int
     parked: int
     retry: int
+    waiting: int = 0
+    next_attempt_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +131,12 @@ def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> li
     ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
     lags = _lags(connection, head, rows)
     of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
-    letters: dict[tuple[int, str], int] = {
-        (partition, state): count
-        for partition, state, count in connection.execute(_QUERIES["dead_letters"], of)
-    }
+    letters: dict[tuple[int, str], int] = {}
+    next_attempts: dict[int, datetime] = {}
+    for partition, state, count, next_attempt in connection.execute(_QUERIES["dead_letters"], of):
+        letters[partition, state] = count
+        if next_attempt is not None:
+            next_attempts[partition] = next_attempt
     return [
         PartitionStatus(
             row,
@@ -138,6 +145,8 @@ def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> li
             dead=letters.get((row.partition, "dead"), 0),
             parked=letters.get((row.partition, "parked"), 0),
             retry=letters.get((row.partition, "retry"), 0),
+            waiting=letters.get((row.partition, "waiting"), 0),
+            next_attempt_at=next_attempts.get(row.partition),
         )
         for row in rows
     ]

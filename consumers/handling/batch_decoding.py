@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
 from consumers.dead_letters.failure import Reason
-from consumers.decisions.blocking import Blocking, FailurePolicy
+from consumers.decisions.blocking import Blocking
 from consumers.decisions.decisions import Decisions
 from consumers.handling.decoding import Decoded, Decoding
 from consumers.handling.transaction_needs import TransactionNeeds
@@ -43,12 +43,12 @@ class BatchDecoding:
         self,
         messages: Sequence[StoredMessage],
         key_streams: Sequence[str | None],
-        policy: FailurePolicy,
+        blocking: Blocking,
         handled: frozenset[str],
         decisions: Decisions,
     ) -> list[Decoded]:
         """Return the messages to decide on, decoded; the others are counted, or dead letters."""
-        blocking = Blocking(policy, decisions)
+        policy = blocking.policy
         decoded: list[Decoded] = []
         whose = self._decoding.whose
         reissues = CorrectedReissues(self._corrections, self._context.connection, messages)

@@ -7,10 +7,12 @@ from psycopg import Rollback
 
 from consumers.calls.blame import blamed
 from consumers.calls.handler_call import call, guarded
+from consumers.calls.undoing import UndoableContext
 from consumers.dead_letters.corrections import Corrections
-from consumers.dead_letters.failure import Reason
-from consumers.decisions.blocking import FailurePolicy
+from consumers.dead_letters.failure import HandlerRaisedError, Reason
+from consumers.decisions.blocking import Blocking, FailurePolicy
 from consumers.decisions.decisions import Decisions
+from consumers.decisions.next_attempt import decide_on
 from consumers.group.positions import Positions
 from consumers.handling.batch_decoding import BatchDecoding
 from consumers.handling.decoding import Decoded, Decoding
@@ -71,6 +73,8 @@ class Handling:
         )
         self._two_phase = TwoPhaseHandling(context)
         self._last_categories: list[str] = []
+        # The types of messages whose handlers may have to be undone.
+        self._undoable = set(component.retries)
         self.needs = TransactionNeeds(component, context.category, self._decoding)
         self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
         self.at_hand: Sequence[StoredMessage] = ()
@@ -177,16 +181,24 @@ class Handling:
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         decisions = Decisions()
-        decoded = self._batch_decoding.decode(messages, key_streams, policy, handled, decisions)
+        blocking = Blocking(policy, decisions)
+        decoded = self._batch_decoding.decode(messages, key_streams, blocking, handled, decisions)
         if decoded and self.needs.is_two_phase(decoded[0].message):
-            decisions.pending = self._two_phase.store([item.incoming for item in decoded])
+            try:
+                decisions.pending = self._two_phase.store([item.incoming for item in decoded])
+            except HandlerRaisedError as error:  # of which other states may have been stored
+                decide_on(error, self._component, policy.tried(error.message))
+                raise
             decisions.counts.update(decisions.pending.counts)
             decisions.passes = decisions.pending.passes
             return decisions
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
         self._begin(decoded, decisions)
+        failed, whose = blocking.failed, self._decoding.whose
         for item in decoded:
+            if failed and blocking.parks(item.message, whose(item.message, item)):
+                continue
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
                 with contextlib.suppress(MessageError):
                     check = decisions.checks[self._declared.strategies[item.message.type]]
@@ -196,7 +208,7 @@ class Handling:
                 if item.former_stream is not None:
                     decisions.former_streams[item.message.global_position] = item.former_stream
             elif item.entity_stream is not None:
-                self._handle(item, item.entity_stream, decisions)
+                self._handle(item, item.entity_stream, decisions, blocking)
         return decisions
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
@@ -211,7 +223,9 @@ class Handling:
                 self._context.connection, self._component.name, self._context.category, batch
             )
 
-    def _handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
+    def _handle(
+        self, item: Decoded, stream_name: str, decisions: Decisions, blocking: Blocking
+    ) -> None:
         """Call the handler, apply its events to the entity and collect them to be written."""
         connection = self._context.connection
         self._context.heartbeat()
@@ -230,7 +244,8 @@ class Handling:
             if self._is_subscribed and strategy is not None and not strategy.leaves_trace:
                 decisions.passes.append(Pass(message, PassReason.DUPLICATE))
             return
-        context = Context(
+        undoable = message.type in self._undoable
+        context = (UndoableContext if undoable else Context)(
             message,
             entity_stream=stream_name,
             connection=connection,
@@ -254,6 +269,14 @@ class Handling:
             context.writes.clear()
             context.scheduled = ()
             loaded.started = loaded.started or initiation is not None
+        except HandlerRaisedError as error:
+            if not self._sets_aside(item, error, context, blocking):
+                raise
+            if check is not None:
+                check.take_back(incoming)
+            return
+        if undoable and isinstance(context, UndoableContext):
+            context.keep()
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
@@ -276,6 +299,25 @@ class Handling:
             component.check_written(scheduled, message)
             decisions.scheduled += scheduled
         decisions.counts[outcome] += 1
+
+    def _sets_aside(
+        self, item: Decoded, error: HandlerRaisedError, context: Context, blocking: Blocking
+    ) -> bool:
+        """Set a message aside whose handler raised, if its policy or the handler says so.
+
+        What the handler did in the transaction is taken back. Where that is no longer possible, the
+        error stands, and the next call for a message of this type can be undone.
+        """
+        message = item.message
+        if not decide_on(error, self._component, blocking.policy.tried(message)):
+            return False
+        if isinstance(context, UndoableContext):
+            context.undo()
+        elif context.gave_connection:
+            self._undoable.add(message.type)
+            return False
+        entity = self._decoding.whose(message, item)
+        return entity is not None and blocking.sets_aside(message, entity, error)
 
     def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
         """Collect a message that a handler wrote besides its events.

@@ -19,6 +19,7 @@ from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import TURN, GroupShare, Membership
 from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
+from consumers.loop.due_letters import DueLetters
 from consumers.loop.letter_retry import Retrying
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
 from consumers.loop.schedule import Schedule
@@ -101,7 +102,8 @@ class Consumer:
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
-        self._known: object = None  # the claims that `_blocked` is of
+        self._known: object = None  # the claims that `_blocked` and `_due` are of
+        self._due = DueLetters(self._dead_letters)
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
             self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
@@ -194,7 +196,7 @@ class Consumer:
                 retry = membership.retry
             if self._schedule.is_due:
                 look |= self._schedule.write(connection)
-            retry = retry and self._retry(batch, connection, stop)
+            retry = (retry or self._due.now) and self._retry(batch, connection, stop)
             if look and self._handle_next(batch, connection, stop):
                 continue
             if retry:
@@ -215,7 +217,12 @@ class Consumer:
             self._blocked = self._dead_letters.blocked(
                 connection, positions.partitions, positions.size
             )
+            self._due.look(connection, positions)
             self._known = positions.claims
+        waiting = 0
+        if self._due.any:
+            waiting = self._dead_letters.waiting(connection, positions.partitions, positions.size)
+        self._telemetry.waits(waiting)
 
     def _wait_for_locks(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
@@ -238,11 +245,12 @@ class Consumer:
         poll = self._poll
         self._poll = min(poll * 2, TURN)
         notices = self._notices
+        due = self._due.seconds
         if notices is None or not self._membership.positions.partitions:
-            stop.wait(self._schedule.limit(poll))
+            stop.wait(min(self._schedule.limit(poll), due))
             return False
-        limit = self._schedule.limit
-        noticed = notices.wait(limit(TURN), poll=limit(poll), pause=stop)
+        longest, poll = self._schedule.limit(TURN), self._schedule.limit(poll)
+        noticed = notices.wait(min(longest, due), poll=min(poll, due), pause=stop)
         if notices.scheduled:
             notices.scheduled = False
             self._schedule.add(0)  # the look says when it is due
@@ -332,6 +340,7 @@ class Consumer:
         result = self._repeat_on_conflict(run, stop)
         if result is not None:
             self._blocked.update(result.blocked)
+            self._due.add(result.letters)
             log_batch(self._log, result, self._membership.positions.partitions)
             if result.read:
                 self._telemetry.holds(self._membership.positions.reached, self._membership.head)
@@ -352,10 +361,18 @@ class Consumer:
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
         self._blocked -= retried.freed
+        if self._due.now or retried.waiting:
+            in_vain = not (retried.handled or retried.dead or retried.waiting)
+            self._due.look(connection, self._membership.positions, in_vain=in_vain)
         log_conflicts(self._log, retried.conflicts)
         log_letters(self._log, retried.letters)
-        if retried.handled or retried.dead:
-            self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
+        if retried.handled or retried.dead or retried.waiting:
+            self._log.info(
+                "dead_letters_retried",
+                handled=retried.handled,
+                dead=retried.dead,
+                waiting=retried.waiting,
+            )
         return retried.more
 
     def _reread_positions(

@@ -51,6 +51,7 @@ class ProcessReport(msgspec.Struct, array_like=True):
         overdue: for how many seconds the oldest of them was overdue, when it last looked.
         scheduled_written: how many scheduled messages it has written.
         scheduled_refused: how many attempts to write one the log has refused.
+        waiting: how many messages of what it holds wait for their next attempt.
     """
 
     pid: int
@@ -66,6 +67,7 @@ class ProcessReport(msgspec.Struct, array_like=True):
     overdue: float = 0.0
     scheduled_written: int = 0
     scheduled_refused: int = 0
+    waiting: int = 0
 
 
 class Telemetry:
@@ -102,6 +104,12 @@ class Telemetry:
         if report.state == "starting":
             report.state = "up"
         report.positions, report.head = dict(positions), head
+        self._now_or_later(changed)
+
+    def waits(self, number: int) -> None:
+        """Note how many messages wait for their next attempt."""
+        changed = self._report.waiting != number
+        self._report.waiting = number
         self._now_or_later(changed)
 
     def has_database(self) -> None:

@@ -32,6 +32,7 @@ OUTCOMES = (
     "redelivered",
     "differing",
     "dead",
+    "waiting",
     "parked",
 )
 STATES = ("starting", "up", "degraded")
@@ -97,6 +98,12 @@ class _Figures(Collector):
             labels=_LABELS,
         )
         latest: dict[Reads, Life] = {}
+        waiting = GaugeMetricFamily(
+            "reservation_messages_waiting",
+            "Messages of what is held here that wait for their next attempt",
+            labels=_LABELS,
+        )
+        waits: defaultdict[Reads, int] = defaultdict(int)
         states: defaultdict[tuple[Reads, str], int] = defaultdict(int)
         holds: defaultdict[Reads, int] = defaultdict(int)
         heads: dict[Reads, int] = {}
@@ -105,6 +112,7 @@ class _Figures(Collector):
             holds[life.reads] += len(life.report.positions)
             if life.reads not in latest or life.heard > latest[life.reads].heard:
                 latest[life.reads] = life
+            waits[life.reads] += life.report.waiting
             if life.report.head:
                 heads[life.reads] = max(heads.get(life.reads, 0), life.report.head)
             for partition, reached in life.report.positions.items():
@@ -113,12 +121,13 @@ class _Figures(Collector):
             for state in STATES:
                 workers.add_metric([*consumer, state], states[consumer, state])
             held.add_metric(consumer, holds[consumer])
+            waiting.add_metric(consumer, waits[consumer])
             if consumer in heads:
                 head.add_metric(consumer, heads[consumer])
             if consumer in latest:
                 scheduled.add_metric(consumer, latest[consumer].report.scheduled)
                 overdue.add_metric(consumer, latest[consumer].report.overdue)
-        yield from (workers, held, position, head, scheduled, overdue)
+        yield from (workers, held, position, head, waiting, scheduled, overdue)
 
 
 def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:

@@ -12,8 +12,10 @@ from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.projection import Projection
 from reservation.errors import DeclarationError, UnknownTypeError
 from reservation.handlers.declaration_checks import check_class, check_single, check_upcaster
+from reservation.handlers.execution import check_execution
 from reservation.handlers.initiation import Handler, Initiation
 from reservation.handlers.protocols import DataclassInstance, UpcasterDecorator
+from reservation.handlers.retry import Retry
 from reservation.handlers.returned_checks import check_events
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
@@ -45,6 +47,9 @@ class DeclaredMessages:
         self.own_transaction: set[str] = set()
         self.strategies: dict[str, Strategy] = {}
         self.subscribed: dict[str, SubscribedCategory] = {}
+        self.retries: dict[str, Retry] = {}
+        # How many calls may run at a time, by the types of messages with an async handler.
+        self.concurrency: dict[str, int] = {}
         self.ignored = self.projection.ignored
 
     @overload
@@ -287,6 +292,24 @@ class DeclaredMessages:
             for subscribed in self.subscribed.values():
                 check_events(self.name, subscribed.handlers, self.projection.knows_class)
 
+    def _note_calls(
+        self,
+        name: str,
+        handler: Any,
+        *,
+        retry: Retry | None,
+        concurrency: int | None,
+        alone: str | None,
+    ) -> None:
+        """Note how the handler of a type is called; see `check_execution`."""
+        at_a_time = check_execution(
+            self.name, self.types[name], handler, retry=retry, concurrency=concurrency, alone=alone
+        )
+        if retry is not None:
+            self.retries[name] = retry
+        if at_a_time is not None:
+            self.concurrency[name] = at_a_time
+
     def _spread(self) -> None:
         """Let all that is declared of a type be found under each name that it is stored under."""
         self.types.spread(
@@ -294,6 +317,8 @@ class DeclaredMessages:
             self.reservations,
             self.handlers,
             self.strategies,
+            self.retries,
+            self.concurrency,
             self.projection.projectors,
         )
         for names in (self.own_transaction, self.projection.passed, self.ignored):

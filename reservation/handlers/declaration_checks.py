@@ -14,6 +14,7 @@ from reservation.context import Context
 from reservation.errors import DeclarationError, describe
 from reservation.handlers.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
+from reservation.handlers.execution import is_async
 from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
 
@@ -149,7 +150,7 @@ def check_handler(
     """
     what = f"handler of {command.__name__}"
     arguments = [(role, command), ("entity", entity), ("context", Context)]
-    _check_function(component, what, handler, arguments)
+    _check_function(component, what, handler, arguments, may_be_async=True)
     refused = {*commands, command} if role == "command" else commands
     _check_returned(component, what, handler, refused, starts=False)
 
@@ -169,7 +170,8 @@ def check_initiator(
         DeclarationError: as for `check_handler`.
     """
     what = f"handler of {command.__name__}"
-    _check_function(component, what, handler, [("command", command), ("context", Context)])
+    arguments = [("command", command), ("context", Context)]
+    _check_function(component, what, handler, arguments, may_be_async=True)
     _check_returned(component, what, handler, {*commands, command}, starts=True)
 
 
@@ -261,7 +263,12 @@ def check_projector(
 
 
 def _check_function(
-    component: str, what: str, function: Any, parameters: Sequence[tuple[str, type | None]]
+    component: str,
+    what: str,
+    function: Any,
+    parameters: Sequence[tuple[str, type | None]],
+    *,
+    may_be_async: bool = False,
 ) -> None:
     """Make sure that a function can be called as it will be, with arguments of these classes.
 
@@ -269,7 +276,7 @@ def _check_function(
     """
     where = _where(component, what, function)
     call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004  its own is wanted
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+    if not may_be_async and is_async(function):
         raise DeclarationError(f"{where} is async; declare it with def: it is called without await")
     for each in (function, call):
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):

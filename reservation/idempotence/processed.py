@@ -141,6 +141,14 @@ class _Rows:
             self.times.append(_as_stored(message.time))
             self.positions.append(message.global_position)
 
+    def remove(self, position: int) -> None:
+        """Remove a message, which mostly is the last one."""
+        columns: tuple[list[Any], ...] = (self.types, self.keys, self.times, self.positions)
+        for n in range(len(self.positions) - 1, -1, -1):
+            if self.positions[n] == position:
+                for column in columns:
+                    del column[n]
+
 
 class ProcessedCheck(Check):
     """Which messages of one batch were processed."""
@@ -202,6 +210,12 @@ class ProcessedCheck(Check):
         self._known.add((name, key))
         self._new.add(incoming, key)
         return False
+
+    def take_back(self, incoming: Incoming) -> None:
+        """Forget a message whose handler failed."""
+        at = incoming.message.global_position
+        self._known.discard((_own_name(incoming), self._keys[at]))
+        self._new.remove(at)
 
     def record(self) -> None:
         """Insert the keys of the messages that were handled, in one statement.

@@ -55,6 +55,13 @@ class Check(Protocol):
             ExpiredError: that is no longer known.
         """
 
+    def take_back(self, incoming: Incoming) -> None:
+        """Forget a message that was found to be no duplicate, because its handler failed.
+
+        It is handled later. Until the end of the batch no other message of its entity follows.
+        """
+        del incoming
+
     def effects(
         self, incoming: Incoming, events: Sequence[object], metadata: Metadata
     ) -> tuple[Sequence[object], Metadata]:

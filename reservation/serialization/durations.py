@@ -1,24 +1,38 @@
-"""Time spans as declarations and callers write them: a `timedelta`, or a text such as ``"30m"``.
+"""Time spans as people write them: a number, decimals allowed, and a unit.
 
-A text is a number, decimals allowed, and a unit: 500ms, 0.5s, 5m, 36h or 90d. That is what the
-options of all commands take too.
+Such as 500ms, 0.5s, 5m, 36h or 90d. The command line and declarations take them alike.
 """
 
 import re
 from datetime import timedelta
 from decimal import Decimal
 
-MICROSECONDS = {
+MICROSECOND = timedelta(microseconds=1)
+# No time span is longer.
+LONGEST = timedelta(days=100_000)
+GRAMMAR = "write a number and ms, s, m, h or d, such as 0.5s, 5m, 36h or 90d"
+
+_MICROSECONDS = {
     "ms": 1_000,
     "s": 1_000_000,
     "m": 60 * 1_000_000,
     "h": 3_600 * 1_000_000,
     "d": 86_400 * 1_000_000,
 }
-FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(ms|s|m|h|d)?")
-GRAMMAR = "write a number and ms, s, m, h or d, such as 0.5s, 5m, 36h or 90d"
+_FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(ms|s|m|h|d)?")
 
-LONGEST = timedelta(days=36_500)
+
+def microseconds_of(text: str, *, plain_seconds: bool = False) -> Decimal | None:
+    """Return the microseconds that a text stands for; None if it is not a time span.
+
+    Args:
+        text: a number and a unit.
+        plain_seconds: whether a number without a unit is accepted, in seconds.
+    """
+    found = _FORM.fullmatch(text.strip())
+    if found is None or not (found[2] or plain_seconds):
+        return None
+    return Decimal(found[1]) * _MICROSECONDS[found[2] or "s"]
 
 
 def time_span(value: object) -> timedelta:
@@ -28,25 +42,27 @@ def time_span(value: object) -> timedelta:
         value: a `timedelta`, or a text such as ``"30m"``.
 
     Raises:
-        ValueError: it is neither, is negative, or is longer; the message says which, and is a part
-            of a sentence.
+        ValueError: it is neither, is negative, or is longer than `LONGEST`; in words that fit after
+            the name of what it was given for.
     """
-    if isinstance(value, str):
-        if value.strip().startswith("-"):
-            raise ValueError(f"{value!r} is negative")
-        found = FORM.fullmatch(value.strip())
-        if found is None or not found[2]:
+    if isinstance(value, timedelta):
+        microseconds, shown = Decimal(value // MICROSECOND), written(value)
+    else:
+        found = microseconds_of(value.strip().removeprefix("-")) if isinstance(value, str) else None
+        if found is None:
             raise ValueError(f"{value!r} is not a time span; {GRAMMAR}")
-        microseconds = Decimal(found[1]) * MICROSECONDS[found[2]]
-        if microseconds > LONGEST // timedelta(microseconds=1):
-            raise ValueError(f"{value!r} is longer than {LONGEST.days} days")
-        return timedelta(microseconds=int(microseconds))
-    if not isinstance(value, timedelta):
-        raise ValueError(  # noqa: TRY004  as for a text
-            f"a {type(value).__name__} is no time span; give a timedelta, or a text such as '30m'"
-        )
-    if value < timedelta(0):
-        raise ValueError(f"{value / timedelta(seconds=1):g} seconds is negative")
-    if value > LONGEST:
-        raise ValueError(f"{value.days} days is longer than {LONGEST.days} days")
-    return value
+        microseconds, shown = -found if str(value).strip()[0] == "-" else found, repr(value)
+    if microseconds < 0:
+        raise ValueError(f"{shown} is negative; {GRAMMAR}")
+    if microseconds > LONGEST // MICROSECOND:
+        raise ValueError(f"{shown} is longer than {written(LONGEST)}; {GRAMMAR}")
+    return timedelta(microseconds=int(microseconds))
+
+
+def written(span: timedelta) -> str:
+    """Return a time span as `time_span` takes it, in the largest unit that divides it."""
+    microseconds = span // MICROSECOND
+    for unit, size in reversed(_MICROSECONDS.items()):
+        if microseconds and microseconds % size == 0:
+            return f"{microseconds // size}{unit}"
+    return f"{microseconds / _MICROSECONDS['s']:g}s"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Self, assert_type
 
@@ -14,6 +15,8 @@ from reservation import (
     PositionInEvents,
     Processed,
     ReserveOutcome,
+    Retry,
+    RetryLater,
     Revisions,
     StateBased,
     StoredMessage,
@@ -111,6 +114,27 @@ def open_account(command: Open, context: Context) -> Opened:
 
 def call(context: Context) -> None:
     assert_type(open_account(Open("1"), context), Opened)
+
+
+@account.initiate(Open, retry=Retry(attempts=3, on=OSError), concurrency=5)
+async def open_elsewhere(command: Open, context: Context) -> Opened:
+    return context.follow(command, Opened)
+
+
+@account.handle(
+    Deposit,
+    retry=Retry(attempts=10, first="1s", most=timedelta(hours=1), on=(OSError, ValueError)),
+    concurrency=50,
+)
+async def deposit_elsewhere(
+    command: Deposit, account: Account, context: Context
+) -> Deposited | list[Deposited | None] | None:
+    raise RetryLater("90s")
+
+
+async def call_and_wait(context: Context) -> None:
+    assert_type(await open_elsewhere(Open("1"), context), Opened)
+    await deposit_elsewhere(Deposit("1", "d", Decimal(1)), Account(), context)
 
 
 @account.initiate(Open, volatile="account_id", transaction="message")

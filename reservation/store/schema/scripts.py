@@ -16,6 +16,7 @@ FUNCTION_SCRIPTS = (
     "reading",
     "writing",
     "correcting",
+    "retrying",
     "reserving",
     "snapshots",
     "processed",
@@ -47,6 +48,7 @@ MIGRATIONS = {
     15: "015_finding_decisions",
     16: "016_passes",
     17: "017_answers",
+    18: "018_retries",
     19: "019_scheduled",
     20: "020_http_requests",
 }
