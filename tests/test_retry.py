@@ -634,3 +634,26 @@ def test_a_role_of_an_operator_retries_what_waits(connection, store, patient, da
     patient.down = set()
     patient.drain(database_url)
     assert patient.refunded(store) == ["1a"]
+
+
+# Subscriptions
+
+
+def test_a_message_of_a_subscribed_category_waits_too(connection, store, database_url):
+    """A handler of another component's events is tried again later like any other."""
+    provider = Provider(connection)
+    provider.component = Component("ledger", id="payment_id")
+    provider.component.on(Refunded, category="refund", retry=SOON)(
+        lambda event, entity, context: provider.handle(
+            Refund(event.payment_id, event.refund_id), None, context
+        )
+    )
+    provider.down = {"1a"}
+    for name in ("1a", "2a", "1b"):
+        store.write(Refunded(name[0], name), f"refund-{name[0]}")
+    assert provider.drain(database_url) == {"handled": 1, "waiting": 1, "parked": 1}
+    provider.down = set()
+    provider.drain_all(database_url)
+    handled = [json.loads(event.data)["refundId"] for event in store.read_category("ledger")]
+    assert sorted(handled) == ["1a", "1b", "2a"]
+    assert handled.index("1a") < handled.index("1b")

@@ -118,7 +118,7 @@ def test_what_is_due_is_written_in_its_order_and_in_portions(connection, store):
     [
         ("neither at= nor after=", {}),
         ("both at= and after=", {"at": PAST, "after": "1s"}),
-        ("-1 seconds is negative", {"after": timedelta(seconds=-1)}),
+        ("-1s is negative", {"after": timedelta(seconds=-1)}),
         ("'-1s' is negative", {"after": "-1s"}),
         ("'soon' is not a time span", {"after": "soon"}),
         ("'30' is not a time span", {"after": "30"}),

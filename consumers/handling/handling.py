@@ -74,7 +74,7 @@ class Handling:
         self._two_phase = TwoPhaseHandling(context)
         self._last_categories: list[str] = []
         # The types of messages whose handlers may have to be undone.
-        self._undoable = set(component.retries)
+        self._undoable = set(self._declared.retries)
         self.needs = TransactionNeeds(component, context.category, self._decoding)
         self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
         self.at_hand: Sequence[StoredMessage] = ()
@@ -187,7 +187,7 @@ class Handling:
             try:
                 decisions.pending = self._two_phase.store([item.incoming for item in decoded])
             except HandlerRaisedError as error:  # of which other states may have been stored
-                decide_on(error, self._component, policy.tried(error.message))
+                decide_on(error, self._declared, policy.tried(error.message))
                 raise
             decisions.counts.update(decisions.pending.counts)
             decisions.passes = decisions.pending.passes
@@ -309,7 +309,7 @@ class Handling:
         error stands, and the next call for a message of this type can be undone.
         """
         message = item.message
-        if not decide_on(error, self._component, blocking.policy.tried(message)):
+        if not decide_on(error, self._declared, blocking.policy.tried(message)):
             return False
         if isinstance(context, UndoableContext):
             context.undo()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reservation.handlers.initiation import Handler, Initiation
+from reservation.handlers.retry import Retry
 from reservation.idempotence.key import KeyPart, key_part
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
@@ -56,6 +57,8 @@ class SubscribedCategory:
         subscriptions: the declarations, by the types that messages are stored under.
         handlers: their handlers.
         strategies: how repeated messages are recognized.
+        retries: their policies of retries.
+        concurrency: how many calls may run at a time, by the types with an async handler.
         own_transaction: the types whose messages need a transaction of their own.
         initiations: none; no message of another category starts a stream.
         reservations: none; no message of another category is reserved.
@@ -76,6 +79,8 @@ class SubscribedCategory:
         self.subscriptions: dict[str, Subscription] = {}
         self.handlers: dict[str, Handler] = {}
         self.strategies: dict[str, Strategy] = {}
+        self.retries: dict[str, Retry] = {}
+        self.concurrency: dict[str, int] = {}
         self.own_transaction: set[str] = set()
         self.initiations: dict[str, Initiation] = {}
         self.reservations: dict[str, Reservation] = {}
@@ -98,7 +103,14 @@ class SubscribedCategory:
         return frozenset()
 
     def add(
-        self, name: str, declared: Subscription, once: Strategy, *, own_transaction: bool
+        self,
+        name: str,
+        declared: Subscription,
+        once: Strategy,
+        *,
+        own_transaction: bool,
+        retry: Retry | None,
+        concurrency: int | None,
     ) -> None:
         """Add a declaration, and let it be found under the former names of its class too.
 
@@ -107,12 +119,20 @@ class SubscribedCategory:
             declared: the declaration.
             once: how a repeated message is recognized.
             own_transaction: whether each message needs a transaction of its own.
+            retry: the handler's policy of retries; None for none.
+            concurrency: how many calls may run at a time; None if the handler is not async.
         """
         self.subscriptions[name] = declared
         self.handlers[name] = declared.handler
         self.strategies[name] = once
         self._of_class[declared.message] = declared
-        self.types.spread(self.subscriptions, self.handlers, self.strategies)
+        if retry is not None:
+            self.retries[name] = retry
+        if concurrency is not None:
+            self.concurrency[name] = concurrency
+        self.types.spread(
+            self.subscriptions, self.handlers, self.strategies, self.retries, self.concurrency
+        )
         if own_transaction:
             self.own_transaction.update(self.types.names(name))
 

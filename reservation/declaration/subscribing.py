@@ -13,7 +13,9 @@ from reservation.handlers.declaration_checks import (
     check_once,
     check_transaction,
 )
+from reservation.handlers.execution import check_execution
 from reservation.handlers.protocols import Entity, Event, HandlerDecorator
+from reservation.handlers.retry import Retry
 from reservation.idempotence.followed import Followed
 from reservation.idempotence.key import KeyPart, check_fields, key_fields
 from reservation.idempotence.strategy import Strategy, is_two_phase
@@ -41,6 +43,8 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
         correlated: bool = False,
         transaction: Transaction = "batch",
         once: Strategy | None = None,
+        retry: Retry | None = None,
+        concurrency: int | None = None,
         was: str | Iterable[str] = (),
     ) -> HandlerDecorator[Event, Entity]:
         """Declare the decorated function as the handler of messages of another category.
@@ -65,6 +69,8 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
                 (Source: the correlation of Eventide's consumers.)
             transaction: see `Component.handle`.
             once: how a repeated message is recognized; None for the default.
+            retry: see `Component.handle`.
+            concurrency: see `Component.handle`.
             was: the former names of the class, or the only one, which are the types of stored
                 messages of it.
 
@@ -92,14 +98,21 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
                 raise DeclarationError(
                     f"{self.name}: {name} of {category} has two handlers; keep one"
                 )
+            two_phase = once is not None and is_two_phase(once)
+            alone = 'transaction="message"' if own_transaction else None
+            alone = f"once={type(once).__name__}" if two_phase else alone
+            at_a_time = check_execution(
+                self.name, message, handler, retry=retry, concurrency=concurrency, alone=alone
+            )
             self.subscribed[category] = declared
             declared.add(
                 name,
                 Subscription(message, category, handler, id_, from_position, correlated, once),
                 once or Followed(),
                 own_transaction=own_transaction,
+                retry=retry,
+                concurrency=at_a_time,
             )
-            two_phase = once is not None and is_two_phase(once)
             self.projection.is_used |= self.entity is not None and not two_phase
             return handler
 
