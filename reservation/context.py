@@ -190,7 +190,12 @@ class Context:
         return ids[name]
 
     def write(
-        self, message: object, stream_name: str, *, expected_version: int | None = None
+        self,
+        message: object,
+        stream_name: str,
+        *,
+        expected_version: int | None = None,
+        correlated: bool = False,
     ) -> None:
         """Write a further message, to any stream but the entity's own, with the handler's events.
 
@@ -205,11 +210,18 @@ class Context:
                 exist, None if it does not matter. If the stream is elsewhere, nothing of the batch
                 is written, and the handler is called again; it fails if the stream is elsewhere
                 then too.
+            correlated: whether the message carries the name of the entity's stream as its
+                ``correlationStreamName``, in the place of what the handled message carries. What
+                follows from it carries that too, so a subscription declared with
+                ``correlated=True`` takes it. (Source: Eventide's correlation of consumers.)
 
         Raises:
             HandlerError: the message cannot be written there.
         """
-        self._collect(message, stream_name, self.message.follow_metadata(), expected_version)
+        metadata = self.message.follow_metadata()
+        if correlated and self._entity_stream:
+            metadata = dataclasses.replace(metadata, correlation_stream_name=self._entity_stream)
+        self._collect(message, stream_name, metadata, expected_version)
 
     def reply(self, message: object) -> None:
         """Write a message to the stream at which the sender of the handled message waits.

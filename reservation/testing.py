@@ -8,8 +8,9 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from reservation.component import Component
+from reservation.component import CategoryDeclaration, Component
 from reservation.context import Context
+from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.errors import DeclarationError
 from reservation.handlers.copying import copied
 from reservation.handlers.returned import encode_events, encode_further, events_of
@@ -51,8 +52,9 @@ def check_deterministic(
     state: Any = None,
     *,
     message: StoredMessage | None = None,
+    category: str | None = None,
 ) -> Handled:
-    """Call the handler of a command twice with the same input, and compare what it does.
+    """Call a handler twice with the same input, and compare what it does.
 
     This finds a handler that draws its own random numbers or makes its own ids, and mostly one that
     reads the clock. It does not find one that iterates over a set of texts, because the order is
@@ -63,9 +65,11 @@ def check_deterministic(
 
     Args:
         component: the declaration with the handler.
-        command: the command to handle, left as it is.
+        command: the command or message to handle, left as it is.
         state: the state or entity to handle it with, left as it is; None for a new one.
         message: the command as it is stored; None for a made-up one.
+        category: the subscribed category whose handler is called; None for the only one that there
+            is for the class, which may be that of a command.
 
     Returns:
         What the handler did.
@@ -76,18 +80,14 @@ def check_deterministic(
         MessageError: the consumers would refuse what it did.
     """
     name = type(command).__name__
-    if name not in component.handlers and name not in component.initiations:
-        raise DeclarationError(
-            f"{component.name} has no handler for {name}; declare one with "
-            f"@{component.name}.handle({name})"
-        )
+    declared = _declaration(component, type(command), category)
     if state is None and component.entity is not None:
         state = component.entity()
-    message = message or _stored(component, command)
+    message = message or _stored(component, declared, command)
     (first, rows), (second, rows_again) = (
-        _handle(component, command, state, message) for _ in range(2)
+        _handle(component, declared, command, state, message) for _ in range(2)
     )
-    if name in component.two_phase:
+    if name in declared.two_phase:
         _compare_states(name, first.state, second.state)
     if len(rows) != len(rows_again):
         raise NotDeterministicError(
@@ -175,21 +175,49 @@ def _compare_states(name: str, first: object, second: object) -> None:
         )
 
 
+def _declaration(component: Component, class_: type, category: str | None) -> CategoryDeclaration:
+    """Return the declaration that has the handler for a class."""
+    name = class_.__name__
+    subscribed = [
+        one
+        for one in component.subscribed.values()
+        if one.types.has(class_) and category in (None, one.category)
+    ]
+    found: list[CategoryDeclaration] = [*subscribed]
+    if category is None and (name in component.handlers or name in component.initiations):
+        found.append(component)
+    if len(found) > 1:
+        raise DeclarationError(
+            f"{component.name} has several handlers for {name}; give category= the name of the "
+            f"subscribed category"
+        )
+    if not found:
+        raise DeclarationError(
+            f"{component.name} has no handler for {name}; declare one with "
+            f"@{component.name}.handle({name}), or with @{component.name}.on({name}, category=…)"
+        )
+    return found[0]
+
+
 def _handle(
-    component: Component, command: object, given: Any, message: StoredMessage
+    component: Component,
+    declared: CategoryDeclaration,
+    command: object,
+    given: Any,
+    message: StoredMessage,
 ) -> tuple[Handled, list[Row]]:
     name = type(command).__name__
     command = codec.decode_encoded(type(command), codec.encode(command))
-    entity_stream = component.entity_stream(command)
+    entity_stream = declared.entity_stream(command)
     state, context = copied(given), Context(message, entity_stream=entity_stream)
-    initiation = component.initiations.get(name)
+    initiation = declared.initiations.get(name)
     if initiation is not None:
         returned = initiation.handler(command, context)
     else:
-        returned = component.handlers[name](command, state, context)
+        returned = declared.handlers[name](command, state, context)
     events = events_of(returned, message, component.commands, starts=initiation is not None)
     written = component.types.written
-    if name in component.two_phase:
+    if name in declared.two_phase:
         rows = outputs(message, entity_stream, events, context.writes, written)
         component.check_written(rows, message)
         encode_state(state, message)
@@ -204,11 +232,14 @@ def _handle(
     return Handled(state, events, context), rows
 
 
-def _stored(component: Component, command: object) -> StoredMessage:
-    """Return a command as it would be read."""
-    cardinal = identifier(component.entity_stream(command)) or ""
-    stream_name = of(component.command_category, cardinal)
-    written = component.types.written(type(command))
+def _stored(component: Component, declared: CategoryDeclaration, command: object) -> StoredMessage:
+    """Return a command, or a message of a subscribed category, as it would be read."""
+    cardinal = identifier(declared.entity_stream(command)) or ""
+    category = component.command_category
+    if isinstance(declared, SubscribedCategory):
+        category = declared.category
+    stream_name = of(category, cardinal)
+    written = declared.types.written(type(command))
     return _message(stream_name, written.name, codec.encode(command), written.version)
 
 

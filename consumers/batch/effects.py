@@ -16,6 +16,7 @@ from reservation.errors import (
     MessageIdConflictError,
     RefusedError,
 )
+from reservation.idempotence.passes import record_passes
 from reservation.idempotence.reserve import (
     Outcome,
     compare_initiations,
@@ -66,11 +67,13 @@ class BatchEffects:
         store.lock_categories(decisions.categories)
         if decisions.pending is not None:
             _publish(store, decisions.pending, careful=careful)
+            self._record_passes(decisions)
             return
         try:
             with blamed(messages):
                 self._write(store, decisions)
                 self._remember(decisions)
+                self._record_passes(decisions)
         except (ExpectedVersionError, MessageIdConflictError) as error:
             if careful:
                 _blame(error, decisions, messages)
@@ -120,6 +123,13 @@ class BatchEffects:
             if pair is not None:
                 outcome = self._comparison.outcome(pair, decisions.corrected)
             decisions.add_outcome(command, name, outcome)
+
+    def _record_passes(self, decisions: Decisions) -> None:
+        """Record the messages of a subscribed category that no event follows from."""
+        context = self._context
+        record_passes(
+            context.connection, context.component.name, context.category, decisions.passes
+        )
 
     def _remember(self, decisions: Decisions) -> None:
         """Store what strategies and snapshots need, in the transaction of the effects."""

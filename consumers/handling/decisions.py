@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from consumers.dead_letters.failure import Letter, conflict
 from consumers.handling.two_phase import PendingOutputs
 from reservation.entity.projection import Loaded
+from reservation.idempotence.passes import Pass
 from reservation.idempotence.reserve import Outcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.messages.message import StoredMessage
@@ -32,6 +33,7 @@ class Decisions:
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
         letters: the messages that are passed without having been handled.
+        passes: messages of a subscribed category that no event follows from.
         pending: the outputs of a two-phase strategy, whose states have to be committed first; None
             for other batches.
     """
@@ -48,6 +50,7 @@ class Decisions:
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
     def add_outcome(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:

@@ -18,6 +18,7 @@ from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
 from reservation.handlers.returned import events_of
+from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.state_based.outputs import (
     digest,
     encode_state,
@@ -42,11 +43,13 @@ class PendingOutputs:
         rows: the outputs, as they are written.
         counts: how many messages were handled, redelivered (handled again), or differing (handled
             again, with another result).
+        passes: messages of a subscribed category of which no output is an event.
     """
 
     check: TwoPhaseCheck
     rows: list[Row] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    passes: list[Pass] = field(default_factory=list)
 
     @property
     def categories(self) -> list[str]:
@@ -71,7 +74,9 @@ class TwoPhaseHandling:
         """Prepare to handle the messages of a consumer's category."""
         self._context = context
         self._commands = context.component.commands
-        self._strategies = context.component.two_phase
+        self._declared = context.component.declared_in(context.category)
+        self._is_subscribed = context.category in context.component.subscribed
+        self._strategies = self._declared.two_phase
 
     def store(self, batch: Sequence[Incoming]) -> PendingOutputs:
         """Handle a batch in its order, and store the states of those messages that are new.
@@ -96,6 +101,11 @@ class TwoPhaseHandling:
                 )
                 rows, outcome = result.rows, "handled"
             pending.rows.extend(rows)
+            if self._is_subscribed and all(
+                row.stream_name != incoming.entity_stream for row in rows
+            ):
+                reason = PassReason.WRITTEN if rows else PassReason.NOTHING
+                pending.passes.append(Pass(incoming.message, reason))
             pending.counts[outcome] += 1
         check.record()
         return pending
@@ -171,7 +181,7 @@ class TwoPhaseHandling:
             given=given,
             unordered=incoming.unordered,
         )
-        handler = component.handlers[message.type]
+        handler = self._declared.handlers[message.type]
         events = call(
             self._context.connection,
             message,
