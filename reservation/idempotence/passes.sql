@@ -4,4 +4,5 @@ SELECT reservation.handled_before(
 
 -- name: record
 SELECT reservation.record_passes(
-  %(consumer)s, %(category)s, %(positions)s, %(ids)s::uuid[], %(reasons)s)
+  %(consumer)s, %(category)s, %(positions)s, %(ids)s::uuid[], %(reasons)s,
+  %(followers)s::uuid[])

@@ -175,7 +175,8 @@ class Planting:
                 follower = chance.choice([id_, uuid.UUID(int=chance.getrandbits(128))])
             self._connection.execute(
                 "INSERT INTO reservation.passes (consumer, category, global_position, message_id, "
-                "reason, follower) VALUES ('thing', 'other', %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                "reason, follower) VALUES ('thing', 'other', %s, %s, %s, %s) "
+                "ON CONFLICT DO NOTHING",
                 [at, message, reason, follower],
             )
 

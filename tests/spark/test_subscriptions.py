@@ -5,7 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_jobs.jobs import archive as archiving
+from spark_jobs.reconciliation.run import Run, in_session
 from spark_jobs.snapshot.snapshot import exported_snapshot
+from tests.bank import drain
+from tests.orders import APP as FOLLOWING
+from tests.orders import ROOT, capture
+from tests.orders import orders as following
 from tests.spark.ordering import Ordering, orders
 from tests.spark.paths import Paths
 
@@ -107,7 +112,26 @@ def test_each_message_needs_an_event_or_a_pass(ordering, paths):
     assert_all(FIRST, paths.small())
 
 
+def test_what_consumers_leave_is_evidence(spark, spark_connection, spark_store, spark_database_url):
+    """An event, a pass, or a message elsewhere that a pass names and the log holds is evidence."""
+    paid, nothing, shipped, lost = [capture(f"p{n}", f"o{n}", n) for n in (10, 0, 1, 1)]
+    spark_store.write_batch([paid, nothing, shipped])
+    drain(spark_connection, following)
+    spark_connection.execute("DELETE FROM message_store.messages WHERE type = 'Ship'")
+    spark_store.write(lost.message, "payment-p2")
+    drain(spark_connection, following)
+    run = Run(following, FOLLOWING, ROOT, spark_database_url)
+    with exported_snapshot(spark_database_url) as snapshot:
+        report = in_session(run, snapshot, spark)
+    (counts,) = report.subscriptions
+    assert (counts.subscribed, counts.handled, counts.passed) == (4, 1, 2)
+    (found,) = report.findings
+    assert (found.finding, found.stream_name) == ("unhandled", "payment-p1")
+    assert (counts.unhandled, report.count("unhandled")) == (1, 1)
+
+
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_every_path_counts_the_same(
     ordering, paths, spark, spark_database_url, tmp_path, monkeypatch
 ):
