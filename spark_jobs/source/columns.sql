@@ -50,7 +50,7 @@ m.data->>{id}
 
 -- name: is_subscribed
 -- Whether the component handles it, of another category.
-coalesce((CASE {category} {taken} END), false)
+coalesce((CASE {category} {taken} END)::boolean, false)
 
 -- name: is_from
 m.global_position >= {from_position}
