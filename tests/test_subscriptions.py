@@ -1,10 +1,16 @@
 """Handlers of messages of other categories: what is handled, once, and what is passed."""
 
+import json
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 from psycopg import Cursor
 
+from consumers.correcting.correct import correct
+from consumers.correcting.same_intent import CorrectionError
+from consumers.group.memory import forget, remembered
+from consumers.handling.decoding import Decoding
 from reservation import (
     Component,
     Context,
@@ -14,9 +20,11 @@ from reservation import (
     StateBased,
     Write,
 )
-from reservation.errors import HandlerError
+from reservation.errors import HandlerError, IdempotenceKeyError
+from reservation.maintenance.pruning import prune_passes
 from reservation.testing import check_deterministic
 from tests.bank import batch, drain
+from tests.controls import stored
 from tests.orders import (
     PAYMENTS,
     Captured,
@@ -433,3 +441,98 @@ def test_the_handler_of_a_subscription_can_be_tested():
         check_deterministic(component, Captured("p1", "o1", 10))
     with pytest.raises(Exception, match="no handler for Failed"):
         check_deterministic(component, Failed("p1", "o1"))
+
+
+def test_a_component_without_an_entity_may_subscribe(connection, store):
+    """Its handler gets None, and its events go to the stream that the id names."""
+    component = Component("ledger", id="order_id")
+
+    @component.on(Captured, category=PAYMENTS)
+    def captured(event: Captured, entity: None, context: Context) -> Paid:
+        return Paid(event.order_id, event.payment_id)
+
+    store.write_batch([capture("p1"), capture("p2")])
+    assert drain(connection, component).counts == {"handled": 2}
+    set_back(connection)
+    assert drain(connection, component).counts == {"duplicate": 2}
+    assert payments_of(store, component="ledger") == ["p1", "p2"]
+
+
+def test_a_subscribed_message_can_be_corrected(connection, store):
+    """A correction is handled in the place of a message that cannot be decoded."""
+    component = new_orders()
+    store.write_batch([capture("p1"), capture("p2")])
+    connection.execute(
+        'UPDATE message_store.messages SET data = data || \'{"amount": "ten"}\' '
+        "WHERE global_position = 1"
+    )
+    assert drain(connection, component).counts == {"dead": 1, "handled": 1}
+    data = {"paymentId": "p1", "orderId": "o1", "amount": 10}
+
+    def corrected(**changed):
+        text = json.dumps(data | changed).encode()
+        return correct(connection, component, PAYMENTS, 1, text, "a number")
+
+    with pytest.raises(CorrectionError, match="another entity"):
+        corrected(orderId="o2")
+    corrected()
+    connection.execute("UPDATE reservation.dead_letters SET state = 'retry'")
+    drain(connection, component)
+    assert payments_of(store) == ["p2", "p1"]
+    set_back(connection)
+    assert drain(connection, component).counts == {"duplicate": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "entity"),
+    [({}, "order-o1"), ({"id": "payment_id"}, "order-p1"), ({"id": lambda _: "o1"}, None)],
+    ids=["the component's", "a field", "a function"],
+)
+def test_the_entity_of_a_message_that_ended_its_process_is_read_without_code(options, entity):
+    """Of the data only the field is read; a function might end the process again."""
+    decoding = Decoding(new_orders(**options), PAYMENTS)
+    message = stored(Captured("p1", "o1", 99), "payment-p1")
+    assert decoding.whose_unread(message) == entity
+    assert decoding.whose(message) is None
+
+
+def test_a_strategy_that_needs_the_order_refuses_what_may_be_out_of_it():
+    """With several partitions, the streams of others do not keep the messages of an entity."""
+    decoding = Decoding(new_orders(once=PositionInEvents()), PAYMENTS)
+    decoding.order(10, None)
+    captured = Captured("p1", "o1", 10)
+    with pytest.raises(IdempotenceKeyError, match="later messages of order-o1 may have been"):
+        decoding.look(stored(captured, "payment-p1"), None)
+    assert decoding.look(stored(captured, "payment-o1"), None).entity_stream == "order-o1"
+
+
+def test_old_passes_are_pruned_in_steps(connection, store):
+    """Those of the component that are old enough go, and their messages are handled again."""
+    component = new_orders()
+    store.write_batch([capture(f"p{n}", amount=0) for n in range(5)])
+    drain(connection, component)
+    drain(connection, new_orders("ledger"))
+    connection.execute(
+        "UPDATE reservation.passes SET passed_at = passed_at - interval '2 days' "
+        "WHERE global_position < 5"
+    )
+    prune = prune_passes(component, timedelta(days=1))
+    (step,) = prune(connection, False, 3)
+    assert (step.kind, step.of, step.count, step.unit) == ("passes", PAYMENTS, 4, "messages")
+    assert [step.count for step in prune(connection, True, 3)] == [3, 1]
+    assert passes(connection) == [("p4", "nothing")]
+    assert len(passes(connection, "ledger")) == 5
+    set_back(connection)
+    assert drain(connection, component).counts == {"handled": 4, "duplicate": 1}
+
+
+def test_passes_of_messages_that_are_gone_are_forgotten(connection, store):
+    """A reset that forgets leaves those whose messages are in the log."""
+    component = new_orders()
+    store.write_batch([capture(f"p{n}", amount=0) for n in range(3)])
+    drain(connection, component)
+    connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
+    assert remembered(connection, component) == {"passes": 1}
+    forget(connection, component)
+    assert remembered(connection, component) == {}
+    assert passes(connection) == [("p0", "nothing"), ("p2", "nothing")]

@@ -29,6 +29,7 @@ from reservation.maintenance.pruning import (
     Prune,
     Pruned,
     prune_archived,
+    prune_passes,
     prune_reservations,
     prune_states,
 )
@@ -59,6 +60,14 @@ _TAKES_EFFECT_AGAIN = (
     help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
     "of their commands takes effect again.",
 )
+@click.option(
+    "--passes-older-than",
+    "passes",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the passes that subscriptions of APP recorded longer ago than this. Their "
+    "messages are handled again if they are read again.",
+)
 @folder_option(
     "--archived",
     what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
@@ -77,6 +86,7 @@ def prune(
     app: str | None,
     app_dir: str,
     reservations: timedelta | None,
+    passes: timedelta | None,
     archived: Path | None,
     apply: bool,
     batch_size: int,
@@ -97,6 +107,10 @@ def prune(
     reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
     reissue of its command takes effect again.
 
+    Passes, which record the messages of subscribed categories that no event followed from, are
+    removed only with --passes-older-than, for the component APP. A message whose pass is removed is
+    handled again if a position is set back, and `reservation reconcile` finds it without an effect.
+
     Archived commands are removed only with --archived, except the last of each stream. Messages
     that are not archived are kept. Each message is compared with the archive: one that differs is
     kept and named, and the exit status is 2.
@@ -111,7 +125,11 @@ def prune(
       reservation prune bank:account --reservations-older-than 90d --apply
       reservation prune bank:account --archived /var/lib/reservation/archive --apply
     """
-    for name, value in (("reservations-older-than", reservations), ("archived", archived)):
+    for name, value in (
+        ("reservations-older-than", reservations),
+        ("passes-older-than", passes),
+        ("archived", archived),
+    ):
         if app is None and value is not None:
             raise click.UsageError(f"--{name} needs APP, such as bank:account")
     things: list[Prune] = list(ALWAYS)
@@ -124,6 +142,8 @@ def prune(
             things = [prune_archived(component, archive, reservations)]
         elif reservations is not None:
             things.append(prune_reservations(component, reservations))
+        if passes is not None:
+            things.append(prune_passes(component, passes))
         if reservations is not None and not as_json:
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
     totals: dict[tuple[str, str, str], int] = {}

@@ -1,4 +1,4 @@
-"""Removing what grows for ever: processed messages, states, and on request reservations.
+"""Removing what grows for ever: processed messages, states, on request reservations and passes.
 
 For each kind a function removes it in steps, each in a transaction of its own, and yields the
 result of each committed step. It may be ended after any step, and run again. Consumers go on
@@ -21,6 +21,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 _PROCESSED = load_queries("reservation.idempotence", "processed.sql")
+_PASSES = load_queries("reservation.idempotence", "passes.sql")
 _RESERVATIONS = load_queries("reservation.maintenance", "pruning.sql")
 
 
@@ -138,6 +139,36 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
                 ((after, count),) = found
                 if count:
                     yield Pruned("reservations", category, count, "streams")
+
+    return prune
+
+
+def prune_passes(component: Component, older_than: timedelta) -> Prune:
+    """Return what removes the recorded passes of a component's subscriptions.
+
+    After that a message of theirs that is read again is handled again, and a reconciliation finds
+    no evidence that it was handled.
+
+    Args:
+        component: whose passes are removed.
+        older_than: the age that a pass has at least.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        for category in component.subscribed_categories:
+            parameters = {
+                "consumer": component.name,
+                "category": category,
+                "older_than": older_than,
+                "limit": limit,
+            }
+            query = _PASSES["remove" if apply else "count_removable"]
+            count = None
+            while count is None or (apply and count == limit):
+                with translated(), connection.transaction():
+                    ((count,),) = fetch_all(connection, query, parameters)
+                if count:
+                    yield Pruned("passes", category, count, "messages")
 
     return prune
 
