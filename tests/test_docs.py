@@ -232,7 +232,13 @@ def metrics_of_the_code() -> set[str]:
     (written,) = (ROOT / "spark_jobs").rglob("prometheus.py")
     code = written.read_text()
     gauges = set(re.findall(r"gauges\.set\(\s*\"(\w+)\"", code))
-    for table, prefix in (("_CATEGORIES", ""), ("_EFFECTS", "effects_"), ("_EVENTS", "")):
+    tables = {
+        "_CATEGORIES": "",
+        "_EFFECTS": "effects_",
+        "_SUBSCRIPTIONS": "subscriptions_",
+        "_EVENTS": "",
+    }
+    for table, prefix in tables.items():
         lines = re.search(rf"^{table} = {{\n(.*?)^}}", code, re.MULTILINE | re.DOTALL)
         gauges |= {prefix + key for key in re.findall(r"^    \"(\w+)\":", lines[1], re.MULTILINE)}
     return names | {f"reservation_reconcile_{gauge}" for gauge in gauges}

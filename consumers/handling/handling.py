@@ -287,8 +287,7 @@ class Handling:
         further = encode_further(context.writes, message, written)
         component.check_written(further, message)
         if not rows and self._is_subscribed:
-            reason = PassReason.WRITTEN if further else PassReason.NOTHING
-            decisions.passes.append(Pass(message, reason))
+            decisions.passes.append(Pass.handled(message, further))
         for row in rows:
             decisions.writes.append(row)
             self._apply(row, loaded, message)

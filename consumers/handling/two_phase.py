@@ -19,7 +19,7 @@ from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.handlers.returned import events_of
-from reservation.idempotence.passes import Pass, PassReason
+from reservation.idempotence.passes import Pass
 from reservation.idempotence.state_based.outputs import (
     digest,
     encode_state,
@@ -89,8 +89,7 @@ class TwoPhaseHandling:
             if self._is_subscribed and all(
                 row.stream_name != incoming.entity_stream for row in rows
             ):
-                reason = PassReason.WRITTEN if rows or scheduled else PassReason.NOTHING
-                pending.passes.append(Pass(incoming.message, reason))
+                pending.passes.append(Pass.handled(incoming.message, rows))
             pending.counts[outcome] += 1
         check.record()
         return pending

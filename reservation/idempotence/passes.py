@@ -4,6 +4,7 @@ A row in ``reservation.passes`` is the evidence that such a message was handled:
 recognizes it by that, and a reconciliation counts it.
 """
 
+import uuid
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from psycopg import Connection
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
+from reservation.store.writing import Row
 
 _QUERIES = load_queries("reservation.idempotence", "passes.sql")
 
@@ -26,10 +28,30 @@ class PassReason(StrEnum):
 
 
 class Pass(NamedTuple):
-    """A message that no event followed from, and why."""
+    """A message that no event followed from, and why.
+
+    Attributes:
+        message: the message.
+        reason: why no event followed.
+        follower: the id of the first message that the handler wrote; None if it wrote none. A
+            reconciliation looks for it in the log.
+    """
 
     message: StoredMessage
     reason: PassReason
+    follower: uuid.UUID | None = None
+
+    @classmethod
+    def handled(cls, message: StoredMessage, written: Sequence[Row]) -> "Pass":
+        """Return the pass of a message whose handler decided on no event.
+
+        Args:
+            message: the message.
+            written: what the handler wrote to other streams, in order.
+        """
+        if not written:
+            return cls(message, PassReason.NOTHING)
+        return cls(message, PassReason.WRITTEN, written[0].id)
 
 
 def record_passes(
@@ -57,5 +79,6 @@ def record_passes(
             "positions": IntArray([one.message.global_position for one in passes]),
             "ids": TextArray([one.message.id for one in passes]),
             "reasons": TextArray([one.reason.value for one in passes]),
+            "followers": [one.follower for one in passes],
         },
     )

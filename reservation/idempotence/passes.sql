@@ -4,7 +4,8 @@ SELECT reservation.handled_before(
 
 -- name: record
 SELECT reservation.record_passes(
-  %(consumer)s, %(category)s, %(positions)s, %(ids)s::uuid[], %(reasons)s)
+  %(consumer)s, %(category)s, %(positions)s, %(ids)s::uuid[], %(reasons)s,
+  %(followers)s::uuid[])
 
 -- name: count_removable
 SELECT count(*) FROM reservation.passes p

@@ -18,7 +18,7 @@ from spark_jobs.analysis.verdicts import of_commands
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import Counts, Naming, PlainNames, Read
 from spark_jobs.analysis.verdicts.meaning import Meanings
-from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.declaration import Declaration, own_categories_of
 from spark_jobs.common.result import CommandCounts
 from spark_jobs.snapshot.progress import Progress
 
@@ -181,10 +181,11 @@ class CommandsJob:
             if name in self.pairs:
                 is_here = category == numbering.category(name)
                 pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
+        is_own = category.isin(*map(numbering.category, own_categories_of(component)))
         # A message without a key, or of a wrong type, is a group of its own.
         alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
         return rows.where(
-            (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
+            (was_sent & type_.isNotNull()) | (is_own & ~was_sent & ~is_event) | is_start
         ).select(
             F.when(role.is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
             "global_position",
@@ -246,11 +247,13 @@ class CommandsJob:
             "reserved": F.col("is_reserved").cast("int"),
             "pending": F.col("is_pending").cast("int"),
         }
-        return {
-            f"{n} {name}": F.when(F.col("pair") == n, count)
-            for n in range(len(self.pairs))
-            for name, count in of_key.items()
-        }
+        return _counted(
+            {
+                f"{n} {name}": F.when(F.col("pair") == n, count)
+                for n in range(len(self.pairs))
+                for name, count in of_key.items()
+            }
+        )
 
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
@@ -261,11 +264,13 @@ class CommandsJob:
 
     def counts(self) -> Mapping[str, Column]:
         """Return what a row adds to those of each pair, under its number and the count's name."""
-        return {
-            f"{n} {name}": column
-            for n, pair in enumerate(self.pairs)
-            for name, column in _counts(F.col("pair") == pair).items()
-        }
+        return _counted(
+            {
+                f"{n} {name}": column
+                for n, pair in enumerate(self.pairs)
+                for name, column in _counts(F.col("pair") == pair).items()
+            }
+        )
 
     def results(self, counts: Counts) -> list[CommandCounts]:
         """Return what was counted, for each pair."""
@@ -283,6 +288,11 @@ class CommandsJob:
             )
             for n, pair in enumerate(self.pairs)
         ]
+
+
+def _counted(counts: dict[str, Column]) -> dict[str, Column]:
+    """Return what is counted; Spark needs something, and a component may only subscribe."""
+    return counts or {"nothing": F.lit(0)}
 
 
 def _group() -> Column:

@@ -142,7 +142,9 @@ def reached(
     wholes = {
         "commands": sum(counts.commands for counts in report.categories),
         "events": report.events.events,
-        "reserved": sum(effects.reserved for effects in report.effects),
+        # What an event was to follow from.
+        "reserved": sum(effects.reserved for effects in report.effects)
+        + sum(counts.subscribed for counts in report.subscriptions),
     }
     counted = (
         ExceededThreshold(

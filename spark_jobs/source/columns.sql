@@ -41,8 +41,23 @@ END
 message_store.category(coalesce(m.metadata->>'correlationStreamName', m.metadata->>'replyStreamName'))::text
 
 -- name: entity_id
--- The id of the entity that a command names, as it stands in the data.
+-- The id of the entity that a command or a subscribed message names, as it stands in the data.
 m.data->>{id}
+
+-- name: id_by_category
+-- Messages of subscribed categories name it in fields of their own; one that a function gives is not known.
+(CASE {category} {ids} ELSE {id} END)
+
+-- name: is_subscribed
+-- Whether the component handles it, of another category.
+coalesce((CASE {category} {taken} END)::boolean, false)
+
+-- name: is_from
+m.global_position >= {from_position}
+
+-- name: is_correlated
+-- Its correlation leads back to the component.
+message_store.category(m.metadata->>'correlationStreamName') = {correlated}
 
 -- name: key_category
 CASE m.type {key_categories} END

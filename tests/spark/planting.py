@@ -43,6 +43,18 @@ class Done:
     n: int
 
 
+@dataclass
+class Heard:
+    """Was `Noticed`; of another component, as `Rung` is."""
+
+    about: str
+
+
+@dataclass
+class Rung:
+    thing_id: str
+
+
 def note(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"note": data.get("remark", "")}
 
@@ -57,6 +69,12 @@ component.reserve(Count, into="sent", entity="thing_id", key="key")
 for _type in (Send, Count):
     component.handle(_type)(lambda command, entity, context: None)
 component.message(Done, was="Made")
+# Where the handler of what is heard begins.
+FIRST = 12
+component.on(
+    Heard, category="other", was="Noticed", id=lambda heard: heard.about, from_position=FIRST
+)(lambda message, entity, context: None)
+component.on(Rung, category="other", correlated=True)(lambda message, entity, context: None)
 
 THINGS: list[Any] = [*["1", "2"] * 9, "3+4", "", 1]
 KEYS: dict[str, list[Any]] = {"Send": ["a", "b", "5", "x+y"], "Count": [5, 6, 70]}
@@ -93,6 +111,7 @@ class Planting:
             *[self._command] * 6,
             *[self._reservation] * 4,
             *[self._events] * 4,
+            *[self._foreign] * 4,
             self._odd,
             self._start,
         ]
@@ -112,7 +131,7 @@ class Planting:
     def consumers(self, head: int, partitions: int) -> None:
         """Give consumers positions, dead letters and conflicts."""
         chance = self.chance
-        for category in ("thing:command", "sent"):
+        for category in ("thing:command", "sent", "other"):
             self._connection.execute(
                 "INSERT INTO reservation.groups (consumer, category, partitions, first_position) "
                 "VALUES ('thing', %s, %s, %s) ON CONFLICT DO NOTHING",
@@ -140,6 +159,26 @@ class Planting:
                         category,
                     ],
                 )
+
+    def passes(self, number: int) -> None:
+        """Record that some messages of another component were handled, not always rightly."""
+        rows = self._connection.execute(
+            "SELECT m.global_position, m.id FROM message_store.messages m "
+            "WHERE message_store.category(m.stream_name) = 'other' ORDER BY m.global_position"
+        ).fetchall()
+        chance = self.chance
+        for at, id_ in chance.sample(rows, min(number, len(rows))):
+            message = id_ if chance.random() < 0.8 else uuid.UUID(int=chance.getrandbits(128))
+            reason = chance.choice(["nothing", "duplicate", "written", "written"])
+            follower = None
+            if reason == "written":
+                follower = chance.choice([id_, uuid.UUID(int=chance.getrandbits(128))])
+            self._connection.execute(
+                "INSERT INTO reservation.passes (consumer, category, global_position, message_id, "
+                "reason, follower) VALUES ('thing', 'other', %s, %s, %s, %s) "
+                "ON CONFLICT DO NOTHING",
+                [at, message, reason, follower],
+            )
 
     def corrections(self, number: int) -> None:
         """Correct some commands and copies, to what others of their type may say."""
@@ -247,6 +286,17 @@ class Planting:
         metadata = {"causationMessageGlobalPosition": at, **(metadata or {})}
         copy, id_ = self._write(stream_name, type_, stored, metadata)
         self._causes.append((copy, id_, data))
+
+    def _foreign(self) -> None:
+        """Write a message of another component."""
+        chance = self.chance
+        type_ = chance.choice(["Heard", "Heard", "Noticed", "Rung", "Rung", "Other"])
+        leads_to: Any = chance.choice(["thing-1", "thing", "thing-2", "things-1", 5, None])
+        data = {"about" if type_ != "Rung" else "thingId": chance.choice(["1", "2"])}
+        at, id_ = self._write(
+            f"other-{chance.randrange(3)}", type_, data, {"correlationStreamName": leads_to}
+        )
+        self._causes.append((at, id_, {"thingId": next(iter(data.values()))}))
 
     def _events(self) -> None:
         chance = self.chance

@@ -3,7 +3,7 @@
 -- by row. The seed is random in each run, so that no sender can know which texts have the same hash.
 
 -- name: type
-CASE m.type {numbers} END
+(CASE m.type {numbers} END)::integer
 
 -- name: is_first
 m.position = 0

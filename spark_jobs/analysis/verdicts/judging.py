@@ -18,6 +18,7 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Progress
@@ -78,6 +79,15 @@ def own_name(type_: Column, names: Mapping[str, str]) -> Column:
     for name, now in names.items():
         own = F.when(type_ == name, F.lit(now)).otherwise(own)
     return own
+
+
+def is_passes(category: Column) -> Column:
+    """Return whether a row is a pass of a consumer, and no message.
+
+    Args:
+        category: the name of its category, or of the passes that it is one of.
+    """
+    return F.contains(category, F.lit(ID_SEPARATOR))
 
 
 class Naming(Protocol):

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.remade import remade
-from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.reconciliation import late
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc
@@ -52,8 +53,13 @@ class Union:
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
         archived = self.of(self.archived(), categories, columns, firsts_of)
-        stored = self.store(categories, columns, firsts_of=firsts_of)
-        return archived.unionByName(stored).unionByName(self._late(categories, columns))
+        # Passes are not archived.
+        passes = [name for name in categories if passes_in(name) is not None]
+        messages = [name for name in categories if name not in passes]
+        stored = self.store(messages, columns, firsts_of=firsts_of)
+        if passes:
+            stored = stored.unionByName(self.all_stored(passes, columns))
+        return archived.unionByName(stored).unionByName(self._late(messages, columns))
 
     def _late(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return the messages of the store before the end of the archive that the archive lacks."""
@@ -95,13 +101,15 @@ class Union:
         of_function = F.col("type").isin(self.declaration.by_function)
         renamed = F.col("type").isin(self.declaration.renamed_within)
         fields = F.from_json("data", "map<string, string>")
+        entity_id = F.try_element_at(fields, id_field(self.declaration))
         source = F.get_json_object("metadata", "$.causationMessageStreamName")
         messages = archived.withColumns(
             {
                 "function_data": F.when(of_function, F.col("data")),
                 "source": F.when(renamed, source),
-                "entity_id": F.try_element_at(fields, F.lit(self.declaration.id)),
+                "entity_id": entity_id,
                 "version": _version(),
+                "is_subscribed": is_subscribed(self.declaration),
             }
         )
         if self.archive.former:
@@ -146,6 +154,31 @@ def _behind(positions: Mapping[str, int]) -> Column:
     for category, position in positions.items():
         is_behind &= (F.col("category") != category) | (F.col("global_position") > position)
     return is_behind
+
+
+def id_field(declaration: Declaration) -> Column:
+    """Return the field that holds the id of a message's entity, as `columns.sql` has it."""
+    field = F.lit(declaration.id)
+    for category, types in declaration.subscriptions.items():
+        for type_, one in types.items():
+            is_here = (F.col("category") == category) & (F.col("type") == type_)
+            field = F.when(is_here, F.lit(one.id)).otherwise(field)
+    return field
+
+
+def is_subscribed(declaration: Declaration) -> Column:
+    """Return whether the component handles a message of another category, as `columns.sql` does."""
+    correlation = F.get_json_object("metadata", "$.correlationStreamName")
+    leads_to = F.substring_index(correlation, ID_SEPARATOR, 1)
+    found = F.lit(False)
+    for category, types in declaration.subscriptions.items():
+        for type_, one in types.items():
+            is_here = (F.col("category") == category) & (F.col("type") == type_)
+            is_here &= F.col("global_position") >= one.from_position
+            if one.correlated is not None:
+                is_here &= F.coalesce(leads_to == one.correlated, F.lit(False))
+            found |= is_here
+    return found
 
 
 def _version() -> Column:

@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS reservation.passes (
   -- nothing: the handler decided on nothing; written: it only wrote messages to other streams;
   -- duplicate: a strategy recognized the message, so the handler was not called
   reason text NOT NULL CHECK (reason IN ('nothing', 'written', 'duplicate')),
+  follower uuid,  -- of the reason written: the first message that was written, which the log must hold
   passed_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (consumer, category, global_position, message_id)
 );

@@ -31,16 +31,19 @@ BEGIN
 END
 $$;
 
--- Records messages, with the reason why no event followed. One that is read again, because the
+-- Records messages, with the reason why no event followed, and the first message that was written instead.
+-- One that is read again, because the
 -- position was set back, is recorded already.
 CREATE OR REPLACE FUNCTION reservation.record_passes(
-  consumer text, category text, positions bigint[], ids uuid[], reasons text[]
+  consumer text, category text, positions bigint[], ids uuid[], reasons text[],
+  followers uuid[]
 ) RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-  INSERT INTO reservation.passes (consumer, category, global_position, message_id, reason)
+  INSERT INTO reservation.passes (consumer, category, global_position, message_id, reason,
+                                  follower)
   SELECT record_passes.consumer, record_passes.category, p.*
-  FROM unnest(positions, ids, reasons) AS p(global_position, message_id, reason)
+  FROM unnest(positions, ids, reasons, followers) AS p(global_position, message_id, reason, follower)
   ON CONFLICT DO NOTHING
 $$;
