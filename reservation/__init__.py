@@ -4,6 +4,7 @@ What is public, and keeps its meaning between versions as the changelog says:
 
 - the names in ``__all__`` of this module, their documented parameters, attributes and methods;
 - `reservation.testing`, for tests of handlers;
+- `reservation.http`, for endpoints with an idempotency key, with the extra ``http``;
 - `consumers`, which runs a component in a program, for its names in ``__all__``;
 - `spark_jobs.source`, the data source for Spark.
 
@@ -64,6 +65,7 @@ from reservation.store.answers.question import Question
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
 from reservation.store.notifications import Notices
+from reservation.store.scheduling import Cancellation, ScheduledWrite
 from reservation.store.schema.install import attach, detach, install
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
@@ -77,6 +79,7 @@ __all__ = [
     "NO_STREAM",
     "AppPathError",
     "AsyncMessageStore",
+    "Cancellation",
     "ClockRevisions",
     "CommitUnknownError",
     "Component",
@@ -114,6 +117,7 @@ __all__ = [
     "ReservationError",
     "ReserveOutcome",
     "Revisions",
+    "ScheduledWrite",
     "SchemaError",
     "Sequence",
     "SerializationError",

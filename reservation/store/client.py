@@ -28,6 +28,7 @@ from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
 from reservation.store.partition import Partition
+from reservation.store.scheduling import Scheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
@@ -36,7 +37,7 @@ T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 2000
 
 
-class MessageStore:
+class MessageStore(Scheduling):
     """Writes to and reads from the streams and categories of one database.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes

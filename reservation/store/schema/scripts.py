@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 20
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -24,7 +24,9 @@ FUNCTION_SCRIPTS = (
     "states",
     "notice",
     "answers",
+    "scheduling",
     "group",
+    "http",
     "privileges",
 )
 MIGRATIONS = {
@@ -45,6 +47,8 @@ MIGRATIONS = {
     15: "015_finding_decisions",
     16: "016_passes",
     17: "017_answers",
+    19: "019_scheduled",
+    20: "020_http_requests",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

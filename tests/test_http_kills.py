@@ -1,0 +1,212 @@
+"""Servers of ``reservation.http`` that are killed at every step, and the answers to the retries."""
+
+import asyncio
+import itertools
+import random
+import threading
+from collections import Counter
+
+import httpx
+import pytest
+
+import consumers
+from reservation.http.identity import RequestId
+from reservation.postgres.connection import connect
+from tests import chance
+from tests.http_app import (
+    PATIENCE,
+    Server,
+    account,
+    consuming,
+    free_port,
+    key_headers,
+)
+from tests.test_http import DEPOSITS, balance, sent, whole
+
+pytestmark = pytest.mark.faults
+
+WAITS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND wait_event_type = 'Lock' AND query LIKE %s"
+)
+STEPS = ("row", "command", "outcome", "answer stored", "answer sent")
+
+
+def poll(connection, query, parameters=()):
+    """Wait until a query counts something."""
+    for _ in range(int(PATIENCE / 0.01)):
+        if connection.execute(query, parameters).fetchone()[0]:
+            return
+        threading.Event().wait(0.01)  # nothing in the server tells
+    raise AssertionError(query)
+
+
+def post(address, timeout=PATIENCE):
+    headers = key_headers("k")
+    return httpx.post(address + DEPOSITS, json={"amount": 10}, headers=headers, timeout=timeout)
+
+
+def kill_before(step, server, connection, locking, database_url):
+    """Have a request come as far as a step, and kill its server there."""
+
+    def lost():
+        with pytest.raises(httpx.TransportError):
+            post(server.address)
+
+    client = threading.Thread(target=lost)
+    with locking.transaction():
+        match step:
+            case "row":
+                locking.execute("LOCK TABLE reservation.http_requests IN EXCLUSIVE MODE")
+            case "command":
+                locking.execute(
+                    "SELECT pg_advisory_xact_lock(message_store.hash_64('account:command'))"
+                )
+        if step != "answer sent":
+            client.start()
+        match step:
+            case "row":
+                poll(connection, WAITS, ["%begin_http_request%"])
+            case "command":
+                poll(connection, WAITS, ["%write_message%"])
+            case "outcome":
+                poll(connection, "SELECT count(*) FROM message_store.messages")
+            case "answer stored":
+                poll(connection, "SELECT count(*) FROM message_store.messages")
+                locking.execute("SELECT FROM reservation.http_requests FOR UPDATE")
+                consumers.drain(account, database_url)
+                poll(connection, WAITS, ["%answer_http_request%"])
+            case "answer sent":
+                # The client is gone before it can read the answer.
+                with consuming(database_url):
+                    with pytest.raises(httpx.ReadTimeout):
+                        post(server.address, timeout=httpx.Timeout(PATIENCE, read=0.000001))
+                    poll(connection, "SELECT count(status) FROM reservation.http_requests")
+        server.kill()
+    if step != "answer sent":
+        client.join(PATIENCE)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("framework", ["starlette", "fastapi"])
+def test_a_kill_before_any_step_is_harmless(database_url, connection, framework, step):
+    """Wherever a server dies, the next one answers at once, the command counts once."""
+    port = free_port()
+    with connect(database_url, autocommit=True) as locking:
+        with Server(database_url, port, HTTP_APP=framework) as server:
+            kill_before(step, server, connection, locking, database_url)
+        with (
+            Server(database_url, port, HTTP_APP=framework, HTTP_VERSION="2") as server,
+            consuming(database_url),
+        ):
+            answers = [post(server.address) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert whole(answers[0]) == whole(answers[1]) == whole(answers[2])
+    assert (sent(connection), balance(connection)) == (1, 10)
+    ours = connection.execute("SELECT body FROM reservation.http_requests").fetchall()
+    assert ours == [(answers[0].content,)]
+    if step == "answer sent":
+        assert answers[0].json()["version"] == "1"
+
+
+class Fleet:
+    """Servers of which one is killed again and again, and replaced."""
+
+    def __init__(self, database_url, size=2):
+        self._database_url = database_url
+        self._versions = itertools.count(1)
+        self.servers = [self._start() for _ in range(size)]
+        for server in self.servers:
+            server.await_start()
+        self.killed = 0
+
+    def _start(self):
+        return Server(self._database_url, free_port(), HTTP_VERSION=str(next(self._versions)))
+
+    async def kill_one(self, number):
+        """Kill a server, and put another in its place once that has started."""
+        following = self._start()
+        await asyncio.to_thread(following.await_start)
+        self.servers[number].kill()
+        self.killed += 1
+        self.servers[number] = following
+
+    def close(self):
+        for server in self.servers:
+            server.kill()
+
+
+async def insist(client, fleet, drawn, key, amount, found):
+    """Send a request until it is answered; note how far it was when its server died."""
+    while True:
+        address = drawn.choice(fleet.servers).address
+        try:
+            answer = await client.post(
+                address + DEPOSITS, json={"amount": amount}, headers=key_headers(key)
+            )
+        except httpx.TransportError:
+            found.append(key)
+            continue
+        if answer.status_code not in (409, 503):
+            return answer
+
+
+async def play(database_url, keys, kills, seed):
+    """Send requests while servers are killed; return first answers, last answers and the fleet."""
+    fleet, drawn, interrupted = Fleet(database_url), random.Random(seed), []
+    waiting, firsts = list(keys), {}
+    try:
+        async with httpx.AsyncClient(timeout=PATIENCE) as client:
+
+            async def work():
+                while waiting:
+                    key, amount = waiting.pop()
+                    firsts[key] = await insist(client, fleet, drawn, key, amount, interrupted)
+
+            async def kill():
+                while fleet.killed < kills or waiting:
+                    await fleet.kill_one(drawn.randrange(2))
+
+            killing = asyncio.ensure_future(kill())
+            await asyncio.gather(*(work() for _ in range(12)))
+            await killing
+            lasts = {
+                key: await insist(client, fleet, drawn, key, amount, interrupted)
+                for key, amount in keys
+            }
+    finally:
+        fleet.close()
+    return firsts, lasts, fleet.killed, interrupted
+
+
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        pytest.param(100, 3, id="100", marks=pytest.mark.slow),
+        pytest.param(1000, 20, id="1000", marks=pytest.mark.long),
+    ],
+)
+def test_every_retry_is_answered_like_the_first_time(database_url, connection, count, kills):
+    """Whatever is killed when, all answers to a request are equal, and its deposit counts once."""
+    keys = [(f"key-{n}", n + 1) for n in range(count)]
+    with consuming(database_url):
+        firsts, lasts, killed, interrupted = asyncio.run(
+            play(database_url, keys, kills, chance.FIRST)
+        )
+    assert killed >= kills
+    assert interrupted
+    assert {key for key, answer in firsts.items() if answer.status_code != 201} == set()
+    assert {key for key in firsts if whole(firsts[key]) != whole(lasts[key])} == set()
+    stored = dict(connection.execute("SELECT id, body FROM reservation.http_requests"))
+    for key, _ in keys:
+        assert stored[RequestId.of("alice", key).uuid] == firsts[key].content
+    assert len(stored) == count
+    assert balance(connection) == sum(amount for _, amount in keys)
+    assert sent(connection) == count
+    effects = Counter(
+        row[0]
+        for row in connection.execute(
+            "SELECT data->>'depositId' FROM message_store.messages WHERE type = 'Deposited'"
+        )
+    )
+    assert set(effects.values()) == {1}
