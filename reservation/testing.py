@@ -204,14 +204,17 @@ def pass_time(database_url: str, span: timedelta | str) -> int:
         ValueError: the span is none, or is negative.
         StoreError: the database is away, or refuses a message that is due.
     """
-    passed, count = time_span(span), 0
+    passed, count, refused = time_span(span), 0, 0
     with connect(database_url, autocommit=True) as connection:
         bring_forward(connection, passed)
-        while (done := write_due(connection)).written:
+        done = None
+        while done is None or done.written:
+            done = write_due(connection)
             count += done.written
-    if done.refused:
+            refused += done.refused
+    if refused:
         raise RefusedError(
-            f"The log refuses {done.refused} messages that are due; `reservation scheduled list` "
+            f"The log refuses {refused} messages that are due; `reservation scheduled list` "
             f"shows why"
         )
     return count

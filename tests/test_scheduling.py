@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from psycopg import IsolationLevel
 
-from reservation import Cancellation, MessageStore, Metadata, connect
+from reservation import Cancellation, MessageStore, Metadata, attach, connect, detach
 from reservation.errors import (
     EncodeError,
     LockTimeoutError,
@@ -17,6 +17,7 @@ from reservation.errors import (
     StoreError,
     StreamNameError,
 )
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.scheduling import write_due
 from tests.clients import CLIENTS, in_loop
 from tests.watching import until
@@ -325,3 +326,41 @@ def test_scheduling_the_same_waits_for_who_writes_it(connection, database_url, s
         thread.join()
     assert rows(connection) == []
     assert stored(store) == [("order-1", 0)]
+
+
+def test_large_messages_are_written_in_portions(connection, store):
+    """However large what is due is, one call takes some megabytes of it."""
+    text = "".join(chr(33 + n % 90) for n in range(100_003))
+    connection.execute("ALTER TABLE reservation.scheduled ALTER data SET STORAGE EXTERNAL")
+    for n in range(60):
+        store.schedule(Remind(text, n), "order-1", at=PAST)
+    done = write_due(connection)
+    assert 39 < done.written < 45
+    assert write_due(connection).written == 60 - done.written
+    assert [n for _, n in stored(store)] == list(range(60))
+
+
+def test_an_isolated_transaction_that_lost_a_race_refuses_no_message(
+    connection, database_url, store
+):
+    """Where the snapshot is older than a message of the stream, the next call writes."""
+    store.schedule(Remind("1", 1), "order-1", at=PAST)
+    with connect(database_url, autocommit=True) as isolated:
+        isolated.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        isolated.execute("SELECT FROM message_store.messages")
+        store.write(Remind("1", 0), "order-1")
+        with pytest.raises(TO_BE_RETRIED):
+            write_due(isolated)
+        isolated.execute("ROLLBACK")
+    assert rows(connection, "attempts") == [(0,)]
+    assert write_due(connection).written == 1
+
+
+def test_detaching_counts_what_will_not_be_written(make_database, message_db_template):
+    """Who detaches is told how many scheduled messages go."""
+    with connect(make_database(message_db_template), autocommit=True) as connection:
+        attach(connection)
+        store = MessageStore(connection)
+        store.schedule(Remind("1"), "order-1", at=PAST)
+        store.cancel(store.schedule(Remind("1"), "order-1", at=PAST))
+        assert detach(connection).scheduled == 1

@@ -13,7 +13,7 @@ from psycopg import Connection
 
 from consumers.runtime.logs import Log
 from consumers.runtime.telemetry import Telemetry
-from reservation.errors import LockTimeoutError, SerializationError
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.scheduling import count_scheduled, write_due
 
 # Seconds until the next attempt where another process is at it, or somebody holds a lock. Each
@@ -103,7 +103,7 @@ class Schedule:
         """
         try:
             done = write_due(connection)
-        except (LockTimeoutError, SerializationError):
+        except TO_BE_RETRIED:
             self._wait()
             return False
         self.next_in(done.next_in)

@@ -288,7 +288,8 @@ def write_due(connection: Connection[Any], most: int = 1000) -> WrittenLater:
         most: how many messages to write at most.
 
     Raises:
-        LockTimeoutError, SerializationError: somebody is in the way; call again.
+        ExpectedVersionError, LockTimeoutError, SerializationError: somebody is in the way; call
+            again.
         StoreError: the database refuses or is away.
     """
     return WrittenLater(*fetch_all(connection, QUERIES["write_scheduled"], [most])[0])

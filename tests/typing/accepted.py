@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Self, assert_type
+from uuid import UUID
 
 import consumers
 from reservation import (
+    AsyncMessageStore,
+    Cancellation,
     Component,
     Context,
     MessageIdInEvents,
@@ -331,3 +334,17 @@ def run(database_url: str) -> int:
     consumers.run(account, database_url, batch_size=10)
     done = consumers.drain(mailer, database_url)
     return done.messages + done.counts["handled"] + len(ReserveOutcome)
+
+
+def schedules(store: MessageStore, context: Context) -> None:
+    later = store.schedule(Open("1"), "account:command-1", after="30m")
+    assert_type(later, UUID)
+    assert_type(store.cancel(later), Cancellation)
+    store.schedule(Open("1"), "account:command-1", at=datetime.now(UTC))
+    context.write(Open("1"), "account:command-1", after=timedelta(minutes=30))
+    assert_type(context.write(Open("1"), "account:command-1", at=datetime.now(UTC)), UUID)
+
+
+async def schedules_in_a_loop(store: AsyncMessageStore) -> None:
+    assert_type(await store.schedule(Open("1"), "account:command-1", after="30m"), UUID)
+    assert_type(await store.cancel(UUID(int=1)), Cancellation)
