@@ -4,19 +4,15 @@ Every answer that is rendered holds a number drawn for it, so that an answer tha
 is seen to be another one.
 """
 
-import os
+import multiprocessing
 import socket
-import subprocess
-import sys
 import threading
-import time
 import uuid
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Self
 
-import httpx
 import uvicorn
 from fastapi import Depends, FastAPI
 from pydantic import BaseModel
@@ -30,7 +26,6 @@ import consumers
 from reservation import Component, Reject
 from reservation.http import Idempotency, KeyedRequest
 
-ROOT = Path(__file__).parent.parent
 PATIENCE = 60.0
 
 
@@ -144,29 +139,25 @@ def fastapi_app(database_url: str, *, version: str = "1", **options: Any) -> Any
     return app
 
 
-def app() -> Any:
-    """Return the application that a process of its own serves."""
-    make = {"starlette": starlette_app, "fastapi": fastapi_app}[os.environ["HTTP_APP"]]
-    return make(
-        os.environ["RESERVATION_DATABASE_URL"],
-        version=os.environ.get("HTTP_VERSION", "1"),
-        timeout=float(os.environ.get("HTTP_TIMEOUT", "30")),
-    )
+class Started(uvicorn.Server):
+    """A uvicorn that says when it listens."""
+
+    def __init__(self, app: Any, port: int, tell: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none")
+        )
+        self._tell = tell
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self._tell()
 
 
 @contextmanager
 def serving(app: Any) -> Any:
     """Serve an application in a thread of this process; give its address."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none")
-    server = uvicorn.Server(config)
     started = threading.Event()
-    startup = server.startup
-
-    async def start(sockets: Any = None) -> None:
-        await startup(sockets)
-        started.set()
-
-    server.startup = start  # type: ignore[method-assign]
+    server = Started(app, 0, started.set)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -193,27 +184,22 @@ def consuming(database_url: str, component: Component[Any] = account) -> Any:
         thread.join(PATIENCE)
 
 
-class Server:
-    """A uvicorn in a process of its own, to be killed; others may follow it on its port."""
+def serve(make: Callable[..., Any], port: int, tell: Any, options: dict[str, Any]) -> None:
+    """Serve an application, in a process of its own."""
+    Started(make(**options), port, lambda: tell.send(None)).run()
 
-    def __init__(
-        self, database_url: str, port: int, *, app: str = "tests.http_app:app", **env: str
-    ) -> None:
+
+class Server:
+    """A uvicorn in a process of its own, to be killed; another may follow it on its port."""
+
+    def __init__(self, make: Callable[..., Any], port: int, **options: Any) -> None:
         self.address = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "uvicorn", "--factory", app, "--port", str(port)),
-                *("--log-level", "error", "--ws", "none"),
-            ],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}",
-                "HTTP_APP": "starlette",
-                "RESERVATION_DATABASE_URL": database_url,
-                **env,
-            },
-        )
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["pytest", "tests.http_app"])
+        self._told, tell = context.Pipe(duplex=False)
+        self._process = context.Process(target=serve, args=(make, port, tell, options))
+        self._process.start()
+        tell.close()
 
     def __enter__(self) -> Self:
         self.await_start()
@@ -223,22 +209,15 @@ class Server:
         self.kill()
 
     def await_start(self) -> None:
-        """Wait until it answers."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            assert self.process.poll() is None, "the server has ended"
-            try:
-                httpx.get(f"{self.address}/")
-            except httpx.TransportError:
-                time.sleep(0.02)  # nothing tells when another process listens
-            else:
-                return
-        raise AssertionError("the server does not start")
+        """Wait until it listens."""
+        assert self._told.poll(PATIENCE)
+        self._told.recv()
 
     def kill(self) -> None:
         """End it with SIGKILL."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
+        self._process.kill()
+        self._process.join(PATIENCE)
+        self._told.close()
 
 
 def free_port() -> int:

@@ -54,8 +54,9 @@ def _make(request):
 
 @pytest.fixture(name="client")
 def _client():
-    """Give a client."""
-    with httpx.Client(timeout=PATIENCE) as client:
+    """Give a client that makes a connection for each request, as a failure ends it."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(timeout=PATIENCE, limits=limits) as client:
         yield client
 
 

@@ -18,8 +18,10 @@ from tests.http_app import (
     Server,
     account,
     consuming,
+    fastapi_app,
     free_port,
     key_headers,
+    starlette_app,
 )
 from tests.test_http import DEPOSITS, balance, sent, whole
 
@@ -88,15 +90,15 @@ def kill_before(step, server, connection, locking, database_url):
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("framework", ["starlette", "fastapi"])
-def test_a_kill_before_any_step_is_harmless(database_url, connection, framework, step):
+@pytest.mark.parametrize("make", [starlette_app, fastapi_app])
+def test_a_kill_before_any_step_is_harmless(database_url, connection, make, step):
     """Wherever a server dies, the next one answers at once, the command counts once."""
-    port = free_port()
+    port, options = free_port(), {"database_url": database_url, "timeout": PATIENCE}
     with connect(database_url, autocommit=True) as locking:
-        with Server(database_url, port, HTTP_APP=framework) as server:
+        with Server(make, port, **options) as server:
             kill_before(step, server, connection, locking, database_url)
         with (
-            Server(database_url, port, HTTP_APP=framework, HTTP_VERSION="2") as server,
+            Server(make, port, **options, version="2") as server,
             consuming(database_url),
         ):
             answers = [post(server.address) for _ in range(3)]
@@ -121,12 +123,18 @@ class Fleet:
         self.killed = 0
 
     def _start(self):
-        return Server(self._database_url, free_port(), HTTP_VERSION=str(next(self._versions)))
+        return Server(
+            starlette_app,
+            free_port(),
+            database_url=self._database_url,
+            timeout=PATIENCE,
+            version=str(next(self._versions)),
+        )
 
-    async def kill_one(self, number):
-        """Kill a server, and put another in its place once that has started."""
+    def kill_one(self, number):
+        """Kill a server, and put another in its place, which has started already."""
         following = self._start()
-        await asyncio.to_thread(following.await_start)
+        following.await_start()
         self.servers[number].kill()
         self.killed += 1
         self.servers[number] = following
@@ -136,47 +144,59 @@ class Fleet:
             server.kill()
 
 
-async def insist(client, fleet, drawn, key, amount, found):
-    """Send a request until it is answered; note how far it was when its server died."""
-    while True:
-        address = drawn.choice(fleet.servers).address
-        try:
-            answer = await client.post(
-                address + DEPOSITS, json={"amount": amount}, headers=key_headers(key)
-            )
-        except httpx.TransportError:
-            found.append(key)
-            continue
-        if answer.status_code not in (409, 503):
-            return answer
+class Clients:
+    """Clients that send each request until it is answered.
 
+    Attributes:
+        answers: by key the answers, in the order in which they came.
+        interrupted: by key how far a request had come when its server died.
+    """
 
-async def play(database_url, keys, kills, seed):
-    """Send requests while servers are killed; return first answers, last answers and the fleet."""
-    fleet, drawn, interrupted = Fleet(database_url), random.Random(seed), []
-    waiting, firsts = list(keys), {}
-    try:
+    def __init__(self, database_url, fleet, seed):
+        self.answers, self.interrupted = {}, []
+        self._fleet, self._drawn = fleet, random.Random(seed)
+        self._connection = connect(database_url, autocommit=True)
+
+    async def send_all(self, keys, kills, *, workers=12):
+        """Send requests, while a server is killed after each so many answers."""
+        waiting, count = list(keys), 0
+        self._drawn.shuffle(waiting)
+        kill_at = {len(waiting) * (n + 1) // (kills + 1) for n in range(kills)}
+
+        async def work(client):
+            nonlocal count
+            while waiting:
+                key, amount = waiting.pop()
+                self.answers.setdefault(key, []).append(await self._insist(client, key, amount))
+                count += 1
+                if count in kill_at:
+                    await asyncio.to_thread(self._fleet.kill_one, self._drawn.randrange(2))
+
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
+            await asyncio.gather(*(work(client) for _ in range(workers)))
 
-            async def work():
-                while waiting:
-                    key, amount = waiting.pop()
-                    firsts[key] = await insist(client, fleet, drawn, key, amount, interrupted)
+    async def _insist(self, client, key, amount):
+        while True:
+            address = self._drawn.choice(self._fleet.servers).address
+            try:
+                answer = await client.post(
+                    address + DEPOSITS, json={"amount": amount}, headers=key_headers(key)
+                )
+            except httpx.TransportError:
+                self.interrupted.append(self._step_of(key))
+                continue
+            if answer.status_code not in (409, 503):
+                return answer
 
-            async def kill():
-                while fleet.killed < kills or waiting:
-                    await fleet.kill_one(drawn.randrange(2))
-
-            killing = asyncio.ensure_future(kill())
-            await asyncio.gather(*(work() for _ in range(12)))
-            await killing
-            lasts = {
-                key: await insist(client, fleet, drawn, key, amount, interrupted)
-                for key, amount in keys
-            }
-    finally:
-        fleet.close()
-    return firsts, lasts, fleet.killed, interrupted
+    def _step_of(self, key):
+        one = RequestId.of("alice", key)
+        ((row, command, answered),) = self._connection.execute(
+            "SELECT count(h.id), count(m.id), count(h.status) FROM (VALUES (%s::uuid, %s::uuid)) "
+            "AS v(request, command) LEFT JOIN reservation.http_requests h ON h.id = v.request "
+            "LEFT JOIN message_store.messages m ON m.id = v.command",
+            [one.uuid, one.command_id(0)],
+        )
+        return "answered" if answered else "command" if command else "row" if row else "nothing"
 
 
 @pytest.mark.parametrize(
@@ -189,14 +209,23 @@ async def play(database_url, keys, kills, seed):
 def test_every_retry_is_answered_like_the_first_time(database_url, connection, count, kills):
     """Whatever is killed when, all answers to a request are equal, and its deposit counts once."""
     keys = [(f"key-{n}", n + 1) for n in range(count)]
-    with consuming(database_url):
-        firsts, lasts, killed, interrupted = asyncio.run(
-            play(database_url, keys, kills, chance.FIRST)
-        )
-    assert killed >= kills
-    assert interrupted
+    fleet = Fleet(database_url)
+    clients = Clients(database_url, fleet, chance.FIRST)
+    try:
+        with consuming(database_url):
+            asyncio.run(clients.send_all(keys, kills))
+            asyncio.run(clients.send_all(keys, 1))
+    finally:
+        fleet.close()
+    assert fleet.killed == kills + 1
+    steps = Counter(clients.interrupted)
+    assert steps["command"] + steps["answered"] > 0, steps
+    firsts = {key: answers[0] for key, answers in clients.answers.items()}
     assert {key for key, answer in firsts.items() if answer.status_code != 201} == set()
-    assert {key for key in firsts if whole(firsts[key]) != whole(lasts[key])} == set()
+    different = [
+        key for key, (first, again) in clients.answers.items() if whole(first) != whole(again)
+    ]
+    assert different == []
     stored = dict(connection.execute("SELECT id, body FROM reservation.http_requests"))
     for key, _ in keys:
         assert stored[RequestId.of("alice", key).uuid] == firsts[key].content

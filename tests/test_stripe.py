@@ -62,14 +62,14 @@ async def create(request: Request) -> Response:
     )
 
 
-def app() -> Starlette:
-    """Return the application that a process of its own serves."""
+def app(database_url: str) -> Starlette:
+    """Return the application."""
     return Starlette(
         routes=[Route("/v1/payment_intents", create, methods=["POST"])],
         middleware=[
             Middleware(
                 Idempotency,
-                database_url=os.environ["RESERVATION_DATABASE_URL"],
+                database_url=database_url,
                 scope=principal,
                 timeout=30,
             )
@@ -84,11 +84,13 @@ def client_of(server, api_key="sk_test_alice"):
 
 
 def serve(database_url, port):
-    return Server(database_url, port, app="tests.test_stripe:app")
+    return Server(app, port, database_url=database_url)
 
 
 PARAMS = {"amount": 500, "currency": "eur", "customer": "cus_1"}
-SENT = "SELECT count(*) FROM message_store.messages WHERE stream_name LIKE 'charge:command-%'"
+SENT = "SELECT count(*) FROM message_store.messages WHERE stream_name LIKE %s"
+
+COMMANDS = "charge:command-%"
 
 
 def count(connection, what):
@@ -107,13 +109,13 @@ def test_the_retry_of_stripes_client_is_answered_when_a_server_was_killed(databa
             target=lambda: results.append(client_of(first).v1.payment_intents.create(PARAMS))
         )
         calling.start()
-        poll(connection, SENT)
+        poll(connection, SENT, [COMMANDS])
         first.kill()
     with serve(database_url, port), consuming(database_url, charges):
         calling.join(PATIENCE)
     (intent,) = results
     assert (intent.amount, intent.object) == (500, "payment_intent")
-    assert connection.execute(SENT).fetchone() == (1,)
+    assert connection.execute(SENT, [COMMANDS]).fetchone() == (1,)
     assert count(connection, "Charged") == 1
     rows = "SELECT count(*), count(status) FROM reservation.http_requests"
     assert connection.execute(rows).fetchone() == (1, 1)
