@@ -1,7 +1,9 @@
 """Tests of handlers and upcasters: whether they do the same when they are given the same."""
 
+import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, overload
@@ -57,6 +59,8 @@ def check_deterministic(
     This finds a handler that draws its own random numbers or makes its own ids, and mostly one that
     reads the clock. It does not find one that iterates over a set of texts, because the order is
     the same within a process.
+
+    An async handler is awaited, in an event loop of its own.
 
     What the handler returns is encoded and projected as in the consumers. What they refuse raises
     the same error here.
@@ -187,6 +191,8 @@ def _handle(
         returned = initiation.handler(command, context)
     else:
         returned = component.handlers[name](command, state, context)
+    if name in component.concurrency:
+        returned = _awaited(returned)
     events = events_of(returned, message, component.commands, starts=initiation is not None)
     written = component.types.written
     if name in component.two_phase:
@@ -202,6 +208,12 @@ def _handle(
             component.projection.apply_encoded(entity, row, message)
         rows += further
     return Handled(state, events, context), rows
+
+
+def _awaited(returned: Coroutine[Any, Any, Any]) -> object:
+    """Return what an async handler returns, also where the test itself runs an event loop."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, returned).result()
 
 
 def _stored(component: Component, command: object) -> StoredMessage:

@@ -51,6 +51,22 @@ class Decisions:
     letters: list[Letter] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
+    def add_reservation(
+        self, message: StoredMessage, key_stream: str, former_stream: str | None
+    ) -> None:
+        """Note a command that is to be reserved, and where it may be reserved already."""
+        self.reservations.append((message, key_stream))
+        if former_stream is not None:
+            self.former_streams[message.global_position] = former_stream
+
+    def add_effects(self, effects: "Decisions") -> None:
+        """Add what one message brings about."""
+        self.writes += effects.writes
+        self.further += effects.further
+        self.conditional |= effects.conditional
+        self.reissued += effects.reissued
+        self.counts.update(effects.counts)
+
     def add_outcome(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
         """Count what became of a command whose key was compared with the stored ones."""
         self.counts[outcome.value] += 1

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ class Heartbeat:
 
     Attributes:
         member: the member whose lease is renewed; None for none.
+        is_alive: asked before each beat; without a beat, the lease expires.
     """
 
     def __init__(self, database_url: str, application_name: str, lease: float) -> None:
@@ -46,6 +48,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._connection: Connection[Any] | None = None
         self.member: int | None = None
+        self.is_alive: Callable[[], bool] = lambda: True
 
     def __enter__(self) -> Self:
         if self._thread is None:
@@ -75,7 +78,8 @@ class Heartbeat:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         while self._wait():
-            self._beat()
+            if self.is_alive():
+                self._beat()
         self._disconnect()
 
     def _wait(self) -> bool:

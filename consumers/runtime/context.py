@@ -1,11 +1,12 @@
 """What the parts of one consumer share, as long as it has one connection."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import Connection
 
+from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.logs import Log
 from reservation.component import Component
 
@@ -24,6 +25,7 @@ class ConsumerContext:
         category: the category that is read.
         log: the consumer's logger.
         heartbeat: called before each handler, as a sign that the process is not stuck.
+        event_loop: where async handlers are awaited.
     """
 
     connection: Connection[Any]
@@ -31,6 +33,7 @@ class ConsumerContext:
     category: str
     log: Log
     heartbeat: Callable[[], None] = _ignore
+    event_loop: EventLoop = field(default_factory=EventLoop)
 
     @classmethod
     def of(
