@@ -157,12 +157,12 @@ class Context:
 
         Raises:
             HandlerError: there is none, because the context was made without one, or because the
-                handler is declared with `StateBased`.
+                handler is declared with `StateBased` or with ``async def``.
         """
         if self._connection is None:
             raise HandlerError(
                 f"There is no connection to handle {self.message} with; a handler with StateBased "
-                f"has none, and in a test make its context with "
+                f"or async def has none, and in a test make its context with "
                 f"Context(message, connection=connection)"
             )
         self._gave = True  # without a value before, so that other messages cost nothing

@@ -1,7 +1,9 @@
 """Tests of handlers and upcasters: whether they do the same when they are given the same."""
 
+import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
@@ -81,6 +83,8 @@ def check_deterministic(
     This finds a handler that draws its own random numbers or makes its own ids, and mostly one that
     reads the clock. It does not find one that iterates over a set of texts, because the order is
     the same within a process.
+
+    An async handler is awaited, in an event loop of its own.
 
     What the handler returns is encoded and projected as in the consumers. What they refuse raises
     the same error here.
@@ -275,6 +279,8 @@ def _handle(
             returned = initiation.handler(command, context)
         else:
             returned = declared.handlers[name](command, state, context)
+        if name in declared.concurrency:
+            returned = _awaited(returned)
         events = events_of(returned, message, component.commands, starts=initiation is not None)
     except Reject as reject:
         rejection = reject.reason
@@ -300,6 +306,12 @@ def _handle(
             component.projection.apply_encoded(entity, row, message)
         rows += [*own, *further, *scheduled]
     return Handled(state, [] if rejection else events, context, rejection), rows
+
+
+def _awaited(returned: Coroutine[Any, Any, Any]) -> object:
+    """Return what an async handler returns, also where the test itself runs an event loop."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, returned).result()
 
 
 def _stored(component: Component, declared: CategoryDeclaration, command: object) -> StoredMessage:

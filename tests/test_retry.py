@@ -379,7 +379,7 @@ def test_the_consumer_wakes_up_for_the_next_attempt_and_asks_for_nothing_until_t
 
 
 @pytest.mark.parametrize(
-    "once", [Processed(key="refund_id"), Processed(), Revisions("revision")], ids=str
+    "once", [Processed(key="refund_id"), Processed(), Revisions("revision", source=None)], ids=str
 )
 def test_a_message_that_waits_is_not_taken_for_handled(connection, store, database_url, once):
     """A strategy forgets a message whose handler failed, and knows it once it is handled."""
@@ -573,11 +573,17 @@ def test_status_and_list_show_when_the_next_attempt_is_due(store, patient, datab
     patient.send(store, "1a", "2a", "1b")
     patient.drain(database_url)
     due = min(patient.letters()[name].next_attempt_at for name in ("1a", "2a"))
-    shown = json.loads(invoke_cli("status", "--json", database_url=database_url))
+    env = {"RESERVATION_DATABASE_URL": database_url}
+    shown = json.loads(invoke_cli("status", "--json", env=env).stdout)
     (partition,) = shown["partitions"]
     assert (partition["dead"], partition["waiting"], partition["parked"]) == (0, 2, 1)
     assert datetime.fromisoformat(partition["nextAttemptAt"]) == due
-    listed = json.loads(invoke_cli("dead-letters", "list", "--json", database_url=database_url))
+    assert "2 waiting, the first until" in " ".join(
+        invoke_cli("status", env=env | {"COLUMNS": "300"}).stdout.split()
+    )
+    table = invoke_cli("dead-letters", "list", env=env | {"COLUMNS": "300"}).stdout
+    assert f"{due.astimezone():%Y-%m-%d %H:%M}" in table
+    listed = json.loads(invoke_cli("dead-letters", "list", "--json", env=env).stdout)
     times = [letter["nextAttemptAt"] for letter in listed["deadLetters"]]
     assert [moment is None for moment in times] == [False, False, True]
     assert min(datetime.fromisoformat(moment) for moment in times[:2]) == due

@@ -434,7 +434,9 @@ def test_a_handler_has_no_connection(connection, store):
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError) as caught:
         batches(connection, tally(handler=lambda command, state, context: context.connection))
-    assert "a handler with StateBased has none" in str(caught.value.__cause__ or caught.value)
+    assert "a handler with StateBased or async def has none" in str(
+        caught.value.__cause__ or caught.value
+    )
 
 
 def test_a_state_that_cannot_be_stored_is_refused(connection, store):

@@ -10,9 +10,10 @@ exception may be of any connection.
 A handler may use that connection, and must leave the transaction as it found it, open and sound.
 """
 
+import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
 from consumers.dead_letters.failure import HandlerRaisedError
+from consumers.runtime.event_loop import EventLoop
 from reservation.errors import (
     DatabaseUnavailableError,
     HandlerError,
@@ -87,6 +89,42 @@ def call(
         raise _lost(message)
     if problem is not None:
         raise HandlerError(f"The handler of {message} {problem}")
+    return events
+
+
+async def await_call(
+    message: StoredMessage,
+    handler: Callable[[], Awaitable[list[object]]],
+    loop: EventLoop,
+) -> list[object]:
+    """Return the events that the async handler of a message returns.
+
+    It has no connection, so there is nothing to leave as it was. Other handlers run meanwhile.
+
+    Args:
+        message: the message that is handled.
+        handler: calls the handler and takes the events from what it returns.
+        loop: the event loop, which may be cancelling its calls.
+
+    Raises:
+        Reject: the handler rejected its command.
+        HandlerRaisedError: the handler raised otherwise.
+        CancelledError: the call was cancelled.
+        HandlerError: it returned what is no event.
+    """
+    copies = _copies
+    try:
+        events = await handler()
+    except BaseException as error:  # a handler can raise anything
+        if _copies != copies:
+            _end_fork(error)
+        if loop.cancelling:
+            raise asyncio.CancelledError from error
+        if is_interrupt(error) or isinstance(error, MessageError | Reject):
+            raise
+        raise raised(message, error) from error
+    if _copies != copies:
+        _end_fork(None)
     return events
 
 

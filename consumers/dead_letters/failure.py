@@ -2,7 +2,7 @@
 
 import hashlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +37,7 @@ class HandlerRaisedError(HandlerError):
         message: the message that it was called for.
         wait: seconds until the next attempt, where its policy or the handler asks for one.
         exhausted: whether the attempts of its policy are used up.
+        undo: takes back what the handler did, and returns whether that was possible.
     """
 
     def __init__(self, text: str, message: StoredMessage) -> None:
@@ -44,6 +45,12 @@ class HandlerRaisedError(HandlerError):
         self.message = message
         self.wait: float | None = None
         self.exhausted = False
+        self.undo: Callable[[], bool] = _cannot_undo
+
+
+def _cannot_undo() -> bool:
+    """Stand for taking back what is not known."""
+    return False
 
 
 class Reason(StrEnum):

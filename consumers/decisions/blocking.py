@@ -105,13 +105,20 @@ class Blocking:
             raise error
         self._bury(Letter(message, entity, failure, attempts=1))
 
-    def sets_aside(self, message: StoredMessage, entity: str, error: MessageError) -> bool:
+    def sets_aside(
+        self,
+        message: StoredMessage,
+        entity: str | None,
+        error: MessageError,
+        attempts: int = 1,
+    ) -> bool:
         """Set a message aside whose handler failed, unless its error is to be raised.
 
         Args:
             message: the message, of which nothing is left in the transaction.
             entity: its entity; later messages of the batch wait behind it.
             error: what its handler raised, with what is to follow.
+            attempts: how often it was tried now.
 
         Returns:
             Whether it is set aside: until its next attempt, or as a dead letter.
@@ -119,8 +126,9 @@ class Blocking:
         failure = Failure.of(error)
         if failure.wait is None and self.policy.stop and self.policy.again is None:
             return False
-        self._bury(Letter(message, entity, failure, self.policy.tried(message) + 1))
-        self.failed.add(entity)
+        self._bury(Letter(message, entity, failure, self.policy.tried(message) + attempts))
+        if entity is not None:
+            self.failed.add(entity)
         return True
 
     def parks(self, message: StoredMessage, entity: str | None) -> bool:

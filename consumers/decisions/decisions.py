@@ -57,6 +57,24 @@ class Decisions:
     passes: list[Pass] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
+    def add_reservation(
+        self, message: StoredMessage, key_stream: str, former_stream: str | None
+    ) -> None:
+        """Note a command that is to be reserved, and where it may be reserved already."""
+        self.reservations.append((message, key_stream))
+        if former_stream is not None:
+            self.former_streams[message.global_position] = former_stream
+
+    def add_effects(self, effects: "Decisions") -> None:
+        """Add what one message brings about."""
+        self.writes += effects.writes
+        self.further += effects.further
+        self.conditional |= effects.conditional
+        self.reissued += effects.reissued
+        self.scheduled += effects.scheduled
+        self.passes += effects.passes
+        self.counts.update(effects.counts)
+
     def add_outcome(
         self, message: StoredMessage, stream_name: str, outcome: ReserveOutcome
     ) -> None:

@@ -29,6 +29,7 @@ class Heartbeat:
     Attributes:
         member: the member whose lease is renewed; None for none.
         besides: what else is done at each beat, on the same connection.
+        is_alive: asked before each beat; without a beat, the lease expires.
     """
 
     def __init__(self, database_url: str, application_name: str, lease: float) -> None:
@@ -49,6 +50,7 @@ class Heartbeat:
         self._connection: Connection[Any] | None = None
         self.member: int | None = None
         self.besides: Callable[[Connection[Any]], object] = _nothing
+        self.is_alive: Callable[[], bool] = lambda: True
 
     def __enter__(self) -> Self:
         if self._thread is None:
@@ -78,7 +80,8 @@ class Heartbeat:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         while self._wait():
-            self._beat()
+            if self.is_alive():
+                self._beat()
         self._disconnect()
 
     def _wait(self) -> bool:

@@ -1,13 +1,11 @@
 """Deciding what each message of a batch brings about; nothing here writes to the log."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 from psycopg import Rollback
 
 from consumers.calls.blame import blamed
-from consumers.calls.handler_call import call, guarded
-from consumers.calls.undoing import UndoableContext
+from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import HandlerRaisedError, Reason
 from consumers.decisions.blocking import Blocking, FailurePolicy
@@ -15,31 +13,18 @@ from consumers.decisions.decisions import Decisions
 from consumers.decisions.next_attempt import decide_on
 from consumers.group.positions import Positions
 from consumers.handling.batch_decoding import BatchDecoding
+from consumers.handling.concurrent_handling import ConcurrentHandling
 from consumers.handling.decoding import Decoded, Decoding
+from consumers.handling.message_handling import MessageHandling
 from consumers.handling.redelivery import further_before, handled_before
 from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.context import ConsumerContext
-from reservation.context import Context
 from reservation.entity.cache import EntityCache
-from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
-from reservation.errors import HandlerError, MessageError, describe
-from reservation.handlers.copying import copied
-from reservation.handlers.reject import Reject
-from reservation.handlers.returned import (
-    encode_events,
-    encode_further,
-    encode_scheduled,
-    events_of,
-    with_trace,
-)
-from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.client import MessageStore
-from reservation.store.writing import Row
 
 
 class Handling:
@@ -65,16 +50,18 @@ class Handling:
         self._context = context
         self._component = component
         self._declared = component.declared_in(context.category)
-        self._is_subscribed = context.category in component.subscribed
-        self._commands = component.commands
         self._decoding = Decoding(component, context.category)
         self._entities = EntityCache(
             component.entity or _no_entity, component.projection, snapshots=snapshots
         )
         self._two_phase = TwoPhaseHandling(context)
+        self._messages = MessageHandling(context)
+        self._concurrently = (
+            ConcurrentHandling(context, self._messages, self._decoding)
+            if self._declared.concurrency
+            else None
+        )
         self._last_categories: list[str] = []
-        # The types of messages whose handlers may have to be undone.
-        self._undoable = set(self._declared.retries)
         self.needs = TransactionNeeds(component, context.category, self._decoding)
         self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
         self.at_hand: Sequence[StoredMessage] = ()
@@ -195,20 +182,25 @@ class Handling:
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
         self._begin(decoded, decisions)
+        if self._concurrently is not None and self._concurrently.takes(decoded):
+            self._concurrently.run(decoded, decisions, blocking)
+            return decisions
         failed, whose = blocking.failed, self._decoding.whose
         for item in decoded:
-            if failed and blocking.parks(item.message, whose(item.message, item)):
-                continue
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
-                with contextlib.suppress(MessageError):
-                    check = decisions.checks[self._declared.strategies[item.message.type]]
-                    check.is_duplicate(item.incoming)
+                self._messages.remember(item, decisions)
+            elif failed and blocking.parks(item.message, whose(item.message, item)):
+                continue
             elif item.key_stream is not None:
-                decisions.reservations.append((item.message, item.key_stream))
-                if item.former_stream is not None:
-                    decisions.former_streams[item.message.global_position] = item.former_stream
+                decisions.add_reservation(item.message, item.key_stream, item.former_stream)
             elif item.entity_stream is not None:
-                self._handle(item, item.entity_stream, decisions, blocking)
+                try:
+                    self._messages.handle(item, item.entity_stream, decisions)
+                except HandlerRaisedError as error:
+                    if not self._messages.undo(error, policy.tried(item.message)) or (
+                        not blocking.sets_aside(item.message, whose(item.message, item), error)
+                    ):
+                        raise
         return decisions
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
@@ -222,131 +214,6 @@ class Handling:
             decisions.checks[strategy] = strategy.begin(
                 self._context.connection, self._component.name, self._context.category, batch
             )
-
-    def _handle(
-        self, item: Decoded, stream_name: str, decisions: Decisions, blocking: Blocking
-    ) -> None:
-        """Call the handler, apply its events to the entity and collect them to be written."""
-        connection = self._context.connection
-        self._context.heartbeat()
-        message, component, loaded = item.message, self._component, decisions.entities[stream_name]
-        declared = self._declared
-        initiation = declared.initiations.get(message.type)
-        if initiation is not None and loaded.started:
-            decisions.reissued.append((message, stream_name))
-            return
-        incoming = item.incoming
-        strategy = declared.strategies.get(message.type)
-        check = None if strategy is None else decisions.checks[strategy]
-        if check is not None and check.is_duplicate(incoming):
-            decisions.counts["duplicate"] += 1
-            # What the log shows, as long as it is there, is not recorded beside it.
-            if self._is_subscribed and strategy is not None and not strategy.leaves_trace:
-                decisions.passes.append(Pass(message, PassReason.DUPLICATE))
-            return
-        undoable = message.type in self._undoable
-        context = (UndoableContext if undoable else Context)(
-            message,
-            entity_stream=stream_name,
-            connection=connection,
-            unordered=item.unordered,
-        )
-        entity = None if initiation is not None else _lent(loaded, message)
-
-        def handle() -> list[object]:
-            if initiation is not None:
-                returned = initiation.handler(item.command, context)
-            else:
-                returned = declared.handlers[message.type](item.command, entity, context)
-            return events_of(returned, message, self._commands, starts=initiation is not None)
-
-        outcome = "handled"
-        try:
-            events: Sequence[object] = call(connection, message, handle)
-        except Reject as reject:
-            outcome = "rejected"
-            events = [reject.event(message.type, starts=initiation is not None)]
-            context.writes.clear()
-            context.scheduled = ()
-            loaded.started = loaded.started or initiation is not None
-        except HandlerRaisedError as error:
-            if not self._sets_aside(item, error, context, blocking):
-                raise
-            if check is not None:
-                check.take_back(incoming)
-            return
-        if undoable and isinstance(context, UndoableContext):
-            context.keep()
-        metadata = message.follow_metadata()
-        if check is not None:
-            events, metadata = check.effects(incoming, events, metadata)
-        if context.scheduled:
-            events = with_trace(events, context.scheduled)
-        written = component.types.written
-        rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
-        further = encode_further(context.writes, message, written)
-        component.check_written(further, message)
-        if not rows and self._is_subscribed:
-            decisions.passes.append(Pass.handled(message, further))
-        for row in rows:
-            decisions.writes.append(row)
-            self._apply(row, loaded, message)
-        for row in further:
-            self._further(row, message, decisions)
-        if context.scheduled:
-            scheduled = encode_scheduled(context.scheduled, message, written)
-            component.check_written(scheduled, message)
-            decisions.scheduled += scheduled
-        decisions.counts[outcome] += 1
-
-    def _sets_aside(
-        self, item: Decoded, error: HandlerRaisedError, context: Context, blocking: Blocking
-    ) -> bool:
-        """Set a message aside whose handler raised, if its policy or the handler says so.
-
-        What the handler did in the transaction is taken back. Where that is no longer possible, the
-        error stands, and the next call for a message of this type can be undone.
-        """
-        message = item.message
-        if not decide_on(error, self._declared, blocking.policy.tried(message)):
-            return False
-        if isinstance(context, UndoableContext):
-            context.undo()
-        elif context.gave_connection:
-            self._undoable.add(message.type)
-            return False
-        entity = self._decoding.whose(message, item)
-        return entity is not None and blocking.sets_aside(message, entity, error)
-
-    def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
-        """Collect a message that a handler wrote besides its events.
-
-        If its stream is that of another entity of the batch, what is decided on that entity later
-        is decided on this message too.
-        """
-        decisions.conditional |= row.expected_version is not None
-        loaded = decisions.entities.get(row.stream_name)
-        if loaded is not None and row.expected_version in (None, loaded.version):
-            row = row._replace(expected_version=loaded.version)
-            self._apply(row, loaded, message)
-        decisions.writes.append(row)
-        decisions.further.append(row)
-
-    def _apply(self, row: Row, loaded: Loaded, message: StoredMessage) -> None:
-        self._component.projection.apply_encoded(loaded.entity, row, message)
-        loaded.version += 1
-        loaded.started = loaded.started or row.type != PSEUDO_EVENT
-
-
-def _lent(loaded: Loaded, message: StoredMessage) -> object:
-    """Return a copy of an entity for a handler, so that only projectors change what is kept."""
-    try:
-        return copied(loaded.entity)
-    except Exception as error:
-        raise HandlerError(
-            f"The {type(loaded.entity).__name__} that {message} is for cannot be copied for its "
-            f"handler: {describe(error)}; keep in an entity what `copy.deepcopy` can copy"
-        ) from error
 
 
 def _no_entity() -> None:

@@ -22,9 +22,10 @@ from consumers.loop.cleaning import Cleaning
 from consumers.loop.due_letters import DueLetters
 from consumers.loop.letter_retry import Retrying
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
+from consumers.loop.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
-from consumers.runtime.backoff import Backoff
 from consumers.runtime.context import ConsumerContext
+from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
@@ -41,7 +42,6 @@ from reservation.errors import (
 )
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order
-from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.notifications import Notices
 
 # Seconds until the second look at a category that has nothing new, where no notice is given. Each
@@ -66,6 +66,7 @@ class Consumer:
         notices: Notices | None = None,
         telemetry: Telemetry | None = None,
         log: Log | None = None,
+        grace: float | None = None,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
 
@@ -80,6 +81,8 @@ class Consumer:
             notices: what waits for notice of new messages between two looks; left open.
             telemetry: where the consumer reports that it lives, and what it did; None for nowhere.
             log: the logger; None for one of its own.
+            grace: seconds that it has to stop, near whose end async calls are cancelled; None for
+                no limit.
         """
         self._session = session
         self._component = component
@@ -99,11 +102,16 @@ class Consumer:
         )
         self._schedule = Schedule(self._log, self._telemetry)
         self._membership.busy.besides = self._schedule.write
+        self._event_loop = EventLoop(self._telemetry.beat, grace)
+        self._membership.busy.is_alive = lambda: self._event_loop.is_alive
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
         self._known: object = None  # the claims that `_blocked` and `_due` are of
         self._due = DueLetters(self._dead_letters)
+        self._repeat_on_conflict = RepeatingOnConflict(
+            self._log, self._telemetry, lambda: self._membership.positions.lowest
+        )
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
             self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
@@ -126,6 +134,7 @@ class Consumer:
             Crashed: something else was raised, by the component's code or by ours.
         """
         check_order(self._component, self._category, self._membership.wanted)
+        self._event_loop.stop = stop
         try:
             self._run_until_stopped(stop)
         except ReservationError:
@@ -184,6 +193,7 @@ class Consumer:
                 self._log,
                 self._telemetry.beat,
                 self._schedule.add,
+                self._event_loop,
             )
         )
         self._batch = batch
@@ -382,31 +392,3 @@ class Consumer:
         self._log.warning("partitions_lost", error=str(error))
         self._wait_for_locks(self._turn, connection, stop)
         return True
-
-    def _repeat_on_conflict(self, call: Callable[[bool], R], stop: Stop) -> R | None:
-        """Repeat a call until no other transaction conflicts with it; None if it is time to stop.
-
-        The call is given whether to take care, because an earlier attempt lost a race.
-        """
-        lost = 0
-        backoff = Backoff()
-        while True:
-            self._telemetry.beat()
-            try:
-                return call(lost > 0)
-            except LockTimeoutError:
-                self._log.info("lock_awaited", position=self._membership.positions.lowest)
-                if stop.requested:
-                    return None
-            except TO_BE_RETRIED as error:
-                lost += 1
-                reason = type(error).__name__
-                if lost == 1:  # it runs again with care, where no other writer can be first
-                    self._log.info("race_lost", error=reason)
-                    continue
-                delay = backoff.next()
-                self._log.warning(
-                    "race_lost_again", times=lost, error=reason, delay=round(delay, 3)
-                )
-                if stop.wait(delay):
-                    return None

@@ -1,11 +1,12 @@
 """What the parts of one consumer share, as long as it has one connection."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import Connection
 
+from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.logs import Log
 from reservation.component import Component
 
@@ -30,6 +31,7 @@ class ConsumerContext:
         log: the consumer's logger.
         heartbeat: called before each handler, as a sign that the process is not stuck.
         schedules: called with the seconds until a message is due that handlers have scheduled.
+        event_loop: where async handlers are awaited.
     """
 
     connection: Connection[Any]
@@ -38,6 +40,7 @@ class ConsumerContext:
     log: Log
     heartbeat: Callable[[], None] = _ignore
     schedules: Callable[[float], None] = _nobody
+    event_loop: EventLoop = field(default_factory=EventLoop)
 
     @classmethod
     def of(

@@ -19,7 +19,7 @@ holds the lock of its handlers until it commits, looks again, and fails if anoth
 It is then run again and finds duplicates. Handlers run before that lock is taken.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -210,6 +210,12 @@ class ProcessedCheck(Check):
         self._known.add((name, key))
         self._new.add(incoming, key)
         return False
+
+    def line(self, incoming: Incoming) -> Hashable | None:
+        """Return the key of a message, if it has another than its id."""
+        if self._strategy.key is None:
+            return None
+        return _own_name(incoming), self._keys[incoming.message.global_position]
 
     def take_back(self, incoming: Incoming) -> None:
         """Forget a message whose handler failed."""
