@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from psycopg import Connection
 
@@ -201,6 +201,23 @@ class Context:
             ids[name] = uuid.uuid5(uuid.UUID(self.message.id), f"\n{name}")
         return ids[name]
 
+    @overload
+    def write(
+        self,
+        message: object,
+        stream_name: str,
+        *,
+        expected_version: int | None = None,
+        correlated: bool = False,
+    ) -> None: ...
+    @overload
+    def write(
+        self, message: object, stream_name: str, *, correlated: bool = False, at: datetime
+    ) -> uuid.UUID: ...
+    @overload
+    def write(
+        self, message: object, stream_name: str, *, correlated: bool = False, after: timedelta | str
+    ) -> uuid.UUID: ...
     def write(
         self,
         message: object,
@@ -210,7 +227,7 @@ class Context:
         correlated: bool = False,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> uuid.UUID:
+    ) -> uuid.UUID | None:
         """Write a further message, to any stream but the entity's own, with the handler's events.
 
         It is encoded when the handler returns. Its metadata follows the message that is handled,
@@ -236,7 +253,8 @@ class Context:
                 None for now.
 
         Returns:
-            The id of the message, with which `MessageStore.cancel` cancels it if it is scheduled.
+            The id of a message that is written later, with which `MessageStore.cancel` cancels it;
+            None for one that is written now.
 
         Raises:
             HandlerError: the message cannot be written there, or not then.
@@ -245,7 +263,8 @@ class Context:
         if correlated and self._entity_stream:
             metadata = dataclasses.replace(metadata, correlation_stream_name=self._entity_stream)
         if at is None and after is None:
-            return self._collect(message, stream_name, metadata, expected_version)
+            self._collect(message, stream_name, metadata, expected_version)
+            return None
         return self._schedule(message, stream_name, metadata, expected_version, at, after)
 
     def reply(self, message: object) -> None:
@@ -279,7 +298,7 @@ class Context:
 
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None
-    ) -> uuid.UUID:
+    ) -> None:
         id_ = self._further_id(message, stream_name, expected_version)
         self.writes.append(
             Write(
@@ -290,7 +309,6 @@ class Context:
                 expected_version=expected_version,
             )
         )
-        return id_
 
     def _schedule(
         self,

@@ -82,6 +82,10 @@ class Processed(Strategy):
     def __hash__(self) -> int:
         return hash((self.key, self.keep))
 
+    def __repr__(self) -> str:
+        key = getattr(self.key, "__qualname__", self.key)
+        return f"Processed(key={key!r}, keep={self.keep!r})"
+
     def declare(self, component: str, command: type, entity: type | None) -> None:
         """Make sure that a command has the key's fields.
 
