@@ -38,9 +38,7 @@ def follow(connection, started, category=PAYMENTS, consumer="order"):
 
 def reservation(database_url, *arguments):
     """Run a command about orders, and return what it printed as JSON."""
-    done = run_cli(
-        *arguments, "--json", "--app-dir", str(ROOT), env={"RESERVATION_DATABASE_URL": database_url}
-    )
+    done = run_cli(*arguments, "--json", env={"RESERVATION_DATABASE_URL": database_url}, cwd=ROOT)
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)
 
@@ -48,6 +46,7 @@ def reservation(database_url, *arguments):
 @pytest.mark.check
 def test_start_runs_a_consumer_for_each_subscribed_category(connection, store, database_url):
     """Each handles its category, and the commands about consumers know it."""
+    where = ["--app-dir", str(ROOT)]
     store.write(Place("o9"), "order:command-o9")
     store.write_batch([capture("p1"), capture("p2", "o2", amount=13), capture("p3", "o2")])
     with start(database_url) as started:
@@ -56,16 +55,14 @@ def test_start_runs_a_consumer_for_each_subscribed_category(connection, store, d
         started.wait_for("message_dead", category=PAYMENTS)
         follow(connection, started)
         follow(connection, started, "order:command")
-        seen = reservation(database_url, "status", APP)["partitions"]
+        seen = reservation(database_url, "status", APP, *where)["partitions"]
         assert started.stop() == 0
     assert payments_of(store) == ["p1"]
     shown = {one["category"]: (one["lagMessages"], one["dead"], one["parked"]) for one in seen}
     assert shown == {"order:command": (0, 0, 0), PAYMENTS: (0, 1, 1)}
-    (letter,) = reservation(
-        database_url, "dead-letters", "list", APP, "--category", PAYMENTS, "--state", "dead"
-    )["deadLetters"]
-    assert letter["entity"] == "order-o2"
-    positions = reservation(database_url, "positions", "show", APP)["positions"]
+    listed = reservation(database_url, "dead-letters", "list", "--category", PAYMENTS)
+    assert [one["entity"] for one in listed["deadLetters"]] == ["order-o2", "order-o2"]
+    positions = reservation(database_url, "positions", "list", APP, *where)["positions"]
     assert {one["category"] for one in positions} == {"order:command", PAYMENTS}
 
 
@@ -111,7 +108,11 @@ def test_a_message_that_kills_its_consumer_takes_effect_once(
 
 @pytest.mark.faults
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [[], ["--workers", "2", "--partitions", "5"]], ids=repr)
+@pytest.mark.parametrize(
+    "arguments",
+    [[], pytest.param(["--workers", "2", "--partitions", "5"], marks=pytest.mark.long)],
+    ids=["alone", "as a group"],
+)
 def test_killed_consumers_lose_and_repeat_nothing(connection, store, database_url, arguments):
     """Whole process groups are killed again and again while they handle a category."""
     writes = [
@@ -121,12 +122,12 @@ def test_killed_consumers_lose_and_repeat_nothing(connection, store, database_ur
         for n in range(400)
     ]
     store.write_batch(writes[:100])
-    for n in range(100, 400, 50):
+    for n in range(100, 400, 75):
         with start(
             database_url, "--only", "subscribed", "--batch-size", "7", *arguments
         ) as started:
             started.wait_for("batch_committed", category=PAYMENTS)
-            store.write_batch(writes[n : n + 50])
+            store.write_batch(writes[n : n + 75])
             started.wait_for("batch_committed", category=PAYMENTS)
             started.stop_group(signal.SIGKILL)
     with start(database_url, "--only", "subscribed", *arguments) as started:
@@ -142,7 +143,7 @@ def test_killed_consumers_lose_and_repeat_nothing(connection, store, database_ur
 
 
 @pytest.mark.faults
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_process_manager_of_the_guide_survives_kills(
     connection, store, database_url, tmp_path, monkeypatch
 ):
