@@ -20,6 +20,7 @@ from reservation.store.schema.roles import grant
 from reservation.store.schema.scripts import SCHEMA_VERSION
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.source.columns import TYPES, CategoryQuery, PositionsQuery
+from spark_jobs.source.passes import queries as passes_queries
 from tests.bank import RESERVED, broken, drain, event_types
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_, withdraw
@@ -771,6 +772,8 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         assert len(connection.execute(query.text(1, 9, connection)).fetchall()) == 2
         chosen = PositionsQuery(["account:command"], list(TYPES), Declaration.of(account), [])
         assert len(connection.execute(chosen.text([1, 2, 9])).fetchall()) == 2
+        (passes,) = passes_queries(["account-payment"], list(TYPES), Declaration.of(account), ())
+        assert connection.execute(passes.text(1, 9, connection)).fetchall() == []
     for statement in (
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
         "SELECT reservation.write_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, NULL)",

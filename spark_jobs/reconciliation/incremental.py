@@ -300,12 +300,7 @@ class IncrementalRun:
 
 
 def watched_folder(run: int, job: str) -> str:
-    """Return the folder, within that of the state, with the groups that are watched.
-
-    Args:
-        run: the number of the run that wrote it.
-        job: the name of the job.
-    """
+    """Return the folder, within that of the state, with the groups that a run watches for a job."""
     return f"{run_name(run)}/{job}/watched"
 
 

@@ -87,8 +87,7 @@ class Run:
         """Refuse a component that has nothing to reconcile.
 
         Raises:
-            DeclarationError: the component reserves no command, initiates with none, and has no
-                subscription.
+            DeclarationError: the component neither reserves, initiates nor subscribes.
         """
         component = self.component
         if not (component.reservations or component.initiations or component.subscribed):

@@ -58,7 +58,7 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
     if report.accepted:
         parts.append(_accepted(report))
     parts.extend(_threshold(exceeded) for exceeded in reached)
-    parts.append(_verdict(reached))
+    parts.append(_verdict(report, reached))
     return Group(*parts)
 
 
@@ -67,12 +67,14 @@ def print_report(report: Report, reached: Sequence[ExceededThreshold], console: 
     console.print(render(report, reached))
 
 
-def _verdict(reached: Sequence[ExceededThreshold]) -> Text:
+def _verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Text:
     if in_order(reached):
-        return Text.assemble(
-            ("In order: ", "bold green"),
-            "every command is reserved once, still to be read, or a dead letter.",
-        )
+        said = []
+        if report.categories or not report.subscriptions:
+            said.append("every command is reserved once, still to be read, or a dead letter")
+        if report.subscriptions:
+            said.append("every subscribed message is handled, still to be read, or a dead letter")
+        return Text.assemble(("In order: ", "bold green"), "; ".join(said) + ".")
     return Text.assemble(
         ("Not in order: ", "bold red"),
         "the counts in red need attention; --output DIR writes all their rows as Parquet.",

@@ -60,7 +60,11 @@ _NOUNS = {
     "conflict-mismatch": ("conflict mismatch", "conflict mismatches"),
     "duplicates": ("duplicate", "duplicates"),
 }
-_CALLED = {"commands": "commands", "events": "events", "reserved": "reserved commands"}
+_CALLED = {
+    "commands": "commands",
+    "events": "events",
+    "reserved": "reserved and subscribed messages",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,7 +319,7 @@ class Planting:
 
     def _start(self) -> None:
         """Start an entity's stream, as a command that initiates does."""
-        opened = [sent for sent in self._sent if sent[2] == "Open"]
+        opened = [sent for sent in self._sent if sent[2] == "Open" and "thingId" in sent[3]]
         if opened:
             at, cause, _, data = self.chance.choice(opened)
             stream_name = f"thing-{data['thingId']}"
