@@ -202,7 +202,7 @@ class Context:
         expected_version: int | None = None,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> uuid.UUID:
+    ) -> None:
         """Write a further message, to any stream but the entity's own, with the handler's events.
 
         It is encoded when the handler returns. Its metadata follows the message that is handled,
@@ -210,7 +210,8 @@ class Context:
         before, so that it is never written twice.
 
         With ``at`` or ``after`` the message is scheduled with the handler's events, and written
-        when it is due by the server's clock; see `MessageStore.schedule`.
+        when it is due by the server's clock; see `MessageStore.schedule`. It is in `scheduled`
+        then, with the id by which it can be cancelled.
 
         Args:
             message: a dataclass instance.
@@ -223,16 +224,14 @@ class Context:
             after: how long after `time` to write it: a `timedelta`, or a text such as ``"30m"``;
                 None for now.
 
-        Returns:
-            The id of the message, with which `MessageStore.cancel` cancels it if it is scheduled.
-
         Raises:
             HandlerError: the message cannot be written there, or not then.
         """
         metadata = self.message.follow_metadata()
         if at is None and after is None:
-            return self._collect(message, stream_name, metadata, expected_version)
-        return self._schedule(message, stream_name, metadata, expected_version, at, after)
+            self._collect(message, stream_name, metadata, expected_version)
+        else:
+            self._schedule(message, stream_name, metadata, expected_version, at, after)
 
     def reply(self, message: object) -> None:
         """Write a message to the stream at which the sender of the handled message waits.
@@ -265,18 +264,16 @@ class Context:
 
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None
-    ) -> uuid.UUID:
-        id_ = self._further_id(message, stream_name, expected_version)
+    ) -> None:
         self.writes.append(
             Write(
                 message,
                 stream_name,
-                id=id_,
+                id=self._further_id(message, stream_name, expected_version),
                 metadata=metadata,
                 expected_version=expected_version,
             )
         )
-        return id_
 
     def _schedule(
         self,
@@ -286,7 +283,7 @@ class Context:
         expected_version: int | None,
         at: datetime | None,
         after: timedelta | str | None,
-    ) -> uuid.UUID:
+    ) -> None:
         try:
             due, delay = check_when(at, after)
         except StoreError as error:
@@ -300,7 +297,6 @@ class Context:
         id_ = self._further_id(message, stream_name, None)
         scheduled = ScheduledWrite(message, stream_name, due, id_, metadata)
         self.scheduled = [*self.scheduled, scheduled]
-        return id_
 
     def _further_id(
         self, message: object, stream_name: str, expected_version: int | None
