@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from psycopg import Connection
 
@@ -201,23 +201,6 @@ class Context:
             ids[name] = uuid.uuid5(uuid.UUID(self.message.id), f"\n{name}")
         return ids[name]
 
-    @overload
-    def write(
-        self,
-        message: object,
-        stream_name: str,
-        *,
-        expected_version: int | None = None,
-        correlated: bool = False,
-    ) -> None: ...
-    @overload
-    def write(
-        self, message: object, stream_name: str, *, correlated: bool = False, at: datetime
-    ) -> uuid.UUID: ...
-    @overload
-    def write(
-        self, message: object, stream_name: str, *, correlated: bool = False, after: timedelta | str
-    ) -> uuid.UUID: ...
     def write(
         self,
         message: object,
@@ -227,7 +210,7 @@ class Context:
         correlated: bool = False,
         at: datetime | None = None,
         after: timedelta | str | None = None,
-    ) -> uuid.UUID | None:
+    ) -> None:
         """Write a further message, to any stream but the entity's own, with the handler's events.
 
         It is encoded when the handler returns. Its metadata follows the message that is handled,
@@ -235,7 +218,8 @@ class Context:
         before, so that it is never written twice.
 
         With ``at`` or ``after`` the message is scheduled with the handler's events, and written
-        when it is due by the server's clock; see `MessageStore.schedule`.
+        when it is due by the server's clock; see `MessageStore.schedule`. It is in `scheduled`
+        then, with the id by which it can be cancelled.
 
         Args:
             message: a dataclass instance.
@@ -252,10 +236,6 @@ class Context:
             after: how long after `time` to write it: a `timedelta`, or a text such as ``"30m"``;
                 None for now.
 
-        Returns:
-            The id of a message that is written later, with which `MessageStore.cancel` cancels it;
-            None for one that is written now.
-
         Raises:
             HandlerError: the message cannot be written there, or not then.
         """
@@ -264,8 +244,8 @@ class Context:
             metadata = dataclasses.replace(metadata, correlation_stream_name=self._entity_stream)
         if at is None and after is None:
             self._collect(message, stream_name, metadata, expected_version)
-            return None
-        return self._schedule(message, stream_name, metadata, expected_version, at, after)
+        else:
+            self._schedule(message, stream_name, metadata, expected_version, at, after)
 
     def reply(self, message: object) -> None:
         """Write a message to the stream at which the sender of the handled message waits.
@@ -299,12 +279,11 @@ class Context:
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None
     ) -> None:
-        id_ = self._further_id(message, stream_name, expected_version)
         self.writes.append(
             Write(
                 message,
                 stream_name,
-                id=id_,
+                id=self._further_id(message, stream_name, expected_version),
                 metadata=metadata,
                 expected_version=expected_version,
             )
@@ -318,7 +297,7 @@ class Context:
         expected_version: int | None,
         at: datetime | None,
         after: timedelta | str | None,
-    ) -> uuid.UUID:
+    ) -> None:
         try:
             due, delay = check_when(at, after)
         except StoreError as error:
@@ -332,7 +311,6 @@ class Context:
         id_ = self._further_id(message, stream_name, None)
         scheduled = ScheduledWrite(message, stream_name, due, id_, metadata)
         self.scheduled = [*self.scheduled, scheduled]
-        return id_
 
     def _further_id(
         self, message: object, stream_name: str, expected_version: int | None

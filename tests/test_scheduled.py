@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import statistics
 import threading
 import time
 import uuid
@@ -405,15 +406,14 @@ def running(component, database_url):
         thread.join()
 
 
-def lateness(store, due):
-    """Return for how many seconds after its time a message of the order was written."""
-    (message,) = until(lambda: list(store.read_stream(ORDER)))
-    return (message.time.replace(tzinfo=UTC) - due).total_seconds()
+@pytest.mark.parametrize(
+    ("notices", "delay"), [(True, "50ms"), (False, "2s")], ids=["notices", "polling"]
+)
+def test_an_idle_consumer_writes_on_time(connection, store, database_url, notices, delay):
+    """An idle process that has notice, or had the time to look, writes at once, and never early.
 
-
-@pytest.mark.parametrize("notices", [True, False], ids=["notices", "polling"])
-def test_an_idle_consumer_writes_on_time(connection, store, database_url, notices):
-    """An idle process writes a message within less than a turn, and never before its time."""
+    Otherwise it would take more than a second, until it looks next.
+    """
     set_notices(connection, notices)
     other = Component("other", id="order_id")
 
@@ -421,20 +421,15 @@ def test_an_idle_consumer_writes_on_time(connection, store, database_url, notice
     def pay(command, entity, context):
         return None
 
+    late = []
     with running(other, database_url):
-        store.write(Pay("1"), "other:command-1")
-        until(
-            lambda: (
-                connection.execute(
-                    "SELECT position > 0 FROM reservation.positions WHERE consumer = 'other'"
-                ).fetchone()
-                == (True,)
-            )
-        )
-        delay = 0.3 if notices else 2.0  # without notices it is known within a turn
-        store.schedule(Place("1"), ORDER, after=timedelta(seconds=delay))
-        ((due,),) = rows(connection, "due_at")
-        assert 0 <= lateness(store, due) < 1
+        for n in range(5 if notices else 3):
+            store.schedule(Place("1"), f"{SENT}-{n}", after=delay)
+            ((due,),) = rows(connection, "due_at")
+            (message,) = until(lambda n=n: list(store.read_stream(f"{SENT}-{n}")))
+            late.append((message.time.replace(tzinfo=UTC) - due).total_seconds())
+    assert min(late) >= 0
+    assert statistics.median(late) < 0.5
 
 
 def test_a_slow_handler_does_not_hold_up_the_schedule(connection, store, database_url):
@@ -521,7 +516,7 @@ def kill_at_random(store, connection, database_url, seed, count, kills):
         for n in range(count):
             store.write(Place(str(n)), f"{SENT}-{n}")
             store.schedule(Expire(f"x{n}"), f"{SENT}-x{n}", after=f"{chance.randrange(3000)}ms")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not all_expired(store, 2 * count):
             assert time.monotonic() < deadline
             started = Started(database_url, app="tests.unpaid:order", cwd=ROOT)
@@ -553,6 +548,7 @@ def test_what_is_scheduled_is_written_once_although_its_process_is_killed(
 
 @pytest.mark.faults
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", seeds(1))
 def test_what_is_scheduled_is_written_once_although_its_process_is_killed_often(
     store, connection, database_url, seed

@@ -342,7 +342,8 @@ def schedules(store: MessageStore, context: Context) -> None:
     assert_type(store.cancel(later), Cancellation)
     store.schedule(Open("1"), "account:command-1", at=datetime.now(UTC))
     context.write(Open("1"), "account:command-1", after=timedelta(minutes=30))
-    assert_type(context.write(Open("1"), "account:command-1", at=datetime.now(UTC)), UUID)
+    context.write(Open("1"), "account:command-1", at=datetime.now(UTC))
+    assert_type([one.id for one in context.scheduled], list[UUID])
 
 
 async def schedules_in_a_loop(store: AsyncMessageStore) -> None:

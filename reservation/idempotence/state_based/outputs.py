@@ -119,8 +119,8 @@ def from_text(text: str) -> tuple[list[Row], list[ScheduledRow]]:
 
 
 def _stored(row: Row | ScheduledRow) -> _Stored:
-    data, metadata = row.data.encode(), (row.metadata or "null").encode()
-    return row.id, row.stream_name, row.type, msgspec.Raw(data), msgspec.Raw(metadata)
+    id_, name, type_, data, metadata = row[:5]
+    return id_, name, type_, msgspec.Raw(data.encode()), msgspec.Raw((metadata or "null").encode())
 
 
 def _row(stored: _Stored | _Scheduled) -> tuple[uuid.UUID, str, str, str, str | None]:
