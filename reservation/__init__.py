@@ -65,6 +65,7 @@ from reservation.store.answers.question import Question
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
 from reservation.store.notifications import Notices
+from reservation.store.scheduling import Cancellation, ScheduledWrite
 from reservation.store.schema.install import attach, detach, install
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
@@ -78,6 +79,7 @@ __all__ = [
     "NO_STREAM",
     "AppPathError",
     "AsyncMessageStore",
+    "Cancellation",
     "ClockRevisions",
     "CommitUnknownError",
     "Component",
@@ -115,6 +117,7 @@ __all__ = [
     "ReservationError",
     "ReserveOutcome",
     "Revisions",
+    "ScheduledWrite",
     "SchemaError",
     "Sequence",
     "SerializationError",

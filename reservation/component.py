@@ -347,7 +347,7 @@ class Component(Asking[Entity], Generic[Entity]):
         revision = code_revision(self.entity, self.projection, self.snapshot_revision)
         return Snapshots(connection, self.entity, self.snapshot_every, revision)
 
-    def declared_in(self, category: str) -> "Component[Entity] | SubscribedCategory":
+    def declared_in(self, category: str) -> "CategoryDeclaration":
         """Return what is declared of the messages of a category that is read.
 
         Args:
@@ -389,3 +389,7 @@ class Component(Asking[Entity], Generic[Entity]):
                 f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
             )
         return name
+
+
+# What is declared of the messages of one category: one of a component's own, or of others.
+CategoryDeclaration = Component[Any] | SubscribedCategory

@@ -293,6 +293,7 @@ def _printed_json(database_url, connection, store, monkeypatch):
     """Give what a command prints as JSON, on a store with a duplicate and a conflict."""
     monkeypatch.setenv("RESERVATION_DATABASE_URL", database_url)
     store.write([open_(), deposit(), deposit(), deposit(amount="99")], COMMANDS)
+    store.schedule(deposit(), COMMANDS, after="1h")
     batch(connection, "account:command", account).run(10)
     batch(connection, RESERVED, account).run(10)
     connection.execute("DELETE FROM reservation.members")
@@ -313,11 +314,21 @@ def _printed_json(database_url, connection, store, monkeypatch):
         ("positions", ["positions", "list"]),
         ("changes", ["positions", "reset", "bank:account", "--yes"]),
         ("dead-letters", ["dead-letters", "list"]),
+        ("scheduled", ["scheduled", "list"]),
         ("findings", ["findings", "accept", "conflict-4-0123abcd", "--reason", "settled"]),
         ("prune", ["prune", "bank:account", "--reservations-older-than", "36h"]),
         ("check", ["check", "bank:account"]),
     ],
-    ids=["status", "positions", "changes", "dead-letters", "findings", "prune", "check"],
+    ids=[
+        "status",
+        "positions",
+        "changes",
+        "dead-letters",
+        "scheduled",
+        "findings",
+        "prune",
+        "check",
+    ],
 )
 def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
     """The JSON of every command fits its schema, with no further key."""

@@ -3,22 +3,14 @@
 A time span is a number, decimals allowed, and a unit: 500ms, 0.5s, 5m, 36h or 90d.
 """
 
-import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import click
 
+from reservation.serialization.durations import FORM, GRAMMAR, MICROSECONDS
+
 _MICROSECOND = timedelta(microseconds=1)
-_MICROSECONDS = {
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60 * 1_000_000,
-    "h": 3_600 * 1_000_000,
-    "d": 86_400 * 1_000_000,
-}
-_FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(ms|s|m|h|d)?")
-_GRAMMAR = "write a number and ms, s, m, h or d, such as 0.5s, 5m, 36h or 90d"
 
 
 class DurationType(click.ParamType[timedelta]):
@@ -57,10 +49,10 @@ class DurationType(click.ParamType[timedelta]):
         """
         if isinstance(value, timedelta):
             return value
-        found = _FORM.fullmatch(value.strip())
+        found = FORM.fullmatch(value.strip())
         if found is None or not (found[2] or self._plain_seconds):
-            self.fail(f"{value!r} is not a time span; {_GRAMMAR}", param, ctx)
-        microseconds = Decimal(found[1]) * _MICROSECONDS[found[2] or "s"]
+            self.fail(f"{value!r} is not a time span; {GRAMMAR}", param, ctx)
+        microseconds = Decimal(found[1]) * MICROSECONDS[found[2] or "s"]
         shortest, longest = self._at_least // _MICROSECOND, self._at_most // _MICROSECOND
         if not shortest <= microseconds <= longest:
             self.fail(
@@ -99,7 +91,7 @@ class TimestampType(click.ParamType[datetime]):
             pass
         else:
             return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-        if _FORM.fullmatch(value.strip()):
+        if FORM.fullmatch(value.strip()):
             return datetime.now(UTC) - _AGE.convert(value, param, ctx)
         return self.fail(
             f"{value!r} is neither a date nor a time span; write 2026-01-31, or how long ago, such "
@@ -112,7 +104,7 @@ class TimestampType(click.ParamType[datetime]):
 def written(span: timedelta) -> str:
     """Return a time span as an option takes it, in the largest unit that divides it."""
     microseconds = span // _MICROSECOND
-    for unit, size in reversed(_MICROSECONDS.items()):
+    for unit, size in reversed(MICROSECONDS.items()):
         if microseconds and microseconds % size == 0:
             return f"{microseconds // size}{unit}"
-    return f"{microseconds / _MICROSECONDS['s']:g}s"
+    return f"{microseconds / MICROSECONDS['s']:g}s"

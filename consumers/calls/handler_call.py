@@ -68,9 +68,10 @@ def call(
             raise SerializationError(
                 f"The handler of {message} lost against another transaction: {describe(error)}"
             ) from error
-        if problem is not None and problem is not _FAILED:
+        rejects = isinstance(error, Reject)
+        if problem is not None and (rejects or problem is not _FAILED):
             raise HandlerError(f"The handler of {message} {problem}") from error
-        if isinstance(error, Reject) and problem is None:
+        if rejects:
             raise
         raise HandlerError(f"The handler of {message} raised {describe(error)}") from error
     if _copies != copies:

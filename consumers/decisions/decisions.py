@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from consumers.dead_letters.failure import Letter, conflict
 from consumers.decisions.pending_outputs import PendingOutputs
 from reservation.entity.projection import Loaded
+from reservation.idempotence.passes import Pass
 from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -20,6 +22,7 @@ class Decisions:
     Attributes:
         writes: the events, and the further messages that handlers wrote, in order.
         further: those of them that are not events.
+        scheduled: the messages that handlers scheduled, in order.
         conditional: whether a handler gave one of the further messages an expected version.
         entities: by their streams, those that the batch was decided on, with its events in them.
         reservations: commands to be reserved, each with the stream that its key names.
@@ -32,12 +35,14 @@ class Decisions:
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
         letters: the messages that are passed without having been handled.
+        passes: messages of a subscribed category that no event follows from.
         pending: the outputs of a two-phase strategy, whose states have to be committed first; None
             for other batches.
     """
 
     writes: list[Row] = field(default_factory=list)
     further: list[Row] = field(default_factory=list)
+    scheduled: list[ScheduledRow] = field(default_factory=list)
     conditional: bool = False
     entities: dict[str, Loaded] = field(default_factory=dict)
     reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
@@ -48,6 +53,7 @@ class Decisions:
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
     def add_outcome(

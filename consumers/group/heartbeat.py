@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ class Heartbeat:
 
     Attributes:
         member: the member whose lease is renewed; None for none.
+        besides: what else is done at each beat, on the same connection.
     """
 
     def __init__(self, database_url: str, application_name: str, lease: float) -> None:
@@ -46,6 +48,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._connection: Connection[Any] | None = None
         self.member: int | None = None
+        self.besides: Callable[[Connection[Any]], object] = _nothing
 
     def __enter__(self) -> Self:
         if self._thread is None:
@@ -99,6 +102,7 @@ class Heartbeat:
                 self._connection.execute(
                     _QUERIES["beat"], {"member": self.member, "lease": self._lease}
                 )
+                self.besides(self._connection)
         except Exception:  # noqa: BLE001  a handler may have closed its descriptor
             self._disconnect()
 
@@ -107,3 +111,8 @@ class Heartbeat:
             with contextlib.suppress(Exception):
                 self._connection.close()
             self._connection = None
+
+
+def _nothing(connection: Connection[Any]) -> None:
+    """Do nothing else at a beat."""
+    del connection

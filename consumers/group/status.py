@@ -16,6 +16,7 @@ from psycopg import Connection
 
 from consumers.group.stored_positions import StoredPosition, read_positions
 from reservation.component import Component
+from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -73,11 +74,13 @@ class Status:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         partitions: what was seen, by consumer, category and partition.
+        schedule: what is scheduled in the store.
     """
 
     time: datetime
     store_id: UUID
     partitions: Sequence[PartitionStatus]
+    schedule: ScheduleStatus
 
 
 def read_status(connection: Connection[Any], component: Component | None = None) -> Status:
@@ -102,6 +105,7 @@ def read_status(connection: Connection[Any], component: Component | None = None)
             time,
             store_id,
             [status for rows in groups.values() for status in of_stored(connection, rows)],
+            read_schedule(connection),
         )
 
 

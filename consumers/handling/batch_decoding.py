@@ -34,7 +34,7 @@ class BatchDecoding:
             corrections: those of the category's messages.
         """
         self._context = context
-        self._component = context.component
+        self._declared = context.component.declared_in(context.category)
         self._decoding = decoding
         self._corrections = corrections
         self._needs = needs
@@ -97,7 +97,7 @@ class BatchDecoding:
 
     def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
         """Give a message that was handled before, if a strategy is to remember it."""
-        if message.type in self._component.strategies and not self._needs.is_two_phase(message):
+        if message.type in self._declared.strategies and not self._needs.is_two_phase(message):
             with contextlib.suppress(MessageError):
                 item = self._decoding.look(message, key_stream)
                 if item is not None and item.entity_stream is not None:

@@ -25,7 +25,14 @@ from reservation.entity.snapshots import Snapshots
 from reservation.errors import HandlerError, MessageError, describe
 from reservation.handlers.copying import copied
 from reservation.handlers.reject import Reject
-from reservation.handlers.returned import encode_events, encode_further, events_of
+from reservation.handlers.returned import (
+    encode_events,
+    encode_further,
+    encode_scheduled,
+    events_of,
+    with_trace,
+)
+from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import PSEUDO_EVENT
@@ -55,6 +62,8 @@ class Handling:
         component = context.component
         self._context = context
         self._component = component
+        self._declared = component.declared_in(context.category)
+        self._is_subscribed = context.category in component.subscribed
         self._commands = component.commands
         self._decoding = Decoding(component, context.category)
         self._entities = EntityCache(
@@ -85,7 +94,7 @@ class Handling:
         """The categories that may be written, for care to hold off their other writers."""
         component = self._component
         categories = {component.name, *component.reservation_categories, *self._last_categories}
-        for strategy in component.strategies.values():
+        for strategy in self._declared.strategies.values():
             categories.update(strategy.categories(component.name))
         if component.reserves_within:
             categories.add(component.command_category)
@@ -172,6 +181,7 @@ class Handling:
         if decoded and self.needs.is_two_phase(decoded[0].message):
             decisions.pending = self._two_phase.store([item.incoming for item in decoded])
             decisions.counts.update(decisions.pending.counts)
+            decisions.passes = decisions.pending.passes
             return decisions
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
@@ -179,7 +189,7 @@ class Handling:
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
                 with contextlib.suppress(MessageError):
-                    check = decisions.checks[self._component.strategies[item.message.type]]
+                    check = decisions.checks[self._declared.strategies[item.message.type]]
                     check.is_duplicate(item.incoming)
             elif item.key_stream is not None:
                 decisions.reservations.append((item.message, item.key_stream))
@@ -193,7 +203,7 @@ class Handling:
         """Let the strategies of the handlers look at those messages that are theirs."""
         batches: dict[Strategy, list[Incoming]] = {}
         for item in decoded:
-            strategy = self._component.strategies.get(item.message.type)
+            strategy = self._declared.strategies.get(item.message.type)
             if strategy is not None and item.entity_stream is not None:
                 batches.setdefault(strategy, []).append(item.incoming)
         for strategy, batch in batches.items():
@@ -206,15 +216,19 @@ class Handling:
         connection = self._context.connection
         self._context.heartbeat()
         message, component, loaded = item.message, self._component, decisions.entities[stream_name]
-        initiation = component.initiations.get(message.type)
+        declared = self._declared
+        initiation = declared.initiations.get(message.type)
         if initiation is not None and loaded.started:
             decisions.reissued.append((message, stream_name))
             return
         incoming = item.incoming
-        strategy = component.strategies.get(message.type)
+        strategy = declared.strategies.get(message.type)
         check = None if strategy is None else decisions.checks[strategy]
         if check is not None and check.is_duplicate(incoming):
             decisions.counts["duplicate"] += 1
+            # What the log shows, as long as it is there, is not recorded beside it.
+            if self._is_subscribed and strategy is not None and not strategy.leaves_trace:
+                decisions.passes.append(Pass(message, PassReason.DUPLICATE))
             return
         context = Context(
             message,
@@ -228,7 +242,7 @@ class Handling:
             if initiation is not None:
                 returned = initiation.handler(item.command, context)
             else:
-                returned = component.handlers[message.type](item.command, entity, context)
+                returned = declared.handlers[message.type](item.command, entity, context)
             return events_of(returned, message, self._commands, starts=initiation is not None)
 
         outcome = "handled"
@@ -238,19 +252,29 @@ class Handling:
             outcome = "rejected"
             events = [reject.event(message.type, starts=initiation is not None)]
             context.writes.clear()
+            context.scheduled = ()
             loaded.started = loaded.started or initiation is not None
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
+        if context.scheduled:
+            events = with_trace(events, context.scheduled)
         written = component.types.written
         rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
         further = encode_further(context.writes, message, written)
         component.check_written(further, message)
+        if not rows and self._is_subscribed:
+            reason = PassReason.WRITTEN if further else PassReason.NOTHING
+            decisions.passes.append(Pass(message, reason))
         for row in rows:
             decisions.writes.append(row)
             self._apply(row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
+        if context.scheduled:
+            scheduled = encode_scheduled(context.scheduled, message, written)
+            component.check_written(scheduled, message)
+            decisions.scheduled += scheduled
         decisions.counts[outcome] += 1
 
     def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:

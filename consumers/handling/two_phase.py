@@ -19,17 +19,20 @@ from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
 from reservation.handlers.reject import Reject
 from reservation.handlers.returned import events_of
+from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.state_based.outputs import (
     digest,
     encode_state,
     from_text,
     outputs,
+    scheduled_outputs,
     to_text,
 )
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
 from reservation.serialization import codec
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -42,6 +45,7 @@ class _HandlerResult:
 
     state: str
     rows: list[Row]
+    scheduled: list[ScheduledRow]
     outputs: str
     given: str
     outcome: str = "handled"
@@ -54,7 +58,9 @@ class TwoPhaseHandling:
         """Prepare to handle the messages of a consumer's category."""
         self._context = context
         self._commands = context.component.commands
-        self._strategies = context.component.two_phase
+        self._declared = context.component.declared_in(context.category)
+        self._is_subscribed = context.category in context.component.subscribed
+        self._strategies = self._declared.two_phase
 
     def store(self, batch: Sequence[Incoming]) -> PendingOutputs:
         """Handle a batch in its order, and store the states of those messages that are new.
@@ -69,7 +75,7 @@ class TwoPhaseHandling:
         pending = PendingOutputs(check)
         for incoming in batch:
             if check.is_duplicate(incoming):
-                rows, outcome = self._handle_again(incoming, check)
+                rows, scheduled, outcome = self._handle_again(incoming, check)
                 check.handled_again(incoming)
             else:
                 result = self._call(incoming, check.state_before(incoming))
@@ -77,13 +83,21 @@ class TwoPhaseHandling:
                 check.handled(
                     incoming, result.state, result.given, result.outputs, as_delta=as_delta
                 )
-                rows, outcome = result.rows, result.outcome
+                rows, scheduled, outcome = result.rows, result.scheduled, result.outcome
             pending.rows.extend(rows)
+            pending.scheduled.extend(scheduled)
+            if self._is_subscribed and all(
+                row.stream_name != incoming.entity_stream for row in rows
+            ):
+                reason = PassReason.WRITTEN if rows or scheduled else PassReason.NOTHING
+                pending.passes.append(Pass(incoming.message, reason))
             pending.counts[outcome] += 1
         check.record()
         return pending
 
-    def _handle_again(self, incoming: Incoming, check: TwoPhaseCheck) -> tuple[list[Row], str]:
+    def _handle_again(
+        self, incoming: Incoming, check: TwoPhaseCheck
+    ) -> tuple[list[Row], list[ScheduledRow], str]:
         """Handle a message again, and return what it published at first, and the outcome."""
         message, first = incoming.message, check.first_handling(incoming)
         before = check.state_before(incoming)
@@ -91,10 +105,12 @@ class TwoPhaseHandling:
             given = msgspec.json.decode(first.given, type=HandlerInputs)
             result = self._call(incoming, before, given)
             if digest(result.outputs) == first.outputs_hash:
-                return result.rows, "redelivered"
-            stored = from_text(first.outputs)
-            if self._mean_the_same(stored, result.rows, message):
-                return stored, "redelivered"
+                return result.rows, result.scheduled, "redelivered"
+            stored, scheduled = from_text(first.outputs)
+            if self._mean_the_same(
+                [*stored, *scheduled], [*result.rows, *result.scheduled], message
+            ):
+                return stored, scheduled, "redelivered"
             reason = "they are not the same"
         except MessageError as error:
             reason = str(error)
@@ -107,10 +123,13 @@ class TwoPhaseHandling:
             state_position=first.position,
             reason=reason,
         )
-        return from_text(first.outputs), "differing"
+        return *from_text(first.outputs), "differing"
 
     def _mean_the_same(
-        self, stored: Sequence[Row], rows: Sequence[Row], message: StoredMessage
+        self,
+        stored: Sequence[Row | ScheduledRow],
+        rows: Sequence[Row | ScheduledRow],
+        message: StoredMessage,
     ) -> bool:
         """Return whether outputs are the stored ones, but for names and shapes that have changed.
 
@@ -119,7 +138,7 @@ class TwoPhaseHandling:
         """
         types = self._context.component.types
         for one, other in zip_longest(stored, rows):
-            if one is None or other is None or one[:2] != other[:2]:
+            if one is None or other is None or (one[:2], one[5]) != (other[:2], other[5]):
                 return False
             if one == other:
                 continue
@@ -146,7 +165,7 @@ class TwoPhaseHandling:
             given=given,
             unordered=incoming.unordered,
         )
-        handler = component.handlers[message.type]
+        handler = self._declared.handlers[message.type]
         outcome, events = "handled", list[object]()
         try:
             events = call(
@@ -159,14 +178,21 @@ class TwoPhaseHandling:
         except Reject as reject:
             outcome, events = "rejected", [reject.event(message.type, starts=False)]
             context.writes.clear()
+            context.scheduled = ()
             state = self._state(before, message)
         rows = outputs(
             message, incoming.entity_stream, events, context.writes, component.types.written
         )
-        component.check_written(rows, message)
+        scheduled = scheduled_outputs(message, context.scheduled, component.types.written)
+        component.check_written([*rows, *scheduled], message)
         after = encode_state(state, message)
         return _HandlerResult(
-            after, rows, to_text(rows), msgspec.json.encode(context.given).decode(), outcome
+            after,
+            rows,
+            scheduled,
+            to_text(rows, scheduled),
+            msgspec.json.encode(context.given).decode(),
+            outcome,
         )
 
     def _state(self, text: str | None, message: StoredMessage) -> Any:
@@ -186,7 +212,7 @@ class TwoPhaseHandling:
             ) from error
 
 
-def _as_stored(row: Row, cause: StoredMessage) -> StoredMessage:
+def _as_stored(row: Row | ScheduledRow, cause: StoredMessage) -> StoredMessage:
     """Return an output as it would be read, at a place that says nothing."""
     id_, stream_name, type_, data, metadata, _ = row
     return StoredMessage(str(id_), stream_name, type_, 0, 0, data, metadata, cause.time)

@@ -21,6 +21,7 @@ from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.letter_retry import Retrying
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
+from consumers.loop.schedule import Schedule
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.logs import Log
@@ -95,6 +96,8 @@ class Consumer:
         self._membership = Membership(
             session, component.name, category, share, self._log, declaration
         )
+        self._schedule = Schedule(self._log, self._telemetry)
+        self._membership.busy.besides = self._schedule.write
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
@@ -173,7 +176,12 @@ class Consumer:
         # A new one for each connection: whether what it remembers was committed is not known.
         batch = Batch(
             ConsumerContext(
-                connection, self._component, self._category, self._log, self._telemetry.beat
+                connection,
+                self._component,
+                self._category,
+                self._log,
+                self._telemetry.beat,
+                self._schedule.add,
             )
         )
         self._batch = batch
@@ -184,6 +192,8 @@ class Consumer:
                 self._wait_for_locks(self._turn, connection, stop)
                 look = look or membership.behind
                 retry = membership.retry
+            if self._schedule.is_due:
+                look |= self._schedule.write(connection)
             retry = retry and self._retry(batch, connection, stop)
             if look and self._handle_next(batch, connection, stop):
                 continue
@@ -196,6 +206,8 @@ class Consumer:
     def _turn(self, connection: Connection[Any]) -> None:
         self._membership.turn(connection)
         self._telemetry.holds(self._membership.positions.reached, self._membership.head)
+        membership = self._membership
+        self._schedule.look(connection, membership.next_scheduled, membership.overdue)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
             self._singly = self._batch_size
         positions = self._membership.positions
@@ -227,9 +239,13 @@ class Consumer:
         self._poll = min(poll * 2, TURN)
         notices = self._notices
         if notices is None or not self._membership.positions.partitions:
-            stop.wait(poll)
+            stop.wait(self._schedule.limit(poll))
             return False
-        noticed = notices.wait(TURN, poll=poll, pause=stop)
+        limit = self._schedule.limit
+        noticed = notices.wait(limit(TURN), poll=limit(poll), pause=stop)
+        if notices.scheduled:
+            notices.scheduled = False
+            self._schedule.add(0)  # the look says when it is due
         if self._noticed != (notices.missing is None):
             self._noticed = notices.missing is None
             if self._noticed:

@@ -14,6 +14,11 @@ def _ignore() -> None:
     """Stand for a heartbeat that nobody listens to."""
 
 
+def _nobody(seconds: float) -> None:
+    """Stand for a schedule that nobody keeps."""
+    del seconds
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:
     """One consumer of a component, on the connection that it has now.
@@ -24,6 +29,7 @@ class ConsumerContext:
         category: the category that is read.
         log: the consumer's logger.
         heartbeat: called before each handler, as a sign that the process is not stuck.
+        schedules: called with the seconds until a message is due that handlers have scheduled.
     """
 
     connection: Connection[Any]
@@ -31,6 +37,7 @@ class ConsumerContext:
     category: str
     log: Log
     heartbeat: Callable[[], None] = _ignore
+    schedules: Callable[[float], None] = _nobody
 
     @classmethod
     def of(

@@ -18,10 +18,12 @@ from reservation.handlers.returned_checks import check_events
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages.message import StoredMessage
+from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.messages.stream_name import category
 from reservation.messages.upcasting import Recognizer
 from reservation.serialization.codec import camel_case
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -188,6 +190,11 @@ class DeclaredMessages:
         return frozenset(map(self.types.__getitem__, names))
 
     @property
+    def has_commands(self) -> bool:
+        """Whether there is a command, and so a consumer of the command category."""
+        return bool(self.initiations or self.reservations or self.handlers)
+
+    @property
     def reservation_categories(self) -> list[str]:
         """The reservation categories, sorted, without the command category."""
         into = {reservation.into for reservation in self.reservations.values()}
@@ -239,7 +246,15 @@ class DeclaredMessages:
             if reservation.same_key or not self.types.is_changed(name)
         }
 
-    def check_written(self, rows: Iterable[Row], cause: StoredMessage) -> None:
+    def passes(self, message: StoredMessage) -> bool:
+        """Return whether a message is passed without being handled, because of its type.
+
+        Args:
+            message: one of a category of the component's own.
+        """
+        return message.type in self.ignored or message.type == PSEUDO_EVENT
+
+    def check_written(self, rows: Iterable[Row | ScheduledRow], cause: StoredMessage) -> None:
         """Refuse events that nobody would know when their entity is loaded.
 
         Args:

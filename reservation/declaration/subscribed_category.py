@@ -59,6 +59,7 @@ class SubscribedCategory:
         own_transaction: the types whose messages need a transaction of their own.
         initiations: none; no message of another category starts a stream.
         reservations: none; no message of another category is reserved.
+        ignored: none; what no handler is declared for is passed anyway.
     """
 
     def __init__(self, component: str, category: str, types: MessageTypes) -> None:
@@ -78,6 +79,7 @@ class SubscribedCategory:
         self.own_transaction: set[str] = set()
         self.initiations: dict[str, Initiation] = {}
         self.reservations: dict[str, Reservation] = {}
+        self.ignored: frozenset[str] = frozenset()
         self._of_class: dict[type, Subscription] = {}
 
     @property
@@ -114,13 +116,17 @@ class SubscribedCategory:
         if own_transaction:
             self.own_transaction.update(self.types.names(name))
 
-    def takes(self, message: StoredMessage) -> bool:
-        """Return whether a message is handled; any other one is passed."""
+    def passes(self, message: StoredMessage) -> bool:
+        """Return whether a message is passed without being handled.
+
+        That is one of a type for which no handler is declared, or one before the position that the
+        handler begins at, or one whose correlation does not lead back to the component.
+        """
         declared = self.subscriptions.get(message.type)
         return (
-            declared is not None
-            and message.global_position >= declared.from_position
-            and (not declared.correlated or self._leads_back(message))
+            declared is None
+            or message.global_position < declared.from_position
+            or (declared.correlated and not self._leads_back(message))
         )
 
     def entity_stream(self, message: object) -> str:

@@ -76,7 +76,7 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
         """
         check_class(self.name, "on", message, 'Captured, category="payment"')
         self._check_source(message, category)
-        _check_position(self.name, message, from_position)
+        _check_selection(self.name, message, from_position, correlated)
         check_once(self.name, message, once)
         own_transaction = check_transaction(self.name, message, transaction)
         id_ = self._entity_id(message, id)
@@ -104,6 +104,10 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
             return handler
 
         return declare
+
+    def id_field(self, name: str) -> str:  # noqa: ARG002  it is the same for all types
+        """Return the field that holds the entity's id in messages of a type."""
+        return self.id
 
     def _check_source(self, message: type, category: str) -> None:
         """Refuse a category that the component reads or writes as its own."""
@@ -147,9 +151,14 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
         return field
 
 
-def _check_position(component: str, message: type, position: Any) -> None:
+def _check_selection(component: str, message: type, position: Any, correlated: Any) -> None:
     if not isinstance(position, int) or isinstance(position, bool) or position < 0:
         raise DeclarationError(
             f"{component}: from_position={position!r} of {message.__name__} is no global position; "
             f"give the global position of the first message to handle, or leave it out for all"
+        )
+    if not isinstance(correlated, bool):
+        raise DeclarationError(
+            f"{component}: correlated={correlated!r} of {message.__name__} is neither True nor "
+            f"False; the correlation is always that of the component's own category"
         )

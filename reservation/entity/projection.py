@@ -9,6 +9,7 @@ from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.serialization import codec
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Row
 
@@ -81,7 +82,7 @@ class Projection:
         """Return whether events of a class may be in an entity's stream."""
         return self.knows(self._types.written(class_).name)
 
-    def check_written(self, row: Row, cause: StoredMessage) -> None:
+    def check_written(self, row: Row | ScheduledRow, cause: StoredMessage) -> None:
         """Refuse an event that nobody would know when it is read.
 
         Args:

@@ -28,13 +28,14 @@ from reservation.store.answers.async_waiting import wait_async
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
+from reservation.store.scheduling import AsyncScheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
 
-class AsyncMessageStore:
+class AsyncMessageStore(AsyncScheduling):
     """`MessageStore` in an event loop: the same names, arguments, results and errors.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
@@ -197,10 +198,13 @@ class AsyncMessageStore:
         question = question_of(command, component)
         if self._listener is None:
             self._listener = AsyncListener()
+        has_pool = isinstance(self._source, AsyncConnectionPool)
         try:
-            return await wait_async(question, timeout, self._run, self._connection, self._listener)
+            return await wait_async(
+                question, timeout, self._run, self._connection, self._listener, has_pool=has_pool
+            )
         finally:
-            if isinstance(self._source, AsyncConnection):  # nobody need close such a store
+            if not has_pool:  # nobody need close such a store
                 await self._listener.close()
 
     def _read(self, reading: Reading) -> AsyncIterator[StoredMessage]:

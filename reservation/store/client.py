@@ -28,6 +28,7 @@ from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
 from reservation.store.partition import Partition
+from reservation.store.scheduling import Scheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
@@ -36,7 +37,7 @@ T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 2000
 
 
-class MessageStore:
+class MessageStore(Scheduling):
     """Writes to and reads from the streams and categories of one database.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
@@ -355,8 +356,10 @@ class MessageStore:
         question = question_of(command, component)
         if self._listeners is None:
             self._listeners = Listeners()
-        keep = not isinstance(self._source, Connection)
-        return wait(question, timeout, self._run, self._connection, self._listeners, keep=keep)
+        has_pool = isinstance(self._source, ConnectionPool)
+        return wait(
+            question, timeout, self._run, self._connection, self._listeners, has_pool=has_pool
+        )
 
     def _read(self, reading: Reading) -> Iterator[StoredMessage]:
         # The names and numbers are checked now, not when the first message is asked for.

@@ -225,6 +225,20 @@ account.handle(Deposit, once=StateBased("delta"))(deposit)
 account.handle(Deposit, once=None)(deposit)
 
 
+# Subscriptions.
+
+
+@account.on(Withdrawn, category="till", id=lambda event: str(event.amount))
+def on_withdrawn(event: Withdrawn, account: Account, context: Context) -> Deposited | None:
+    context.write(event, "mail-1", correlated=True)
+    return Deposited(event.amount)
+
+
+account.on(Withdrawn, category="till", id="amount", from_position=5, correlated=True)(
+    lambda event, account, context: Deposited(event.amount)
+)
+
+
 # Projectors.
 
 

@@ -60,6 +60,13 @@ mailer = Component("mailer", id="account_id")
 def other_command(command: Open, account: Account, context: Context) -> Deposited: ...
 
 
+@account.on(Deposited, category="till")  # mypy: arg-type, pyright: reportArgumentType
+def other_event(event: Open, account: Account, context: Context) -> Deposited: ...
+
+
+account.on(Deposited)  # mypy: call-arg, pyright: reportCallIssue
+
+
 @account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
 def other_entity(command: Deposit, cart: Cart, context: Context) -> Deposited: ...
 

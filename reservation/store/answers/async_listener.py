@@ -22,7 +22,7 @@ from reservation.postgres.connection import connect_async
 from reservation.postgres.error_translation import translated
 from reservation.postgres.pooler import is_pooled_async
 from reservation.postgres.queries import load_queries
-from reservation.store.answers.listeners import address_of
+from reservation.store.answers.listeners import APPLICATION_NAME, address_of
 from reservation.store.notifications import RETRY
 
 _QUERIES = load_queries("reservation.store", "notifications.sql")
@@ -108,8 +108,11 @@ class AsyncListener:
         self._try_at = time.monotonic() + RETRY
         if await is_pooled_async(connection):
             return False
-        self._connection = await connect_async(address_of(connection), autocommit=True)
-        self._connection.add_notify_handler(self._wake)
+        listening = await connect_async(
+            address_of(connection), application_name=APPLICATION_NAME, autocommit=True
+        )
+        listening.add_notify_handler(self._wake)
+        self._connection = listening
         for setting in ("idle_session_timeout", "statement_timeout"):
             await self._run(sql.SQL("SET {} = 0").format(sql.Identifier(setting)))
         return True

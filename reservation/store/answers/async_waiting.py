@@ -22,6 +22,8 @@ async def wait_async(
     run: Callable[[Statement[Answer]], Awaitable[Answer]],
     connected: Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]],
     listener: AsyncListener,
+    *,
+    has_pool: bool,
 ) -> Outcome:
     """Ask until it is decided what became of a command, or the time is over.
 
@@ -31,13 +33,15 @@ async def wait_async(
         run: runs a statement, on the connection of the store or on one of its pool.
         connected: gives such a connection.
         listener: that of the store.
+        has_pool: whether the store has a pool.
 
     Raises:
         StoreError: the store's connection is in a transaction, or would begin one.
     """
     pace = Pace(timeout)
-    async with connected() as connection:
-        check_free(connection)
+    if not has_pool:
+        async with connected() as connection:
+            check_free(connection)
     woken: asyncio.Event | None = None
     try:
         while True:

@@ -12,6 +12,9 @@ from reservation.errors import ReservationError, StoreError
 from reservation.postgres.pooler import is_pooled
 from reservation.store.notifications import RETRY, Notices
 
+# The name of connections that wait for outcomes, in the server's views. It is none of a consumer.
+APPLICATION_NAME = "reservation-wait"
+
 
 def address_of(connection: Connection[Any] | AsyncConnection[Any]) -> str:
     """Return the address of another connection to the same database.
@@ -70,7 +73,7 @@ class Listeners:
             if self._address is None:
                 self._address = "" if is_pooled(connection) else address_of(connection)
             if self._address:
-                return Notices(None, self._address, category)
+                return Notices(None, self._address, category, application_name=APPLICATION_NAME)
         except ReservationError:
             pass
         self._try_at = time.monotonic() + RETRY

@@ -69,6 +69,7 @@ class Questioned(Protocol):
     # Any: components have overloads of their own.
     def question(self, command: Any, /) -> Question:
         """Return the question what became of a command."""
+        ...
 
 
 def question_of(command: object, component: Questioned | None) -> Question:

@@ -21,7 +21,7 @@ def wait(
     connected: Callable[[], AbstractContextManager[Connection[Any]]],
     listeners: Listeners,
     *,
-    keep: bool,
+    has_pool: bool,
 ) -> Outcome:
     """Ask until it is decided what became of a command, or the time is over.
 
@@ -31,14 +31,16 @@ def wait(
         run: runs a statement, on the connection of the store or on one of its pool.
         connected: gives such a connection.
         listeners: those of the store.
-        keep: whether a listener is kept for others that wait.
+        has_pool: whether the store has a pool. A listener is kept for others that wait then, until
+            the store is closed; a store on a connection need not be closed.
 
     Raises:
         StoreError: the store's connection is in a transaction, or would begin one.
     """
     pace = Pace(timeout)
-    with connected() as connection:
-        check_free(connection)
+    if not has_pool:  # a pool commits after each statement
+        with connected() as connection:
+            check_free(connection)
     listener = None
     try:
         while True:
@@ -55,4 +57,4 @@ def wait(
                 time.sleep(pace.pause(notices=False))
     finally:
         if listener is not None:
-            listeners.give_back(question.category, listener, keep=keep)
+            listeners.give_back(question.category, listener, keep=has_pool)

@@ -24,6 +24,7 @@ FUNCTION_SCRIPTS = (
     "states",
     "notice",
     "answers",
+    "scheduling",
     "group",
     "http",
     "privileges",
@@ -46,6 +47,7 @@ MIGRATIONS = {
     15: "015_finding_decisions",
     16: "016_passes",
     17: "017_answers",
+    19: "019_scheduled",
     20: "020_http_requests",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
