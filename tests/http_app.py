@@ -74,7 +74,7 @@ def open_account(command: Open, context: Any) -> Opened:
 def deposit(command: Deposit, entity: Balance, context: Any) -> Deposited:
     if command.amount < 0:
         raise Reject("an amount is not negative")
-    if command.amount == 666:
+    if command.amount == 666_666:
         raise ValueError(command.amount)
     return Deposited(command.deposit_id, command.account_id, command.amount)
 

@@ -468,11 +468,11 @@ def test_ids_that_cannot_be_stored_are_refused(database_url, connection, client)
 def test_a_dead_command_is_a_failure_until_it_is_handled(database_url, client):
     """A dead letter is 500 with the link, and it is not stored."""
     with serving(starlette_app(database_url, timeout=PATIENCE)) as address, consuming(database_url):
-        request = {"json": {"amount": 666}, "headers": key_headers("k")}
+        request = {"json": {"amount": 666_666}, "headers": key_headers("k")}
         answer = client.post(address + DEPOSITS, **request)
         assert problem(answer) == (500, "command-dead")
         assert problem(client.post(address + DEPOSITS, **request)) == (500, "command-dead")
-        assert "666" not in answer.text
+        assert "666666" not in answer.text
 
 
 def test_a_natural_key_shows_nobody_the_command_of_another(database_url, connection, client):
@@ -651,9 +651,9 @@ def test_nothing_of_a_request_is_logged(database_url, client):
         consuming(database_url),
         serving(starlette_app(database_url, max_answer_bytes=10)) as address,
     ):
-        client.post(address + DEPOSITS, json={"amount": 66612}, headers=key_headers("secretkey"))
+        client.post(address + DEPOSITS, json={"amount": 666_666}, headers=key_headers("secretkey"))
     shown = repr(logs)
-    for secret in ("66612", "secretkey", "alice"):
+    for secret in ("666666", "secretkey", "alice"):
         assert secret not in shown
 
 

@@ -21,8 +21,10 @@ from tests.http_app import (
     fastapi_app,
     free_port,
     key_headers,
+    serving,
     starlette_app,
 )
+from tests.proxy import Cut, Proxy
 from tests.test_http import DEPOSITS, balance, sent, whole
 
 pytestmark = pytest.mark.faults
@@ -109,6 +111,32 @@ def test_a_kill_before_any_step_is_harmless(database_url, connection, make, step
     assert ours == [(answers[0].content,)]
     if step == "answer sent":
         assert answers[0].json()["version"] == "1"
+
+
+STATEMENTS = (
+    "pg_try_advisory_lock",
+    "begin_http_request",
+    "reservation.write_message",
+    "reservation.outcome",
+    "answer_http_request",
+    "pg_advisory_unlock",
+)
+
+
+@pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_lost_connection_at_any_statement_is_harmless(database_url, connection, statement, cut):
+    """Wherever the database is lost, the answer is 503 or the answer, and all retries agree."""
+    with Proxy(database_url) as proxy, consuming(database_url):
+        app = starlette_app(proxy.address, timeout=PATIENCE)
+        with serving(app) as address:
+            proxy.cut(cut, statement)
+            answers = [post(address) for _ in range(3)]
+            assert proxy.happened.is_set()
+    assert [answer.status_code for answer in answers[1:]] == [201, 201]
+    assert answers[0].status_code in (201, 503)
+    assert len({answer.content for answer in answers if answer.status_code == 201}) == 1
+    assert (sent(connection), balance(connection)) == (1, 10)
 
 
 class Fleet:
