@@ -32,10 +32,11 @@ from reservation.handlers.returned import (
     events_of,
     with_trace,
 )
+from reservation.idempotence.in_events.event_causes import with_local
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
-from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.messages.pseudo_event import FIRST, PSEUDO_EVENT
 from reservation.store.client import MessageStore
 from reservation.store.writing import Row
 
@@ -70,6 +71,9 @@ class Handling:
             component.entity or _no_entity, component.projection, snapshots=snapshots
         )
         self._two_phase = TwoPhaseHandling(context)
+        # With other strategies pseudo events of theirs may come first, and nobody relies on it.
+        once = component.strategies.values()
+        self._marks_first = bool(component.initiations) and all(one.two_phase for one in once)
         self._last_categories: list[str] = []
         self.needs = TransactionNeeds(component, context.category, self._decoding)
         self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
@@ -245,6 +249,7 @@ class Handling:
                 returned = declared.handlers[message.type](item.command, entity, context)
             return events_of(returned, message, self._commands, starts=initiation is not None)
 
+        comes_late = self._marks_first and not loaded.started and loaded.version >= 0
         outcome = "handled"
         try:
             events: Sequence[object] = call(connection, message, handle)
@@ -257,6 +262,8 @@ class Handling:
         metadata = message.follow_metadata()
         if check is not None:
             events, metadata = check.effects(incoming, events, metadata)
+        if comes_late:
+            metadata = with_local(metadata, FIRST, loaded.version + 1)
         if context.scheduled:
             events = with_trace(events, context.scheduled)
         written = component.types.written

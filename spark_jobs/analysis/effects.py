@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import (
     Counts,
@@ -67,7 +66,7 @@ class EffectsJob:
         is_copy = self._is_copy(PlainNames())
         messages = read(
             [component.command_category, *component.reservation_categories, component.name],
-            [*_MESSAGE, "causation", "is_copy", "entity_id"],
+            [*_MESSAGE, "causation", "is_copy", "entity_id", "starts"],
         )
         return messages.select(
             _group(is_event).alias("group"),
@@ -76,6 +75,7 @@ class EffectsJob:
             # The stream that the events of its handling go to.
             F.when(~is_event, F.concat(F.lit(f"{component.name}-"), "entity_id")).alias("entity"),
             *_MESSAGE,
+            "starts",
         )
 
     def _is_copy(self, naming: Naming) -> Column:
@@ -122,7 +122,7 @@ class EffectsJob:
             _group(is_event).alias("group"),
             "global_position",
             F.when(is_event, _FOLLOWED).otherwise(flags).alias("flags"),
-            # Events of one stream and type have the same; pseudo events have none.
+            # Events of one stream and type have the same; most pseudo events have none.
             "kind",
             F.when(is_copy, number).alias("category"),
             # The events of a reserved command mostly follow its copy.
@@ -194,7 +194,7 @@ class EffectsJob:
                 *((verdict, F.col("verdict") == verdict) for verdict in _VERDICTS),
             )
         }
-        is_event = ~F.col("is_cause") & (F.col("type") != PSEUDO_EVENT)
+        is_event = ~F.col("is_cause") & F.col("starts")
         return {
             **counts,
             "events": F.when(is_event, 1),
@@ -252,7 +252,7 @@ def _rules(silent_types: Sequence[str]) -> list[Rule]:
         Rule("pending", is_copy & ~F.col("was_read")),
         Rule("silent", is_copy & is_silent),
         finding("unhandled", is_copy, is_category & ~_has(_FOLLOWED) & ~_has(_MAY_LACK)),
-        Rule(None, ~is_cause & (F.col("type") == PSEUDO_EVENT)),
+        Rule(None, ~is_cause & ~F.col("starts")),
         finding("without-cause", ~is_cause & ~F.col("has_cause"), ~_has(_CAUSE)),
         finding("effect-twice", F.col("is_twice"), ~are_distinct),
     ]
@@ -282,7 +282,7 @@ def judge(rows: DataFrame, silent_types: list[str], names: Mapping[str, str]) ->
     again = (
         ~is_cause
         & F.first(is_cause).over(whole)
-        & (F.col("type") != PSEUDO_EVENT)
+        & F.col("starts")
         & ~before("is_cause")
         & (before("stream_name") == F.col("stream_name"))
         & (before(type_) == type_)
