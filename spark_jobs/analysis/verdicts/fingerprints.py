@@ -36,8 +36,8 @@ TYPES = {
     # Of commands and reservations: hashes of pair and key, null without a key, and of the content.
     "key": "bigint",
     "says": "bigint",
-    # Of events: what they follow; a hash of stream and type, null for most pseudo events. First events
-    # have a key too, for the commands that initiate.
+    # Of events: what they follow; a hash of stream and type, null for most pseudo events. First
+    # events have a key too, for the commands that initiate.
     "causation": "bigint",
     "kind": "bigint",
     # The hash of the cardinal id of its stream, where its partition says whether it was read.
