@@ -23,9 +23,10 @@ from reservation.handlers.returned import (
     events_of,
     with_trace,
 )
+from reservation.idempotence.in_events.event_causes import with_local
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
-from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.messages.pseudo_event import FIRST, PSEUDO_EVENT
 from reservation.store.writing import Row
 
 
@@ -43,6 +44,11 @@ class MessageHandling:
         self._declared = context.component.declared_in(context.category)
         self._is_subscribed = context.category in context.component.subscribed
         self._commands = context.component.commands
+        # With other strategies pseudo events of theirs may come first, and nobody relies on it.
+        once = context.component.strategies.values()
+        self._marks_first = bool(context.component.initiations) and all(
+            one.two_phase for one in once
+        )
         # The types of messages whose handlers may have to be undone.
         self._undoable = set(self._declared.retries)
 
@@ -197,6 +203,8 @@ class MessageHandling:
         if strategy is not None:
             check = decisions.checks[strategy]
             events, metadata = check.effects(item.incoming, events, metadata)
+        if self._marks_first and not loaded.started and loaded.version >= 0:
+            metadata = with_local(metadata, FIRST, loaded.version + 1)
         if context.scheduled:
             events = with_trace(events, context.scheduled)
         written = component.types.written

@@ -25,6 +25,11 @@ class PseudoEvent:
 
 PSEUDO_EVENT = PseudoEvent.__name__
 
+# The local property of events that start a stream after nothing but pseudo events. It holds the
+# position of the first of them, so that who reads only first messages, such as a reconciliation,
+# finds it.
+FIRST = "first"
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from reservation.messages import stream_name
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.analysis.verdicts import of_commands
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
@@ -97,7 +96,8 @@ class CommandsJob:
     def starts_are_first(self) -> bool:
         """Whether the event that starts an entity is always the first of its stream.
 
-        With strategies that write pseudo events, one of these may come first.
+        With strategies that write pseudo events, one of these may come first. With others only a
+        rejection may, and then the event that starts the entity says so.
         """
         return all(once.two_phase for once in self.component.strategies.values())
 
@@ -105,12 +105,12 @@ class CommandsJob:
         """Return commands and reservations, grouped by key.
 
         The first event of an entity's stream stands for the reservation of a command that
-        initiates. Pseudo events do not count as first.
+        initiates. Pseudo events do not count as first, but for the rejection of such a command.
         """
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
         made = ["causation", "version", "content", "sender"]
-        needed = ["key_category", "key_stream", "is_copy"]
+        needed = ["key_category", "key_stream", "is_copy", "starts"]
         if declaration.by_function:
             needed.append("function_data")
         if declaration.renamed_within:
@@ -125,13 +125,13 @@ class CommandsJob:
             self.app,
             self.app_dir,
         )
-        category, type_ = F.col("category"), F.col("type")
+        category = F.col("category")
         role = self._roles(PlainNames())
         was_sent, is_command, is_start = role.was_sent, role.is_command, role.is_event
         return (
             messages.where(
                 (was_sent & F.col("key_category").isNotNull())
-                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+                | (~was_sent & ~(is_start & ~F.col("starts")))
             )
             .select(
                 F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),

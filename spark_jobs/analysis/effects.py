@@ -19,7 +19,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts import derived_ids, of_effects
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import (
@@ -72,7 +71,7 @@ class EffectsJob:
             is_copy |= F.col("is_subscribed")
             more.append("is_subscribed")
         messages = read(
-            sources_of(component), [*_MESSAGE, "causation", "is_copy", "entity_id", *more]
+            sources_of(component), [*_MESSAGE, "causation", "is_copy", "entity_id", "starts", *more]
         )
         # The stream that the events of its handling go to.
         entity = F.concat(F.lit(f"{component.name}-"), "entity_id")
@@ -84,6 +83,7 @@ class EffectsJob:
                 ~is_follower, F.when(self._is_elsewhere(), F.lit(derived_ids.ANY)).otherwise(entity)
             ).alias("entity"),
             *_MESSAGE,
+            "starts",
         )
 
     def _is_elsewhere(self) -> Column:
@@ -148,7 +148,7 @@ class EffectsJob:
             .when(is_pass, of_effects.PASSED)
             .otherwise(flags)
             .alias("flags"),
-            # Events of one stream and type have the same; pseudo events have none.
+            # Events of one stream and type have the same; most pseudo events have none.
             "kind",
             F.when(is_copy, number).alias("category"),
             # The events of a reserved command mostly follow its copy.
@@ -233,7 +233,7 @@ class EffectsJob:
                 *((verdict, F.col("verdict") == verdict) for verdict in verdicts),
             )
         }
-        is_event = ~F.col("is_cause") & (F.col("type") != PSEUDO_EVENT)
+        is_event = ~F.col("is_cause") & F.col("starts")
         return {
             **counts,
             "events": F.when(is_event, 1),

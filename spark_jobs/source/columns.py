@@ -37,6 +37,8 @@ MADE = {
     "function_data": "string",
     "source": "string",
     "is_subscribed": "boolean",
+    "starts": "boolean",
+    "is_first": "boolean",
 }
 TYPES = MESSAGE | MADE
 
@@ -45,12 +47,13 @@ _COLUMNS = {
 }
 _QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs.source").items()}
 
-# The condition that reads only the first message of each stream.
-FIRST = sql.SQL("m.position = 0")
-
 
 def _sql(text: str) -> sql.SQL:
     return sql.SQL(text)  # from this package's files only
+
+
+# The condition that reads only the first message of each stream.
+FIRST = _sql(_COLUMNS["is_first"])
 
 
 def types_of(names: Sequence[str]) -> dict[str, str]:

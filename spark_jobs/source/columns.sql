@@ -123,6 +123,16 @@ m.stream_name::text
 -- The stream of the command that a copy in the command category follows, where that has had other keys.
 CASE WHEN m.type = ANY ({renamed_within}) THEN m.metadata->>'causationMessageStreamName' END
 
+-- name: starts
+-- Whether an event can start its entity's stream: a pseudo event cannot, unless it is the rejection of a
+-- command that initiates.
+(m.type <> 'PseudoEvent' OR coalesce(m.data->'initiation' = 'true', false))
+
+-- name: is_first
+-- Whether it is the first of its stream, or the first event after nothing but rejections of other commands,
+-- which then says so itself.
+(m.position = 0 OR coalesce(m.metadata->'localProperties'->'first' = to_jsonb(m.position), false))
+
 -- name: is_beneath
 starts_with(m.stream_name::text, {beneath})
 

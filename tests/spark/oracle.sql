@@ -107,7 +107,9 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   FROM said r WHERE r.category = 'sent' AND r.type IN ('Send', 'Post', 'Count')
 ), started AS (
   SELECT r.* FROM read r
-  WHERE r.category = 'thing' AND r.position = 0 AND r.type <> 'PseudoEvent'
+  WHERE r.category = 'thing'
+    AND (r.position = 0 OR coalesce(r.metadata->'localProperties'->'first' = to_jsonb(r.position), false))
+    AND (r.type <> 'PseudoEvent' OR coalesce(r.data->'initiation' = 'true', false))
 ), keyed AS (
   SELECT c.*, (r.global_position IS NOT NULL OR s.global_position IS NOT NULL) AS is_reserved,
          -- What the key stands for: its reservation; what the start of the stream follows; or the first.
@@ -207,7 +209,8 @@ WITH RECURSIVE corrected AS MATERIALIZED (
 ), events AS (
   SELECT e.*, e.metadata->>'made' = 'derived' AS is_derived,
          row_number() OVER effect AS nth, first_value(e.metadata->>'made' = 'derived') OVER effect AS first_is
-  FROM read e WHERE e.category = 'thing' AND e.type <> 'PseudoEvent'
+  FROM read e WHERE e.category = 'thing'
+    AND (e.type <> 'PseudoEvent' OR coalesce(e.data->'initiation' = 'true', false))
   WINDOW effect AS (PARTITION BY e.follows, e.stream_name, CASE e.type WHEN 'Made' THEN 'Done' ELSE e.type END
                     ORDER BY e.position)
 ), twice AS (

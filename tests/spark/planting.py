@@ -79,6 +79,7 @@ component.on(Rung, category="other", correlated=True)(lambda message, entity, co
 THINGS: list[Any] = [*["1", "2"] * 9, "3+4", "", 1]
 KEYS: dict[str, list[Any]] = {"Send": ["a", "b", "5", "x+y"], "Count": [5, 6, 70]}
 ODD_KEYS: list[Any] = ["a", "5", 5, 5.0, "", None, True, [5], {"a": 5}]
+NOT_INITIAL: list[Any] = [{}, {}, {"initiation": False}, {"initiation": "true"}]
 NOTES = ["", "", "", "x"]
 AMOUNTS: list[Any] = [1, 1, 1.0, 2, [1, 2], [2, 1], {"a": 1, "b": 2}, {"a": 2, "b": 1}]
 
@@ -96,6 +97,7 @@ class Planting:
         self._is_behind = False
         self._free: list[int] = []
         self._places: dict[str, int] = {}
+        self._started: set[str] = set()
         self._sent: list[tuple[int, str, str, dict[str, Any]]] = []
         self._causes: list[tuple[int, str, dict[str, Any]]] = []
 
@@ -233,6 +235,8 @@ class Planting:
                 id_ or uuid.UUID(int=self.chance.getrandbits(128), version=4),
             ],
         ).fetchall()
+        if type_ != "PseudoEvent" or data.get("initiation") is True:
+            self._started.add(stream_name)
         if not rows:  # of an id that is taken
             self._places[stream_name] = position - 1
             return 0, ""
@@ -315,18 +319,31 @@ class Planting:
                 )
             metadata = {"causationMessageGlobalPosition": follows, "made": made}
             type_ = chance.choice(["Done", "Done", "Made", "Noted", "PseudoEvent"])
-            self._write(stream_name, type_, {"n": ordinal}, metadata, id_)
+            written: dict[str, Any] = {"n": ordinal}
+            if type_ == "PseudoEvent" and chance.random() < 0.5:  # of another command
+                written = {"rejected": "Send", "reason": "no", **chance.choice(NOT_INITIAL)}
+            self._write(stream_name, type_, written, metadata, id_)
 
     def _start(self) -> None:
-        """Start an entity's stream, as a command that initiates does."""
+        """Start an entity's stream, or reject the command that initiates, as its handler does.
+
+        There may be nothing but pseudo events before.
+        """
         opened = [sent for sent in self._sent if sent[2] == "Open" and "thingId" in sent[3]]
         if opened:
             at, cause, _, data = self.chance.choice(opened)
             stream_name = f"thing-{data['thingId']}"
-            if stream_name not in self._places and data["thingId"] != "":
+            if stream_name not in self._started and data["thingId"] != "":
                 metadata = {"causationMessageGlobalPosition": at, "made": "derived"}
+                position = self._places.get(stream_name, -1) + 1
+                if position:
+                    metadata["localProperties"] = {"first": position}
                 id_ = followed_id(cause, stream_name, 0)
-                self._write(stream_name, "Opened", {}, metadata, id_)
+                if self.chance.random() < 0.4:
+                    rejection = {"rejected": "Open", "reason": "no", "initiation": True}
+                    self._write(stream_name, "PseudoEvent", rejection, metadata, id_)
+                else:
+                    self._write(stream_name, "Opened", {}, metadata, id_)
 
     def _odd(self) -> None:
         """Write a message that belongs nowhere, or remove one that does."""

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.postgres.queries import load_queries
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.analysis.verdicts.judging import Read, is_passes, number_of, own_name
@@ -32,14 +31,14 @@ TYPES = {
     "category": "int",
     "type": "int",
     # Whether it is the first of its stream; whether it is a copy in the command category, or of
-    # another category and handled here.
+    # another category and handled here. See `columns.sql`.
     "is_first": "boolean",
     "is_copy": "boolean",
     # Of commands and reservations: hashes of pair and key, null without a key, and of the content.
     "key": "bigint",
     "says": "bigint",
-    # Of events: what they follow; a hash of stream and type, null for pseudo events. First events
-    # have a key too, for the commands that initiate.
+    # Of events: what they follow; a hash of stream and type, null for most pseudo events. First
+    # events have a key too, for the commands that initiate.
     "causation": "bigint",
     "kind": "bigint",
     # The hash of the cardinal id of its stream, where its partition says whether it was read.
@@ -99,7 +98,7 @@ class FingerprintQuery(columns.CategoryQuery):
         made = columns.expressions(
             [
                 *("global_position", "time", "is_copy", "key_category", "key_stream"),
-                *("causation", "version", "is_subscribed"),
+                *("causation", "version", "starts", "is_first", "is_subscribed"),
             ],
             category,
             self.declaration,
@@ -119,7 +118,7 @@ class FingerprintQuery(columns.CategoryQuery):
             **{name: made[name] for name in ("global_position", "time")},
             "category": sql.Literal(numbering.category(self.category)),
             "type": part("type", numbers=columns.by_type(numbers)),
-            "is_first": part("is_first"),
+            "is_first": made["is_first"],
             "is_copy": sql.SQL("false"),
             "key": by_stream,
             "says": part("says", version=made["version"]),
@@ -147,7 +146,7 @@ class FingerprintQuery(columns.CategoryQuery):
             own_names = {name: sql.Literal(own) for name, own in self.declaration.names.items()}
             parts["kind"] = part(
                 "kind",
-                pseudo_event=sql.Literal(PSEUDO_EVENT),
+                starts=made["starts"],
                 own_names=columns.by_type(own_names),
             )
         return {name: parts[name] for name in self.columns}
@@ -188,8 +187,8 @@ def of_messages(
         app_dir: the folder of the app; None if its modules were sent to the workers.
     """
     declaration, numbering = Declaration.of(component), Numbering.of(component)
-    wanted = ["global_position", "time", "category", "type", "position", "stream_name"]
-    made = ["is_copy", "causation", "version", "content", "key_category", "key_stream"]
+    wanted = ["global_position", "time", "category", "type", "is_first", "stream_name"]
+    made = ["starts", "is_copy", "causation", "version", "content", "key_category", "key_stream"]
     if declaration.by_function:
         made.append("function_data")
     if declaration.renamed_within:
@@ -227,7 +226,7 @@ def of_messages(
         "time",
         number_of(category, numbering.categories).alias("category"),
         F.when(is_own & ~is_event, number_of(type_, numbering.types)).alias("type"),
-        (F.col("position") == 0).alias("is_first"),
+        "is_first",
         is_copy.alias("is_copy"),
         F.when(has_key, F.xxhash64(seed, pair, named)).alias("key"),
         # A hash passes over what is null, so a version is never in the place of the content.
@@ -236,6 +235,6 @@ def of_messages(
             F.xxhash64(seed, type_, F.coalesce("version", F.lit("")), "content"),
         ).alias("says"),
         F.when(is_event | is_pass, F.col("causation")).alias("causation"),
-        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(seed, stream, event)).alias("kind"),
+        F.when(is_event & F.col("starts"), F.xxhash64(seed, stream, event)).alias("kind"),
         F.when(asked, partitions.hashed(stream)).alias("cardinal"),
     )

@@ -56,7 +56,7 @@ class Rows:
         category = F.col("category")
         wanted = category.isin(*categories)
         if firsts_of:
-            wanted &= ~category.isin(*firsts_of) | (F.col("position") == 0)
+            wanted &= ~category.isin(*firsts_of) | F.col("is_first")
         return self.messages.where(wanted).select(*columns)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts import derived_ids, judging
 from spark_jobs.analysis.verdicts.judging import (
     Rule,
@@ -62,7 +61,7 @@ def _rules(silent_types: Sequence[str], subscribed: Sequence[str]) -> list[Rule]
         Rule("pending", is_copy & ~F.col("was_read")),
         Rule("silent", is_copy & is_silent),
         finding("unhandled", is_copy, is_category & ~has(FOLLOWED | PASSED) & ~has(MAY_LACK)),
-        Rule(None, ~is_cause & (F.col("type") == PSEUDO_EVENT)),
+        Rule(None, ~is_cause & ~F.col("starts")),
         finding("without-cause", ~is_cause & ~F.col("has_cause"), ~has(CAUSE)),
         finding("effect-twice", F.col("is_twice"), ~are_distinct),
     ]
@@ -99,7 +98,7 @@ def judge(
     again = (
         ~is_cause
         & F.first(is_cause).over(whole)
-        & (F.col("type") != PSEUDO_EVENT)
+        & F.col("starts")
         & ~before("is_cause")
         & (before("stream_name") == F.col("stream_name"))
         & (before(type_) == type_)

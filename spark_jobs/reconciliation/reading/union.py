@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.archive.archive_folder import Archive
@@ -110,6 +111,8 @@ class Union:
                 "entity_id": entity_id,
                 "version": _version(),
                 "is_subscribed": is_subscribed(self.declaration),
+                "starts": _starts(),
+                "is_first": _is_first(),
             }
         )
         if self.archive.former:
@@ -188,6 +191,19 @@ def _version() -> Column:
     value = F.regexp_replace(value, r"^(-?[0-9]+)\.0+$|^(-?[0-9]+\.[0-9]*?[1-9])0+$", "$1$2")
     is_versioned = F.contains("metadata", F.lit('"schemaVersion"')) & value.rlike('^["0-9-]')
     return F.when(is_versioned, value)
+
+
+def _starts() -> Column:
+    """Return whether an event can start its entity's stream, as `columns.sql` gives it."""
+    initiates = F.get_json_object("data", "$.initiation") == "true"
+    return (F.col("type") != PSEUDO_EVENT) | F.coalesce(initiates, F.lit(False))
+
+
+def _is_first() -> Column:
+    """Return whether a message is the first of its stream, as `columns.sql` gives it."""
+    says = F.get_json_object("metadata", "$.localProperties.first")
+    is_marked = says == F.col("position").cast("string")
+    return (F.col("position") == 0) | F.coalesce(is_marked, F.lit(False))
 
 
 def of_one_run(spark: SparkSession, folder: str) -> DataFrame:
