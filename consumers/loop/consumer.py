@@ -94,6 +94,7 @@ class Consumer:
         self._poll = POLL
         self._batch: Batch | None = None  # the one of the connection there is
         self._singly = 0  # how many messages to handle one by one
+        self._singly_letters = 0  # how many letters, after a process has died
         self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
         declaration = ProcessDeclaration.of(component)
@@ -221,7 +222,7 @@ class Consumer:
         membership = self._membership
         self._schedule.look(connection, membership.next_scheduled, membership.overdue)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
-            self._singly = self._batch_size
+            self._singly = self._singly_letters = self._batch_size
         positions = self._membership.positions
         if self._known != positions.claims:
             self._blocked = self._dead_letters.blocked(
@@ -366,17 +367,18 @@ class Consumer:
                     batch.retry_transaction,
                     self._membership.positions,
                     stop,
-                    singly=self._singly > 0,
+                    singly=self._singly > 0 or self._singly_letters > 0,
                 )
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
         self._blocked -= retried.freed
+        tried = retried.handled + retried.dead + retried.waiting
+        self._singly_letters = max(self._singly_letters - tried, 0) if retried.more else 0
         if self._due.now or retried.waiting:
-            in_vain = not (retried.handled or retried.dead or retried.waiting)
-            self._due.look(connection, self._membership.positions, in_vain=in_vain)
+            self._due.look(connection, self._membership.positions, in_vain=not tried)
         log_conflicts(self._log, retried.conflicts)
         log_letters(self._log, retried.letters)
-        if retried.handled or retried.dead or retried.waiting:
+        if tried:
             self._log.info(
                 "dead_letters_retried",
                 handled=retried.handled,

@@ -161,11 +161,18 @@ class Retrying:
         retried: Retried,
         stop: Stop,
     ) -> None:
-        """Handle each in a transaction of its own, of each entity up to the first that fails."""
+        """Handle each in a transaction of its own, of each entity up to the first that fails.
+
+        What is left after `SLICE` has its turn after new messages.
+        """
         failed: set[str | None] = set()
+        began = time.monotonic()
         for letter in letters:
             if letter.entity in failed:
                 continue
+            if time.monotonic() - began > SLICE:
+                retried.more = True
+                return
             outcome = self._attempts.run(
                 self._attemptable(connection, retry_transaction, positions, letter, stop), stop
             )
