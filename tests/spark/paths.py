@@ -74,9 +74,9 @@ class Paths:
         """Return the result of judging all messages row by row."""
         yield "small", self._report()
 
-    def state(self):
+    def state(self, **options):
         """Return the result of continuing from a state and comparing it with the store."""
-        yield "state", self._report(state=self._folder / "state", verify=True)
+        yield "state", self._report(state=self._folder / "state", verify=True, **options)
 
     def by_fingerprints(self, monkeypatch):
         """Return the results of judging by fingerprints of the server, of Spark and of JDBC."""

@@ -11,6 +11,7 @@ from tests.bank import drain
 from tests.orders import APP as FOLLOWING
 from tests.orders import ROOT, capture
 from tests.orders import orders as following
+from tests.spark.conftest import JDBC_JAR
 from tests.spark.ordering import Ordering, orders
 from tests.spark.paths import Paths
 
@@ -146,3 +147,15 @@ def test_every_path_counts_the_same(
     with exported_snapshot(spark_database_url) as snapshot:
         assert not archiving.in_session(orders, archive, before, snapshot, spark).differences
     assert_all(SECOND, [*paths.archived(monkeypatch, archive), *paths.state()])
+
+
+@pytest.mark.long
+def test_jdbc_finds_late_passes_too(spark, ordering, jdbc_address, tmp_path):
+    """Through JDBC, which cannot look up single rows, a state finds the passes that came later."""
+    if jdbc_address is None:
+        pytest.skip("the server listens to a socket only, or the jar of Java's driver is absent")
+    paths = Paths(spark, jdbc_address, jdbc_address, tmp_path, component=orders, app=APP)
+    write_first(ordering)
+    assert_all(FIRST, paths.state(jdbc=JDBC_JAR))
+    write_second(ordering)
+    assert_all(SECOND, paths.state(jdbc=JDBC_JAR))
