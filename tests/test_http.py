@@ -21,10 +21,10 @@ from structlog.testing import capture_logs
 import consumers
 from reservation import DeclarationError
 from reservation.http import Idempotency, KeyedRequest
-from reservation.http.header import idempotency_key
 from reservation.http.identity import RequestId
-from reservation.http.in_progress import InProgress
-from reservation.http.problems import Problem
+from reservation.http.stored.in_progress import InProgress
+from reservation.http.wire.header import idempotency_key
+from reservation.http.wire.problems import Problem
 from reservation.postgres.connection import connect
 from reservation.store.schema.roles import grant
 from tests.commands import invoke_cli

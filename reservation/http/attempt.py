@@ -19,12 +19,13 @@ from reservation.errors import (
     SerializationError,
     StatementCanceledError,
 )
-from reservation.http import stored_requests
-from reservation.http.answers import Capture, HttpAnswer
 from reservation.http.identity import RequestId
 from reservation.http.keyed_request import IN_SCOPE, KeyedRequest, Pending
-from reservation.http.problems import ANSWER_TOO_LARGE, STORE_UNAVAILABLE, Problem
-from reservation.http.stored_requests import Parked, ask
+from reservation.http.stored import stored_requests
+from reservation.http.stored.stored_requests import ask
+from reservation.http.wire.answers import Capture, HttpAnswer
+from reservation.http.wire.incoming import Parked
+from reservation.http.wire.problems import ANSWER_TOO_LARGE, STORE_UNAVAILABLE, Problem
 from reservation.store.async_client import AsyncMessageStore
 
 # Errors that may be gone when the request is sent again.

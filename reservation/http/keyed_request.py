@@ -18,7 +18,7 @@ from reservation.errors import (
 )
 from reservation.handlers.protocols import DataclassInstance
 from reservation.http.identity import RequestId
-from reservation.http.problems import (
+from reservation.http.wire.problems import (
     COMMAND_CONFLICT,
     COMMAND_DEAD,
     COMMAND_EXPIRED,

@@ -14,14 +14,17 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reservation.errors import DeclarationError
-from reservation.http import incoming, stored_requests
 from reservation.http.arguments import check_arguments
 from reservation.http.attempt import TRANSIENT, Attempt, unavailable
-from reservation.http.connections import Connections
-from reservation.http.header import idempotency_key
 from reservation.http.identity import RequestId, fingerprint, is_key_digest
 from reservation.http.keyed_request import KeyedRequest, Pending
-from reservation.http.problems import (
+from reservation.http.stored import stored_requests
+from reservation.http.stored.connections import Connections
+from reservation.http.stored.stored_requests import StoredRequest
+from reservation.http.wire import incoming
+from reservation.http.wire.header import idempotency_key
+from reservation.http.wire.incoming import Parked
+from reservation.http.wire.problems import (
     IN_PROGRESS,
     INTERRUPTED,
     KEY_MISSING,
@@ -31,7 +34,6 @@ from reservation.http.problems import (
     Kind,
     Problem,
 )
-from reservation.http.stored_requests import Parked, StoredRequest
 from reservation.store.statements import Statement
 
 Principal = Callable[[Request], str | Awaitable[str | None] | None]

@@ -1,16 +1,33 @@
 """What a client sends: its target and content, read before the application sees the request."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from reservation.http.problems import TOO_LARGE
-from reservation.http.stored_requests import Parked
+from reservation.http.wire.problems import TOO_LARGE
 
 # Headers that say how content is to be read; a parked request keeps them.
 _OF_CONTENT = ("content-type", "content-encoding", "content-language")
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A request that is to be answered when its client asks again.
+
+    Attributes:
+        method: the method.
+        target: the path and the query, as they were sent.
+        headers: those that say how the content is to be read.
+        content: the content.
+    """
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    content: bytes
 
 
 class Disconnected(Exception):

@@ -10,7 +10,7 @@ import re
 
 from starlette.datastructures import Headers
 
-from reservation.http.problems import KEY_INVALID
+from reservation.http.wire.problems import KEY_INVALID
 
 HEADER = "Idempotency-Key"
 LONGEST = 255

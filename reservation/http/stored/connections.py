@@ -2,7 +2,7 @@
 
 import asyncio
 
-from reservation.http.in_progress import InProgress
+from reservation.http.stored.in_progress import InProgress
 from reservation.store.async_client import AsyncMessageStore
 
 

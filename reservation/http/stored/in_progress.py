@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 
 from reservation.errors import DatabaseUnavailableError, StoreError
 from reservation.http.identity import RequestId
-from reservation.http.stored_requests import QUERIES
+from reservation.http.stored.stored_requests import QUERIES
 from reservation.postgres.connection import connect, connect_async
 from reservation.postgres.error_translation import translated
 from reservation.postgres.pooler import check_session

@@ -6,29 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from reservation.http.answers import HttpAnswer
+from reservation.http.wire.answers import HttpAnswer
+from reservation.http.wire.incoming import Parked
 from reservation.postgres.queries import load_queries
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.statements import Statement
 
-QUERIES = load_queries("reservation.http")
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A request that is to be answered when its client asks again.
-
-    Attributes:
-        method: the method.
-        target: the path and the query, as they were sent.
-        headers: those that say how the content is to be read.
-        content: the content.
-    """
-
-    method: str
-    target: str
-    headers: dict[str, str]
-    content: bytes
+QUERIES = load_queries("reservation.http.stored")
 
 
 @dataclass(frozen=True, slots=True)

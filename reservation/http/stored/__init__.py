@@ -1,0 +1,1 @@
+"""What is kept in the database: requests, their answers, and which are in progress."""
