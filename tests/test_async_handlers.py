@@ -373,6 +373,26 @@ def test_one_that_fails_neither_cancels_nor_repeats_the_others(
     assert [one for one in notices.notified(store) if one[0][0] == "2"] == [("2a", 1), ("2b", 2)]
 
 
+def test_each_attempt_gets_the_command_as_it_is_stored(
+    connection, store, database_url, monkeypatch
+):
+    """What a handler changed in its command before it failed is not there the next time."""
+    monkeypatch.setattr(Backoff, "next", lambda self: 0.0)
+    notices, seen = Notices(connection), []
+
+    async def handle(command, customer, context):
+        seen.append(command.revision)
+        object.__setattr__(command, "revision", 7)
+        if len(seen) < 3:
+            raise ValueError
+        return context.follow(command, Notified)
+
+    notices.component.handlers["Notify"] = handle
+    notices.send(store, "1a")
+    assert notices.drain(database_url) == {"handled": 1}
+    assert seen == [0, 0, 0]
+
+
 def test_a_policy_and_retry_later_make_async_messages_wait(connection, store, database_url):
     """A message of an async handler waits like any other, and others go on."""
     retry = Retry(attempts=1000, first="10ms", most="20ms", on=OSError)

@@ -401,6 +401,8 @@ BY_ID = {
     "states, shared",
     "initiate",
     "sequence",
+    "async, processed",
+    "async, initiate",
 }
 
 

@@ -214,6 +214,26 @@ def test_a_message_that_waits_holds_up_its_own_entity_alone(store, patient, data
     assert patient.calls == ["1a", "2a", "3a", "2b"]
 
 
+def test_what_cannot_be_decoded_is_parked_behind_a_message_that_waits(
+    connection, store, patient, database_url
+):
+    """All of a batch is decoded first, and still each message waits for those before it."""
+    patient.down = {"1a"}
+    patient.send(store, "1a")
+    connection.execute(
+        "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, 'Odd', '{}')",
+        [f"{CATEGORY}-1"],
+    )
+    patient.send(store, "1b")
+    assert patient.drain(database_url) == {"waiting": 1, "parked": 2}
+    patient.down = set()
+    administration.retry(connection, Selection(), [])
+    patient.drain(database_url)
+    found = administration.find(connection, Selection(), states=None)
+    assert [letter.state for letter in found] == ["handled", "dead", "parked"]
+    assert found[1].reason == "unknown_type"
+
+
 def test_once_the_provider_is_back_all_take_effect_in_order(store, provider, database_url):
     """What waited, and what was parked behind it, takes effect in order, with no letter left."""
     provider.down = {"1a", "2b"}
@@ -379,7 +399,9 @@ def test_the_consumer_wakes_up_for_the_next_attempt_and_asks_for_nothing_until_t
 
 
 @pytest.mark.parametrize(
-    "once", [Processed(key="refund_id"), Processed(), Revisions("revision", source=None)], ids=str
+    "once",
+    [Processed(key="refund_id"), Processed(), Revisions("revision", source=None)],
+    ids=["key", "processed", "revisions"],
 )
 def test_a_message_that_waits_is_not_taken_for_handled(connection, store, database_url, once):
     """A strategy forgets a message whose handler failed, and knows it once it is handled."""

@@ -6,6 +6,7 @@ entities go on. (The idea is that of Axon's sequenced dead-letter queue.)
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,7 +59,8 @@ class Blocking:
 
     Attributes:
         policy: what applies.
-        failed: the entities that are blocked because a handler has failed.
+        failed: the entities that are blocked because a handler has failed, each with the global
+            position of its message.
     """
 
     def __init__(self, policy: FailurePolicy, decisions: Decisions) -> None:
@@ -69,7 +71,7 @@ class Blocking:
             decisions: where the letters are collected and counted.
         """
         self.policy = policy
-        self.failed: set[str] = set()
+        self.failed: dict[str, int] = {}
         self._decisions = decisions
         self._blocked_here: set[str] = set()
 
@@ -128,7 +130,7 @@ class Blocking:
             return False
         self._bury(Letter(message, entity, failure, self.policy.tried(message) + attempts))
         if entity is not None:
-            self.failed.add(entity)
+            self.failed[entity] = message.global_position
         return True
 
     def parks(self, message: StoredMessage, entity: str | None) -> bool:
@@ -137,6 +139,20 @@ class Blocking:
             return False
         self._add(Letter(message, entity, _PARKED))
         return True
+
+    def settle(self) -> None:
+        """Park those messages that cannot be decoded and come after one whose handler failed.
+
+        All messages of a batch are decoded before a handler is called.
+        """
+        letters = self._decisions.letters
+        for n, letter in enumerate(letters):
+            after = None if letter.entity is None else self.failed.get(letter.entity)
+            if after is not None and letter.message.global_position > after and not letter.parked:
+                letters[n] = Letter(letter.message, letter.entity, _PARKED)
+                self._decisions.counts["dead"] -= 1
+                self._decisions.counts["parked"] += 1
+        self._decisions.counts += Counter()  # without those that are no longer there
 
     def _bury(self, letter: Letter) -> None:
         self._add(letter)

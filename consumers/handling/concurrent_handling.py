@@ -12,6 +12,7 @@ the batch is run again, one message at a time, and so is each later one with suc
 
 import asyncio
 from collections.abc import Coroutine, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -231,6 +232,8 @@ class _Run:
                     return True
             slot.attempts += 1
             await asyncio.sleep(backoff.next())
+            # The handler may have changed the command before it failed.
+            item = replace(item, command=self._component.types.decode(message))
 
     def _is_over(self, slot: Slot, error: MessageError) -> bool:
         """Return whether a message that failed is set aside; if not, it is tried again directly.

@@ -184,7 +184,16 @@ class Handling:
         self._begin(decoded, decisions)
         if self._concurrently is not None and self._concurrently.takes(decoded):
             self._concurrently.run(decoded, decisions, blocking)
-            return decisions
+        else:
+            self._in_order(decoded, decisions, blocking)
+        if blocking.failed:
+            blocking.settle()
+        return decisions
+
+    def _in_order(
+        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking
+    ) -> None:
+        """Handle the messages of a batch one after the other, and collect what they bring about."""
         failed, whose = blocking.failed, self._decoding.whose
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
@@ -197,11 +206,10 @@ class Handling:
                 try:
                     self._messages.handle(item, item.entity_stream, decisions)
                 except HandlerRaisedError as error:
-                    if not self._messages.undo(error, policy.tried(item.message)) or (
+                    if not self._messages.undo(error, blocking.policy.tried(item.message)) or (
                         not blocking.sets_aside(item.message, whose(item.message, item), error)
                     ):
                         raise
-        return decisions
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""

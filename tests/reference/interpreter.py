@@ -3,6 +3,7 @@
 It shares with the consumers what a component declares and how messages are encoded, and no more.
 """
 
+import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
@@ -134,6 +135,8 @@ class Interpreter:
             made = (
                 handler(command, entity, given) if handler else initiation.handler(command, given)
             )
+            if asyncio.iscoroutine(made):
+                made = asyncio.run(made)
             writes = given.encoded(made, once, starts=initiation is not None)
         except BaseException as error:
             raise Failed("failed") from error
