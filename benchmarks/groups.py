@@ -21,6 +21,7 @@ from reservation.store.notifications import set_notices
 COMMANDS, RESERVED = "account:command", "accountTransaction"
 WORKERS, PARTITIONS = 4, 16
 COUNT, SAMPLE = 16_000, 4_000
+AT_A_TIME = 100  # as `benchmarks.awaiting` declares it
 ROUNDS = 2
 KILLS = 5
 LIMIT = 5.0  # seconds until another member has handled a message of the killed one
@@ -42,7 +43,22 @@ def workers(bench: Bench) -> Iterator[Result]:
     yield Result.rate(f"workers, {WORKERS}", many, "one worker", single, 3.5)
 
 
-def _handle(bench: Bench, count: int, workers: int) -> float:
+@benchmark
+def async_handlers(bench: Bench) -> Iterator[Result]:
+    """Handle deposits that wait 2 ms each in one process, with an async handler and without."""
+    print(
+        f"async_handlers: {COUNT:,} copies, each to an account of its own, with an async handler "
+        f"that awaits 2 ms, {AT_A_TIME} at a time, and {SAMPLE:,} with one that sleeps so long; "
+        f"one process; the best of {ROUNDS}"
+    )
+    pairs = [
+        (_handle(bench, SAMPLE, 1), _handle(bench, COUNT, 1, app="awaiting")) for _ in range(ROUNDS)
+    ]
+    one, many = max(one for one, _ in pairs), max(many for _, many in pairs)
+    yield Result.rate("async_handlers", many, "a handler that is not async", one, 10)
+
+
+def _handle(bench: Bench, count: int, workers: int, app: str = "waiting") -> float:
     """Handle copies with waiting workers; return copies a second."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
         sent = workload.deposits(count, COMMANDS, accounts=count)
@@ -52,7 +68,7 @@ def _handle(bench: Bench, count: int, workers: int) -> float:
             url,
             *("--only", "reserved", "--workers", str(workers)),
             *("--partitions", str(PARTITIONS)),
-            app="benchmarks.waiting:account",
+            app=f"benchmarks.{app}:account",
             app_dir=ROOT,
         ) as running:
             running.started(workers)

@@ -7,12 +7,12 @@ from bank import account
 
 WAIT = 0.002  # seconds
 
-_deposit = account.handlers["Deposit"]
+deposit = account.handlers["Deposit"]
 
 
 def _wait_and_deposit(command: Any, entity: Any, context: Any) -> Any:
     time.sleep(WAIT)
-    return _deposit(command, entity, context)
+    return deposit(command, entity, context)
 
 
 account.handlers["Deposit"] = _wait_and_deposit

@@ -21,6 +21,7 @@ _COMMANDS = LazyCommands(
         "positions": "cli.consumers.positions:positions",
         "prune": "cli.store.prune:prune",
         "reconcile": "cli.spark.reconcile:reconcile",
+        "scheduled": "cli.store.scheduled:scheduled",
         "spark": "cli.spark.packaging:spark",
         "start": "cli.consumers.start:start",
         "status": "cli.consumers.status:status",
@@ -47,6 +48,7 @@ def main() -> None:
     reservation check bank:account    compare a component with the store before it is deployed
     reservation dead-letters list     see what consumers could not handle, correct and retry it
     reservation positions list        see their positions, and change them
+    reservation scheduled list        see what is written later, and cancel it
     reservation partitions bank:account 32
                                       let more processes share the work
     reservation reconcile bank:account

@@ -1,8 +1,8 @@
 """The long-running runtime: it reads categories and lets a component handle each message.
 
 A program runs a component with `run`, and a test or script drains it with `drain`. All else here is
-private. The packages, from the top: `supervisor`, `loop`, `batch`, `handling`, `dead_letters`,
-`group`, `runtime`. Each imports only from those after it.
+private. The packages, from the top: `supervisor`, `loop`, `batch`, `handling`, `decisions`,
+`calls`, `dead_letters`, `group`, `runtime`. Each imports only from those after it.
 """
 
 from consumers.dead_letters.failure import Crashed

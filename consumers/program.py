@@ -53,9 +53,9 @@ class Drained:
     """What `drain` handled.
 
     Attributes:
-        counts: how many messages became ``handled``, ``reserved``, ``duplicate``, ``conflict``,
-            ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without dead letters that
-            were handled again.
+        counts: how many messages became ``handled``, ``rejected``, ``reserved``, ``duplicate``,
+            ``conflict``, ``ignored``, ``redelivered``, ``dead``, ``parked`` and so on; without
+            dead letters that were handled again.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -150,7 +150,7 @@ def drain(component: Component, database_url: str, *, batch_size: int = 1000) ->
     """
     _check(component, database_url, batch_size)
     counting = _Counting()
-    log = _log(component, component.command_category)
+    log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
         left = categories(component)
         while left:
@@ -263,7 +263,7 @@ def _check(component: Component, database_url: str, batch_size: int) -> None:
         checked_sizes(connection, component, categories(component), GroupShare())
         log_members(
             check_members(connection, component.name, ProcessDeclaration.of(component)),
-            _log(component, component.command_category),
+            _log(component, categories(component)[0]),
         )
 
 

@@ -4,6 +4,7 @@ What is public, and keeps its meaning between versions as the changelog says:
 
 - the names in ``__all__`` of this module, their documented parameters, attributes and methods;
 - `reservation.testing`, for tests of handlers;
+- `reservation.http`, for endpoints with an idempotency key, with the extra ``http``;
 - `consumers`, which runs a component in a program, for its names in ``__all__``;
 - `spark_jobs.source`, the data source for Spark.
 
@@ -45,10 +46,12 @@ from reservation.errors import (
     UnknownEventError,
     UnknownTypeError,
 )
+from reservation.handlers.reject import Reject
+from reservation.handlers.retry import Retry, RetryLater
 from reservation.idempotence.in_events.message_id import MessageIdInEvents
 from reservation.idempotence.in_events.position import PositionInEvents
 from reservation.idempotence.processed import Processed
-from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.revision import Revisions
 from reservation.idempotence.revision_counters import ClockRevisions, DatabaseRevisions
 from reservation.idempotence.state_based.states import States
@@ -56,11 +59,14 @@ from reservation.idempotence.state_based.strategy import StateBased
 from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage, follow, followed_id
 from reservation.messages.metadata import Metadata
-from reservation.messages.pseudo_event import PseudoEvent
+from reservation.messages.pseudo_event import PseudoEvent, Rejection
 from reservation.postgres.connection import check_alive, check_alive_async, connect, connect_async
+from reservation.store.answers.outcome import Outcome
+from reservation.store.answers.question import Question
 from reservation.store.async_client import AsyncMessageStore
 from reservation.store.client import MessageStore
 from reservation.store.notifications import Notices
+from reservation.store.scheduling import Cancellation, ScheduledWrite
 from reservation.store.schema.install import attach, detach, install
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Write
@@ -74,6 +80,7 @@ __all__ = [
     "NO_STREAM",
     "AppPathError",
     "AsyncMessageStore",
+    "Cancellation",
     "ClockRevisions",
     "CommitUnknownError",
     "Component",
@@ -104,9 +111,16 @@ __all__ = [
     "PositionLostError",
     "Processed",
     "PseudoEvent",
+    "Question",
     "RefusedError",
+    "Reject",
+    "Rejection",
     "ReservationError",
+    "ReserveOutcome",
+    "Retry",
+    "RetryLater",
     "Revisions",
+    "ScheduledWrite",
     "SchemaError",
     "Sequence",
     "SerializationError",

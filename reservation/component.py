@@ -6,19 +6,19 @@ strategy each has, and which function handles it. What the decorators accept is 
 """
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Any, Generic, overload
 
 from psycopg import Connection
 
-from reservation.declared_messages import DeclaredMessages
+from reservation.declaration.asking import Asking
+from reservation.declaration.completeness import check_complete
+from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
 from reservation.handlers.declaration_checks import (
     Transaction,
     check_category_of_reservations,
     check_class,
-    check_complete,
     check_entity,
     check_handler,
     check_initiator,
@@ -38,6 +38,7 @@ from reservation.handlers.protocols import (
     InitiatorDecorator,
     ProjectorDecorator,
 )
+from reservation.handlers.retry import Retry
 from reservation.idempotence.key import (
     Key,
     KeyFunction,
@@ -47,11 +48,11 @@ from reservation.idempotence.key import (
     key_part,
 )
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
+from reservation.idempotence.strategy import Strategy, is_two_phase
 from reservation.messages import stream_name
 
 
-class Component(DeclaredMessages, Generic[Entity]):
+class Component(Asking[Entity], Generic[Entity]):
     """The declaration of a component: its commands, keys, handlers and entity.
 
     ``Component("account", entity=Account, id="account_id")`` reads commands from the category
@@ -124,6 +125,8 @@ class Component(DeclaredMessages, Generic[Entity]):
         *,
         volatile: str | Iterable[str] = (),
         transaction: Transaction = "batch",
+        retry: Retry | None = None,
+        concurrency: int | None = None,
         was: str | Iterable[str] = (),
         stored_as: str | None = None,
     ) -> InitiatorDecorator[Command]:
@@ -136,7 +139,9 @@ class Component(DeclaredMessages, Generic[Entity]):
         Args:
             command: the command's dataclass.
             volatile: fields in which a reissue may differ from the first issue.
-            transaction: see `handle`.
+            transaction: see `handle`, as are `retry` and `concurrency`.
+            retry: when a message is tried again whose handler raised.
+            concurrency: how many calls of an async handler run at a time.
             was: the former names of the class, or the only one; see `message`.
             stored_as: the name that is still written; see `message`.
 
@@ -153,6 +158,8 @@ class Component(DeclaredMessages, Generic[Entity]):
             if name in self.handlers:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
             fields = fields_of(command, volatile)
+            alone = 'transaction="message"' if own_transaction else None
+            self._note_calls(name, handler, retry=retry, concurrency=concurrency, alone=alone)
             self.initiations[name] = Initiation(command, handler, fields)
             self.own_transaction |= {name} if own_transaction else set()
             self.projection.is_used |= self.entity is not None
@@ -234,7 +241,7 @@ class Component(DeclaredMessages, Generic[Entity]):
         """
         check_single(self.name, "reserve", commands, was, stored_as)
         corrections = stream_name.correction_category(self.name)
-        own = (self.name, self.command_category, corrections)
+        own = (self.name, self.command_category, corrections, *self.subscribed)
         check_category_of_reservations(self.name, own, into, entity)
         for command in commands:
             keys = key if callable(key) else key_fields(command, key)
@@ -256,6 +263,8 @@ class Component(DeclaredMessages, Generic[Entity]):
         *,
         transaction: Transaction = "batch",
         once: Strategy | None = None,
+        retry: Retry | None = None,
+        concurrency: int | None = None,
         was: str | Iterable[str] = (),
         stored_as: str | None = None,
     ) -> HandlerDecorator[Command, Entity]:
@@ -272,6 +281,9 @@ class Component(DeclaredMessages, Generic[Entity]):
                 commit for each.
             once: how a repeated message is recognized; None leaves that to the handler, or to
                 `reserve`.
+            retry: when a message is tried again whose handler raised, while others are handled;
+                None to try it the component's `attempts` times, directly.
+            concurrency: how many calls of an async handler run at a time, from 1; 10 if None.
             was: the former names of the class, or the only one; see `message`.
             stored_as: the name that is still written; see `message`.
 
@@ -293,11 +305,14 @@ class Component(DeclaredMessages, Generic[Entity]):
             check_handler(self.name, command, handler, self.entity, self.commands)
             if name in self.handlers or name in self.initiations:
                 raise DeclarationError(f"{self.name}: {name} has two handlers; keep one")
+            two_phase = once is not None and is_two_phase(once)
+            alone = 'transaction="message"' if own_transaction else None
+            alone = f"once={type(once).__name__}" if two_phase else alone
+            self._note_calls(name, handler, retry=retry, concurrency=concurrency, alone=alone)
             self.handlers[name] = handler
             self.own_transaction |= {name} if own_transaction else set()
             if once is not None:
                 self.strategies[name] = once
-            two_phase = once is not None and is_two_phase(once)
             self.projection.is_used |= self.entity is not None and not two_phase
             self._spread()
             return handler
@@ -336,18 +351,6 @@ class Component(DeclaredMessages, Generic[Entity]):
 
         return declare
 
-    @property
-    def two_phase(self) -> dict[str, TwoPhaseStrategy]:
-        """The two-phase strategies, by the types of the commands they are declared for."""
-        return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
-
-    @property
-    def state_window(self) -> timedelta | None:
-        """How long versions of states are kept: the longest window of any; None for no limit."""
-        windows = [strategy.window for strategy in self.two_phase.values()]
-        known = [window for window in windows if window is not None]
-        return max(known) if known and len(known) == len(windows) else None
-
     def snapshots(self, connection: Connection[Any]) -> Snapshots | None:
         """Return the snapshots of the component's entities, None if it has none.
 
@@ -358,6 +361,14 @@ class Component(DeclaredMessages, Generic[Entity]):
             return None
         revision = code_revision(self.entity, self.projection, self.snapshot_revision)
         return Snapshots(connection, self.entity, self.snapshot_every, revision)
+
+    def declared_in(self, category: str) -> "CategoryDeclaration":
+        """Return what is declared of the messages of a category that is read.
+
+        Args:
+            category: one of the component's own, or one that it subscribes to.
+        """
+        return self.subscribed.get(category, self)
 
     def entity_stream(self, command: object) -> str:
         """Return the stream of the entity that a command is for.
@@ -375,11 +386,13 @@ class Component(DeclaredMessages, Generic[Entity]):
         """Make sure that the declaration is complete.
 
         Raises:
-            DeclarationError: it has no command; a reserved command has no handler; the upcasters
-                of a class do not lead to its version; or a handler is annotated to return an event
-                that has no projector and is not declared otherwise.
+            DeclarationError: it has no command and no subscription; a reserved command has no
+                handler; the upcasters of a class do not lead to its version; or a handler is
+                annotated to return an event that has no projector and is not declared otherwise.
         """
-        check_complete(self.name, self.initiations, self.reservations, self.handlers)
+        check_complete(
+            self.name, self.initiations, self.reservations, self.handlers, self.subscribed
+        )
         self.check_messages()
 
     def _command(self, command: type, was: str | Iterable[str], stored_as: str | None) -> str:
@@ -391,3 +404,7 @@ class Component(DeclaredMessages, Generic[Entity]):
                 f"{self.name}: {name} is declared twice; a command is reserved once or initiates"
             )
         return name
+
+
+# What is declared of the messages of one category: one of a component's own, or of others.
+CategoryDeclaration = Component[Any] | SubscribedCategory

@@ -7,8 +7,9 @@ that it returns, so a handler that fails has written nothing.
 import dataclasses
 import random
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from psycopg import Connection
@@ -22,6 +23,7 @@ from reservation.errors import (
 from reservation.messages.message import StoredMessage, follow, further_id, printable
 from reservation.messages.metadata import Metadata
 from reservation.store.argument_checks import check_expected, check_stream
+from reservation.store.scheduling import ScheduledWrite, check_when
 from reservation.store.writing import Write
 
 M = TypeVar("M")
@@ -66,15 +68,18 @@ class Context:
     Attributes:
         message: the stored message that is handled.
         writes: the further messages that the handler wrote, in order.
+        scheduled: those that it scheduled, in order.
     """
 
     __slots__ = (
         "_connection",
         "_entity_stream",
+        "_gave",
         "_given",
         "_random",
         "_unordered",
         "message",
+        "scheduled",
         "writes",
     )
 
@@ -101,6 +106,7 @@ class Context:
         self._given = given
         self._random: random.Random | None = None
         self.writes: list[Write] = []
+        self.scheduled: Sequence[ScheduledWrite] = ()
         self._entity_stream = entity_stream
         self._connection = connection
 
@@ -151,15 +157,21 @@ class Context:
 
         Raises:
             HandlerError: there is none, because the context was made without one, or because the
-                handler is declared with `StateBased`.
+                handler is declared with `StateBased` or with ``async def``.
         """
         if self._connection is None:
             raise HandlerError(
                 f"There is no connection to handle {self.message} with; a handler with StateBased "
-                f"has none, and in a test make its context with "
+                f"or async def has none, and in a test make its context with "
                 f"Context(message, connection=connection)"
             )
+        self._gave = True  # without a value before, so that other messages cost nothing
         return self._connection
+
+    @property
+    def gave_connection(self) -> bool:
+        """Whether the handler has asked for the connection."""
+        return hasattr(self, "_gave")
 
     def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
         """Return a new message with the attributes of ``source``; see `reservation.follow`.
@@ -190,7 +202,14 @@ class Context:
         return ids[name]
 
     def write(
-        self, message: object, stream_name: str, *, expected_version: int | None = None
+        self,
+        message: object,
+        stream_name: str,
+        *,
+        expected_version: int | None = None,
+        correlated: bool = False,
+        at: datetime | None = None,
+        after: timedelta | str | None = None,
     ) -> None:
         """Write a further message, to any stream but the entity's own, with the handler's events.
 
@@ -198,18 +217,35 @@ class Context:
         and its id depends on nothing but that message and how many were written to the stream
         before, so that it is never written twice.
 
+        With ``at`` or ``after`` the message is scheduled with the handler's events, and written
+        when it is due by the server's clock; see `MessageStore.schedule`. It is in `scheduled`
+        then, with the id by which it can be cancelled.
+
         Args:
             message: a dataclass instance.
             stream_name: the stream to write to.
             expected_version: the position of the stream's last message, -1 if the stream must not
                 exist, None if it does not matter. If the stream is elsewhere, nothing of the batch
                 is written, and the handler is called again; it fails if the stream is elsewhere
-                then too.
+                then too. What is written later can expect none.
+            correlated: whether the message carries the name of the entity's stream as its
+                ``correlationStreamName``, in the place of what the handled message carries. What
+                follows from it carries that too, so a subscription declared with
+                ``correlated=True`` takes it. (Source: Eventide's correlation of consumers.)
+            at: when to write it, with a time zone; None for now.
+            after: how long after `time` to write it: a `timedelta`, or a text such as ``"30m"``;
+                None for now.
 
         Raises:
-            HandlerError: the message cannot be written there.
+            HandlerError: the message cannot be written there, or not then.
         """
-        self._collect(message, stream_name, self.message.follow_metadata(), expected_version)
+        metadata = self.message.follow_metadata()
+        if correlated and self._entity_stream:
+            metadata = dataclasses.replace(metadata, correlation_stream_name=self._entity_stream)
+        if at is None and after is None:
+            self._collect(message, stream_name, metadata, expected_version)
+        else:
+            self._schedule(message, stream_name, metadata, expected_version, at, after)
 
     def reply(self, message: object) -> None:
         """Write a message to the stream at which the sender of the handled message waits.
@@ -243,6 +279,47 @@ class Context:
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None
     ) -> None:
+        self.writes.append(
+            Write(
+                message,
+                stream_name,
+                id=self._further_id(message, stream_name, expected_version),
+                metadata=metadata,
+                expected_version=expected_version,
+            )
+        )
+
+    def _schedule(
+        self,
+        message: object,
+        stream_name: str,
+        metadata: Metadata,
+        expected_version: int | None,
+        at: datetime | None,
+        after: timedelta | str | None,
+    ) -> None:
+        try:
+            due, delay = check_when(at, after)
+        except StoreError as error:
+            raise HandlerError(f"The handler of {self.message} cannot schedule: {error}") from error
+        if expected_version is not None:
+            raise HandlerError(
+                f"The handler of {self.message} cannot schedule: what is written later can expect "
+                f"no version of its stream; leave expected_version out"
+            )
+        due = due or self.time + (delay or timedelta(0))
+        id_ = self._further_id(message, stream_name, None)
+        scheduled = ScheduledWrite(message, stream_name, due, id_, metadata)
+        self.scheduled = [*self.scheduled, scheduled]
+
+    def _further_id(
+        self, message: object, stream_name: str, expected_version: int | None
+    ) -> uuid.UUID:
+        """Return the id of a further message, once it is one that can be written there.
+
+        Raises:
+            HandlerError: it cannot.
+        """
         if not dataclasses.is_dataclass(message) or isinstance(message, type):
             raise HandlerError(
                 f"The handler of {self.message} wrote a {type(message).__name__}; a message is an "
@@ -259,12 +336,6 @@ class Context:
                 f"entity; return the event instead"
             )
         ordinal = sum(write.stream_name == stream_name for write in self.writes)
-        self.writes.append(
-            Write(
-                message,
-                stream_name,
-                id=further_id(self.message.id, self._entity_stream, stream_name, ordinal),
-                metadata=metadata,
-                expected_version=expected_version,
-            )
-        )
+        if self.scheduled:
+            ordinal += sum(one.stream_name == stream_name for one in self.scheduled)
+        return further_id(self.message.id, self._entity_stream, stream_name, ordinal)

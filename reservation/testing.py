@@ -1,25 +1,43 @@
 """Tests of handlers and upcasters: whether they do the same when they are given the same."""
 
+import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 import msgspec
 
-from reservation.component import Component
+from reservation.component import CategoryDeclaration, Component
 from reservation.context import Context
-from reservation.errors import DeclarationError
+from reservation.declaration.subscribed_category import SubscribedCategory
+from reservation.errors import DeclarationError, RefusedError
 from reservation.handlers.copying import copied
-from reservation.handlers.returned import encode_events, encode_further, events_of
-from reservation.idempotence.state_based.outputs import encode_state, outputs
+from reservation.handlers.reject import Reject
+from reservation.handlers.returned import (
+    encode_events,
+    encode_further,
+    encode_scheduled,
+    events_of,
+    with_trace,
+)
+from reservation.idempotence.state_based.outputs import encode_state, outputs, scheduled_outputs
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata
 from reservation.messages.stream_name import identifier, of
+from reservation.postgres.connection import connect
 from reservation.serialization import codec
+from reservation.serialization.durations import time_span
 from reservation.serialization.json_limits import encoder
+from reservation.store.scheduling import (
+    ScheduledRow,
+    ScheduledWrite,
+    bring_forward,
+    write_due,
+)
 from reservation.store.writing import Row
 
 # Any: components have states and messages of their own.
@@ -38,11 +56,18 @@ class Handled:
         state: the state or entity after the call.
         events: the events that it returned, in order.
         context: the context that it was given; further messages are in ``context.writes``.
+        rejection: why it rejected the command, with `Reject`; None if it did not.
     """
 
     state: Any
     events: list[Any]
     context: Context
+    rejection: str | None = None
+
+    @property
+    def scheduled(self) -> list[ScheduledWrite]:
+        """The messages that it scheduled, in order, each with the time when it is ``due``."""
+        return list(self.context.scheduled)
 
 
 def check_deterministic(
@@ -51,21 +76,26 @@ def check_deterministic(
     state: Any = None,
     *,
     message: StoredMessage | None = None,
+    category: str | None = None,
 ) -> Handled:
-    """Call the handler of a command twice with the same input, and compare what it does.
+    """Call a handler twice with the same input, and compare what it does.
 
     This finds a handler that draws its own random numbers or makes its own ids, and mostly one that
     reads the clock. It does not find one that iterates over a set of texts, because the order is
     the same within a process.
+
+    An async handler is awaited, in an event loop of its own.
 
     What the handler returns is encoded and projected as in the consumers. What they refuse raises
     the same error here.
 
     Args:
         component: the declaration with the handler.
-        command: the command to handle, left as it is.
+        command: the command or message to handle, left as it is.
         state: the state or entity to handle it with, left as it is; None for a new one.
         message: the command as it is stored; None for a made-up one.
+        category: the subscribed category whose handler is called; None for the only one that there
+            is for the class, which may be that of a command.
 
     Returns:
         What the handler did.
@@ -76,18 +106,14 @@ def check_deterministic(
         MessageError: the consumers would refuse what it did.
     """
     name = type(command).__name__
-    if name not in component.handlers and name not in component.initiations:
-        raise DeclarationError(
-            f"{component.name} has no handler for {name}; declare one with "
-            f"@{component.name}.handle({name})"
-        )
+    declared = _declaration(component, type(command), category)
     if state is None and component.entity is not None:
         state = component.entity()
-    message = message or _stored(component, command)
+    message = message or _stored(component, declared, command)
     (first, rows), (second, rows_again) = (
-        _handle(component, command, state, message) for _ in range(2)
+        _handle(component, declared, command, state, message) for _ in range(2)
     )
-    if name in component.two_phase:
+    if name in declared.two_phase:
         _compare_states(name, first.state, second.state)
     if len(rows) != len(rows_again):
         raise NotDeterministicError(
@@ -97,6 +123,8 @@ def check_deterministic(
     for n, (row, again) in enumerate(zip(rows, rows_again, strict=True), 1):
         parts = [part for part, a, b in zip(_PARTS, row, again, strict=True) if a != b]
         if parts:
+            if isinstance(row, ScheduledRow) and row.due != again[5]:
+                parts[-1] = "due time"
             if parts == ["data"]:
                 parts = _differing(row[3], again[3])
             raise NotDeterministicError(
@@ -162,6 +190,40 @@ def check_upcast(
     return first
 
 
+def pass_time(database_url: str, span: timedelta | str) -> int:
+    """Let time pass for scheduled messages, and write those that are due then.
+
+    Each becomes due earlier by the span; clocks and other times stay as they are. Handle what was
+    written with `consumers.drain`.
+
+    Args:
+        database_url: a libpq URL or connection string, of a database for tests.
+        span: how much time is to pass: a `timedelta`, or a text such as ``"30m"``.
+
+    Returns:
+        How many messages were written by this call. A consumer that runs meanwhile may have
+        written others.
+
+    Raises:
+        ValueError: the span is none, or is negative.
+        StoreError: the database is away, or refuses a message that is due.
+    """
+    passed, count, refused = time_span(span), 0, 0
+    with connect(database_url, autocommit=True) as connection:
+        bring_forward(connection, passed)
+        done = None
+        while done is None or done.written:
+            done = write_due(connection)
+            count += done.written
+            refused += done.refused
+    if refused:
+        raise RefusedError(
+            f"The log refuses {refused} messages that are due; `reservation scheduled list` "
+            f"shows why"
+        )
+    return count
+
+
 _ADVICE = "Take ids, random numbers and the time from the context"
 _PARTS = ("id", "stream name", "type", "data", "metadata", "expected version")
 
@@ -175,40 +237,91 @@ def _compare_states(name: str, first: object, second: object) -> None:
         )
 
 
+def _declaration(component: Component, class_: type, category: str | None) -> CategoryDeclaration:
+    """Return the declaration that has the handler for a class."""
+    name = class_.__name__
+    subscribed = [
+        one
+        for one in component.subscribed.values()
+        if one.types.has(class_) and category in (None, one.category)
+    ]
+    found: list[CategoryDeclaration] = [*subscribed]
+    if category is None and (name in component.handlers or name in component.initiations):
+        found.append(component)
+    if len(found) > 1:
+        raise DeclarationError(
+            f"{component.name} has several handlers for {name}; give category= the name of the "
+            f"subscribed category"
+        )
+    if not found:
+        raise DeclarationError(
+            f"{component.name} has no handler for {name}; declare one with "
+            f"@{component.name}.handle({name}), or with @{component.name}.on({name}, category=…)"
+        )
+    return found[0]
+
+
 def _handle(
-    component: Component, command: object, given: Any, message: StoredMessage
-) -> tuple[Handled, list[Row]]:
+    component: Component,
+    declared: CategoryDeclaration,
+    command: object,
+    given: Any,
+    message: StoredMessage,
+) -> tuple[Handled, list[Row | ScheduledRow]]:
     name = type(command).__name__
     command = codec.decode_encoded(type(command), codec.encode(command))
-    entity_stream = component.entity_stream(command)
+    entity_stream = declared.entity_stream(command)
     state, context = copied(given), Context(message, entity_stream=entity_stream)
-    initiation = component.initiations.get(name)
-    if initiation is not None:
-        returned = initiation.handler(command, context)
-    else:
-        returned = component.handlers[name](command, state, context)
-    events = events_of(returned, message, component.commands, starts=initiation is not None)
+    initiation, rejection = declared.initiations.get(name), None
+    events: list[object]
+    try:
+        if initiation is not None:
+            returned = initiation.handler(command, context)
+        else:
+            returned = declared.handlers[name](command, state, context)
+        if name in declared.concurrency:
+            returned = _awaited(returned)
+        events = events_of(returned, message, component.commands, starts=initiation is not None)
+    except Reject as reject:
+        rejection = reject.reason
+        events = [reject.event(message.type, starts=initiation is not None)]
+        state = copied(given)
+        context.writes.clear()
+        context.scheduled = ()
     written = component.types.written
-    if name in component.two_phase:
-        rows = outputs(message, entity_stream, events, context.writes, written)
+    rows: list[Row | ScheduledRow] = []
+    if name in declared.two_phase:
+        rows += outputs(message, entity_stream, events, context.writes, written)
+        rows += scheduled_outputs(message, context.scheduled, written)
         component.check_written(rows, message)
         encode_state(state, message)
     else:
         metadata = message.follow_metadata()
-        rows = encode_events(events, message, entity_stream, metadata, written=written)
+        traced = with_trace(events, context.scheduled)
+        own = encode_events(traced, message, entity_stream, metadata, written=written)
         further, entity = encode_further(context.writes, message, written), copied(given)
-        component.check_written(further, message)
-        for row in rows:
+        scheduled = encode_scheduled(context.scheduled, message, written)
+        component.check_written([*further, *scheduled], message)
+        for row in own:
             component.projection.apply_encoded(entity, row, message)
-        rows += further
-    return Handled(state, events, context), rows
+        rows += [*own, *further, *scheduled]
+    return Handled(state, [] if rejection else events, context, rejection), rows
 
 
-def _stored(component: Component, command: object) -> StoredMessage:
-    """Return a command as it would be read."""
-    cardinal = identifier(component.entity_stream(command)) or ""
-    stream_name = of(component.command_category, cardinal)
-    written = component.types.written(type(command))
+def _awaited(returned: Coroutine[Any, Any, Any]) -> object:
+    """Return what an async handler returns, also where the test itself runs an event loop."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, returned).result()
+
+
+def _stored(component: Component, declared: CategoryDeclaration, command: object) -> StoredMessage:
+    """Return a command, or a message of a subscribed category, as it would be read."""
+    cardinal = identifier(declared.entity_stream(command)) or ""
+    category = component.command_category
+    if isinstance(declared, SubscribedCategory):
+        category = declared.category
+    stream_name = of(category, cardinal)
+    written = declared.types.written(type(command))
     return _message(stream_name, written.name, codec.encode(command), written.version)
 
 

@@ -11,9 +11,9 @@ from bank import account
 from bank.invariants import check_invariants, progress
 from consumers import Drained
 from consumers.batch.batch import Batch, BatchResult
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.membership import GroupShare, Membership
 from consumers.group.positions import Positions
-from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.runtime.context import ConsumerContext
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session

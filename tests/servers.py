@@ -300,13 +300,14 @@ class OwnContainer:
         """
         from docker.errors import APIError
 
-        for attempt in range(20):
+        for last in [False] * 19 + [True]:
             try:
                 self._container.pause()
-                return
             except APIError as error:
-                if "unable to freeze" not in str(error) or attempt == 19:
+                if last or "unable to freeze" not in str(error):
                     raise
+            else:
+                return
 
     def unpause(self) -> None:
         """Let its processes continue."""

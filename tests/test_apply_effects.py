@@ -6,7 +6,7 @@ import pytest
 
 from bank.messages import Deposit, Deposited
 from consumers.batch.effects import BatchEffects
-from consumers.handling.decisions import Decisions
+from consumers.decisions.decisions import Decisions
 from consumers.runtime.context import ConsumerContext
 from reservation import Component, Processed
 from reservation.entity.projection import Loaded

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from consumers.handling.blame import transaction
+from consumers.calls.blame import transaction
 from reservation import StoredMessage
 from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.postgres.error_translation import translated

@@ -187,7 +187,7 @@ def test_without_a_database_an_embedded_one_is_started(tmp_path):
         (["start", "bank:account"], "Cannot reach the database"),
         (["reconcile", "bank:account"], "Cannot reach the database"),
         (["store", "install"], "Cannot reach the database"),
-        (["start", "bank:account", "--only", "nothing"], "'nothing' is not one of"),
+        (["start", "bank:account", "--only", "nothing"], "--only nothing is neither commands,"),
     ],
 )
 def test_a_command_that_cannot_run_says_why_in_one_line_and_exits_with_2(arguments, problem):

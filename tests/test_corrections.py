@@ -725,7 +725,7 @@ def test_a_consumer_that_dies_while_it_handles_a_correction_takes_effect_once(
 def test_the_category_of_corrections_is_nobodys():
     """A component cannot reserve into it."""
     component = Component("till", id="till_id")
-    with pytest.raises(DeclarationError, match="commands, events or corrections"):
+    with pytest.raises(DeclarationError, match="commands, events, corrections or subscriptions"):
         component.reserve(Pay, into="till:correction", key="payment_id")
 
 

@@ -15,7 +15,7 @@ from consumers.dead_letters import administration
 from consumers.dead_letters.administration import LetterError, Selection
 from consumers.dead_letters.failure import Failure, Reason, digest_of
 from consumers.dead_letters.letters import DeadLetters, LettersChanged
-from consumers.handling.blocking import FailurePolicy
+from consumers.decisions.blocking import FailurePolicy
 from consumers.loop.consumer import Consumer
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.stopping import Stop

@@ -5,10 +5,10 @@ import uuid
 import pytest
 
 from consumers.dead_letters.failure import Failure, Reason
-from consumers.handling.blocking import ALL_OR_NOTHING, Blocking, FailurePolicy, blocking
-from consumers.handling.decisions import Decisions
-from consumers.handling.two_phase import PendingOutputs
-from reservation import Outcome
+from consumers.decisions.blocking import ALL_OR_NOTHING, Blocking, FailurePolicy, blocking
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.pending_outputs import PendingOutputs
+from reservation import ReserveOutcome
 from reservation.errors import DecodeError, HandlerError
 from reservation.store.writing import Row
 from tests.controls import deposit, stored
@@ -21,7 +21,7 @@ def row(stream_name):
     return Row(uuid.uuid4(), stream_name, "Deposited", "{}", None, None)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.RESERVED, Outcome.DUPLICATE])
+@pytest.mark.parametrize("outcome", [ReserveOutcome.RESERVED, ReserveOutcome.DUPLICATE])
 def test_an_outcome_is_counted(outcome):
     """An outcome is counted under its name and has no other consequence."""
     decisions = Decisions()
@@ -33,7 +33,7 @@ def test_an_outcome_is_counted(outcome):
 def test_a_conflict_is_a_dead_letter_that_blocks_nobody():
     """A conflict blocks nothing, because the first command of its key has taken effect."""
     decisions = Decisions()
-    decisions.add_outcome(MESSAGE, "sales-1", Outcome.CONFLICT)
+    decisions.add_outcome(MESSAGE, "sales-1", ReserveOutcome.CONFLICT)
     (letter,) = decisions.letters
     assert decisions.counts == {"conflict": 1}
     assert decisions.conflicts == [(MESSAGE, "sales-1")]

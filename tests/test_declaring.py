@@ -73,9 +73,6 @@ class Calling:
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        (asynchronous, "the handler of Pay, asynchronous, is async; declare it with def"),
-        (functools.partial(asynchronous), "is async"),
-        (Calling(), "the handler of Pay, Calling, is async"),
         (generating, "generating, is a generator; return a list instead of using yield"),
         (generating_asynchronously, "is a generator; return a list"),
         (lambda command, entity: None, "cannot be called with command, entity, context: too many"),

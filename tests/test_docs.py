@@ -33,7 +33,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 # Programs of others that the pages show, besides `reservation`, `make` and `pip`.
 OTHERS = {"createdb", "export", "jq", "kubectl", "pg_dump", "psql", "python", "spark-submit"}
 OTHERS |= {".", "cd", "echo", "mkdir", "python3", "rm", "systemctl"}
-OTHERS |= {"docker", "pipx", "pre-commit"}
+OTHERS |= {"curl", "docker", "pipx", "pre-commit", "uvicorn"}
 OTHERS |= {"workers/bin/pip", "workers/bin/venv-pack", "$SPARK_HOME/sbin/start-connect-server.sh"}
 
 
@@ -143,7 +143,8 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 def test_the_log_events_are_those_of_the_code():
     """Every described log event is logged at its level, and every log event is described."""
-    programs = [*(ROOT / "consumers").rglob("*.py"), ROOT / "cli" / "consumers" / "start.py"]
+    programs = [*(ROOT / "consumers").rglob("*.py"), *(ROOT / "reservation/http").rglob("*.py")]
+    programs += [ROOT / "cli" / "consumers" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
     table = (ROOT / "docs/reference/logs.md").read_text().partition("| event | level |")[2]
@@ -231,7 +232,13 @@ def metrics_of_the_code() -> set[str]:
     (written,) = (ROOT / "spark_jobs").rglob("prometheus.py")
     code = written.read_text()
     gauges = set(re.findall(r"gauges\.set\(\s*\"(\w+)\"", code))
-    for table, prefix in (("_CATEGORIES", ""), ("_EFFECTS", "effects_"), ("_EVENTS", "")):
+    tables = {
+        "_CATEGORIES": "",
+        "_EFFECTS": "effects_",
+        "_SUBSCRIPTIONS": "subscriptions_",
+        "_EVENTS": "",
+    }
+    for table, prefix in tables.items():
         lines = re.search(rf"^{table} = {{\n(.*?)^}}", code, re.MULTILINE | re.DOTALL)
         gauges |= {prefix + key for key in re.findall(r"^    \"(\w+)\":", lines[1], re.MULTILINE)}
     return names | {f"reservation_reconcile_{gauge}" for gauge in gauges}
@@ -292,6 +299,7 @@ def _printed_json(database_url, connection, store, monkeypatch):
     """Give what a command prints as JSON, on a store with a duplicate and a conflict."""
     monkeypatch.setenv("RESERVATION_DATABASE_URL", database_url)
     store.write([open_(), deposit(), deposit(), deposit(amount="99")], COMMANDS)
+    store.schedule(deposit(), COMMANDS, after="1h")
     batch(connection, "account:command", account).run(10)
     batch(connection, RESERVED, account).run(10)
     connection.execute("DELETE FROM reservation.members")
@@ -312,11 +320,21 @@ def _printed_json(database_url, connection, store, monkeypatch):
         ("positions", ["positions", "list"]),
         ("changes", ["positions", "reset", "bank:account", "--yes"]),
         ("dead-letters", ["dead-letters", "list"]),
+        ("scheduled", ["scheduled", "list"]),
         ("findings", ["findings", "accept", "conflict-4-0123abcd", "--reason", "settled"]),
         ("prune", ["prune", "bank:account", "--reservations-older-than", "36h"]),
         ("check", ["check", "bank:account"]),
     ],
-    ids=["status", "positions", "changes", "dead-letters", "findings", "prune", "check"],
+    ids=[
+        "status",
+        "positions",
+        "changes",
+        "dead-letters",
+        "scheduled",
+        "findings",
+        "prune",
+        "check",
+    ],
 )
 def test_what_is_printed_as_json_fits_the_schema(printed_json, schema, arguments):
     """The JSON of every command fits its schema, with no further key."""

@@ -97,7 +97,14 @@ def test_every_option_that_takes_a_time_span_has_the_grammar():
     """Every option for a time span uses the common grammar, also in its metavar and help."""
     options = [param for _, command in leaves(main) for param in command.params]
     spans = {option.name for option in options if isinstance(option.type, DurationType)}
-    assert spans == {"grace", "watch", "reservations"}
+    assert spans == {
+        "cancelled",
+        "grace",
+        "http_requests",
+        "passes",
+        "reservations",
+        "watch",
+    }
     assert not [
         option.name for option in options if isinstance(option.type, click.types.FloatParamType)
     ]

@@ -104,7 +104,7 @@ def test_a_runtime_folder_that_somebody_else_made_is_refused(shared, kind):
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_named(shared):
-    """Where neither the data folder nor the runtime folder can hold a socket, the way out is named."""
+    """The way out is named where no folder has a path that is short enough for a socket."""
     long = shared / ("long" * 25)
     long.mkdir()
     os.chown(long, pwd.getpwnam(OTHER).pw_uid, -1)

@@ -31,6 +31,7 @@ from reservation import (
 )
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
 from reservation.postgres.error_translation import TO_BE_RETRIED
+from tests.awaiting import awaiting
 from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
 from tests.idempotence import (
@@ -150,6 +151,11 @@ CASES = {
     "reservation, sequence": Case(lambda: copied(PositionInEvents(pseudo_events=True)), by_key),
     "one category": Case(within, by_key, twice=False),
     "one category, message id": Case(lambda: within(MessageIdInEvents()), by_key),
+    "async, processed": Case(lambda: awaiting(purse(Processed()))),
+    "async, processed, key": Case(lambda: awaiting(purse(Processed(key=key_of))), by_key),
+    "async, revisions": Case(lambda: awaiting(revised()), by_key, intent=numbered_intent),
+    "async, initiate": Case(lambda: awaiting(opened()), opening, intent=opening_intent),
+    "async, reservation": Case(lambda: awaiting(copied()), by_key, twice=False),
 }
 
 # Steps: an intent is sent (its number, under its own id or a new one), positions are set

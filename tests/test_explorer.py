@@ -19,6 +19,7 @@ from reservation import (
 from reservation.errors import PositionLostError
 from reservation.idempotence.strategy import Strategy
 from reservation.postgres.error_translation import TO_BE_RETRIED
+from tests.awaiting import awaiting
 from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
 from tests.explorer import Explorer, Violation
@@ -77,6 +78,13 @@ CASES = {
     "reservation, message id": Case(lambda: copied(MessageIdInEvents()), **REISSUED),
     "one category": Case(within, **REISSUED, shared=True),
     "one category, message id": Case(lambda: within(MessageIdInEvents()), **REISSUED),
+    "async, processed": Case(lambda: awaiting(purse(Processed()))),
+    "async, message id": Case(lambda: awaiting(purse(MessageIdInEvents()))),
+    "async, sequence": Case(lambda: awaiting(purse(PositionInEvents()))),
+    "async, initiate": Case(
+        lambda: awaiting(opened()), (open_(), B, open_()), ("Opened", "Deposited")
+    ),
+    "async, reservation": Case(lambda: awaiting(copied()), **REISSUED, shared=True),
 }
 
 

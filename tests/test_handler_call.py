@@ -5,7 +5,7 @@ import signal
 import psycopg
 import pytest
 
-from consumers.handling.handler_call import call, guarded, is_interrupt
+from consumers.calls.handler_call import call, guarded, is_interrupt
 from reservation.errors import (
     DatabaseUnavailableError,
     DecodeError,

@@ -5,7 +5,7 @@ import pytest
 from bank.messages import Deposit, Open, Opened
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import Failure, Reason
-from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation import Component, Processed, StateBased
@@ -210,7 +210,11 @@ def test_the_categories_to_hold_others_off_are_those_that_may_be_written(connect
     handling = new_handling(ConsumerContext.of(connection, within, COMMANDS))
     assert handling.categories == ["purse", "purse:command"]
     elsewhere = Component("purse", id="account_id")
-    elsewhere.handle(Deposit)(lambda command, entity, context: context.write(command, "audit-1"))
+
+    @elsewhere.handle(Deposit)
+    def audit(command, entity, context):
+        context.write(command, "audit-1")
+
     handling = new_handling(ConsumerContext.of(connection, elsewhere, COMMANDS))
     run(connection, store, handling, sent(store, deposit()))
     assert handling.categories == ["audit", "purse"]

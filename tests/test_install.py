@@ -116,7 +116,7 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     connection.execute(
         "DROP TABLE reservation.processed_messages, reservation.processed_handlers, "
         "reservation.revisions, reservation.revision_counters, reservation.corrections, "
-        "reservation.finding_decisions"
+        "reservation.finding_decisions, reservation.passes"
     )
     connection.execute(
         "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "

@@ -7,10 +7,10 @@ import pytest
 from bank.messages import Deposit, Deposited
 from consumers.dead_letters.failure import Failure, Reason
 from consumers.dead_letters.letters import DueLetter
+from consumers.decisions.blocking import FailurePolicy
 from consumers.group.administration import apply_changes, find_idle, plan_partitions
 from consumers.group.membership import GroupShare
 from consumers.group.positions import HeldPartition, Positions
-from consumers.handling.blocking import FailurePolicy
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
 from reservation import Component, Metadata, PositionInEvents, follow

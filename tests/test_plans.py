@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg import Connection, conninfo, sql
 
-from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.reserve import ReserveOutcome
 from reservation.postgres.connection import connect
 from tests.large_log import (
     BATCH,
@@ -79,8 +79,8 @@ def test_the_calls_do_what_they_are_counted_for(large):
     assert sizes["the snapshots of many streams"] == BATCH
     assert sizes["a member of five"] == sizes["a member and a frequent correlation"] == BATCH
     assert all(key is not None for key in found["commands with their keys"][1])
-    assert found["reserving reissues"].count(Outcome.RESERVED) == 1
-    assert set(found["comparing what initiated"]) == {Outcome.DUPLICATE}
+    assert found["reserving reissues"].count(ReserveOutcome.RESERVED) == 1
+    assert set(found["comparing what initiated"]) == {ReserveOutcome.DUPLICATE}
     assert len(found["what was reserved first"]) == len(found["what initiated"]) == BATCH - 2
     assert found["a sample of the types of events"] == ["Deposit"]
 

@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from consumers.dead_letters.failure import process_died
-from consumers.handling.blocking import FailurePolicy
+from consumers.decisions.blocking import FailurePolicy
 from reservation import Component, StateBased
 from tests.bank import READS, RESERVED, batch, broken, event_types
 from tests.controls import COMMANDS, deposit, open_

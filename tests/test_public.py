@@ -13,7 +13,7 @@ from reservation import errors
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = {"reservation", "reservation.testing", "consumers", "consumers.testing"}
-PUBLIC |= {"spark_jobs.source"}
+PUBLIC |= {"reservation.http", "spark_jobs.source"}
 OURS = ("reservation", "consumers", "cli", "spark_jobs")
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

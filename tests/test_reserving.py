@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reservation import Write
 from reservation.errors import PositionLostError
-from reservation.idempotence.reserve import Outcome, compare_initiations, reserve
+from reservation.idempotence.reserve import ReserveOutcome, compare_initiations, reserve
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from tests.bank import RESERVED, batch
@@ -92,9 +92,9 @@ class Model:
     def reserve(self, stream_name, command):
         known = self.first.setdefault(stream_name, command)
         if known is command:
-            return Outcome.RESERVED
+            return ReserveOutcome.RESERVED
         same = known.content == command.content
-        return Outcome.DUPLICATE if same else Outcome.CONFLICT
+        return ReserveOutcome.DUPLICATE if same else ReserveOutcome.CONFLICT
 
 
 def last_position(connection):
@@ -168,13 +168,13 @@ def test_an_initiation_is_compared_with_the_streams_first_message(connection, st
     first = next(iter(store.read_category("account:command")))
     store.write([deposit("x"), deposit("y")], "account-1", metadata=first.follow_metadata())
     outcomes = compare_initiations(connection, [(2, "account-1"), (3, "account-1")], volatile)
-    assert outcomes == [Outcome.DUPLICATE, Outcome.CONFLICT]
+    assert outcomes == [ReserveOutcome.DUPLICATE, ReserveOutcome.CONFLICT]
 
 
 def test_an_initiation_of_what_nothing_began_is_a_conflict(connection, store):
     """An initiation is a conflict if no known message started the stream."""
     store.write(deposit("a"), "account:command-1")
-    assert compare_initiations(connection, [(1, "account-1")], {}) == [Outcome.CONFLICT]
+    assert compare_initiations(connection, [(1, "account-1")], {}) == [ReserveOutcome.CONFLICT]
 
 
 def milliseconds(connection):
@@ -215,8 +215,8 @@ def test_concurrent_processes_reserve_each_command_once(database_url, store):
                     outcomes.extend(reserve(connection, keys, {"Deposit": ["depositId"]}))
 
     in_threads(run, run, run)
-    assert outcomes.count(Outcome.RESERVED) == 150
-    assert outcomes.count(Outcome.DUPLICATE) == 750
+    assert outcomes.count(ReserveOutcome.RESERVED) == 150
+    assert outcomes.count(ReserveOutcome.DUPLICATE) == 750
     copies = [copy.stream_name for copy in store.read_category(RESERVED)]
     assert sorted(copies) == sorted({f"accountTransaction-{n}" for n in range(150)})
 

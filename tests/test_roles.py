@@ -20,6 +20,7 @@ from reservation.store.schema.roles import grant
 from reservation.store.schema.scripts import SCHEMA_VERSION
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.source.columns import TYPES, CategoryQuery, PositionsQuery
+from spark_jobs.source.passes import queries as passes_queries
 from tests.bank import RESERVED, broken, drain, event_types
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, deposit, open_, withdraw
@@ -31,9 +32,25 @@ WRITE_ONE = "reservation.write_message(uuid, text, text, jsonb, jsonb, bigint)"
 WRITE_MANY = "reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[])"
 
 SENDER = {
+    "EXECUTE on reservation.answer_http_request",
+    "EXECUTE on reservation.ask",
+    "EXECUTE on reservation.begin_http_request",
+    "EXECUTE on reservation.cancel_scheduled",
+    "EXECUTE on reservation.cancel_sent",
+    "EXECUTE on reservation.expect_no_notice",
+    "EXECUTE on reservation.expect_notice",
+    "EXECUTE on reservation.http_request",
     "EXECUTE on reservation.may_insert",
+    "EXECUTE on reservation.may_read",
     "EXECUTE on reservation.next_revision",
+    "EXECUTE on reservation.notice_channel",
+    "EXECUTE on reservation.notice_lock",
+    "EXECUTE on reservation.outcome",
+    "EXECUTE on reservation.park_http_request",
+    "EXECUTE on reservation.schedule_message",
+    "EXECUTE on reservation.schedule_messages",
     "EXECUTE on reservation.send_messages",
+    "EXECUTE on reservation.send_scheduled",
     "EXECUTE on reservation.write_message",
     "EXECUTE on reservation.write_messages",
     "USAGE on schema reservation",
@@ -52,6 +69,7 @@ CONSUMER = {
     "SELECT on reservation.finding_decisions",
     "DELETE on reservation.members",
     "DELETE on reservation.states",
+    "DELETE on reservation.scheduled",
     *(
         f"{privilege} on reservation.{table}"
         for table in (
@@ -64,11 +82,14 @@ CONSUMER = {
             "revisions",
             "states",
             "state_horizons",
+            "scheduled",
         )
         for privilege in ("SELECT", "INSERT", "UPDATE")
     ),
     "SELECT on reservation.processed_messages",
     "INSERT on reservation.processed_messages",
+    "SELECT on reservation.passes",
+    "INSERT on reservation.passes",
 }
 OPERATOR = {
     "USAGE on schema message_store",
@@ -83,10 +104,13 @@ OPERATOR = {
             "dead_letters",
             "corrections",
             "finding_decisions",
+            "scheduled",
         )
     ),
     "UPDATE on reservation.dead_letters",  # of three columns
     "INSERT on reservation.finding_decisions",  # of three columns
+    "UPDATE on reservation.scheduled",  # of one column
+    "EXECUTE on reservation.cancel_scheduled",
     "EXECUTE on reservation.correct",
 }
 
@@ -213,6 +237,123 @@ def test_code_that_a_sender_leaves_behind_writes_nothing_for_others(connection, 
     with pytest.raises(errors.InsufficientPrivilege, match="came from another role"):
         connection.execute("ANALYZE lair.bait")
     assert len(list(MessageStore(connection).read_category("a"))) == 1
+
+
+def schedule(connection, stream_name, message_id=None):
+    """Schedule a message through the function for one, and return its id."""
+    message_id = message_id or uuid4()
+    connection.execute(
+        "SELECT reservation.schedule_message(%s, %s, 'Deposit', '{}', NULL, NULL, '1 hour')",
+        [message_id, stream_name],
+    )
+    return message_id
+
+
+def cancel(connection, message_id):
+    """Cancel a message, and return what became of it."""
+    query = "SELECT reservation.cancel_scheduled(%s)"
+    return connection.execute(query, [message_id]).fetchone()[0]
+
+
+def make_due(connection):
+    """Write all that is scheduled, as the owner of the store."""
+    connection.execute("RESET ROLE")
+    connection.execute("UPDATE reservation.scheduled SET due_at = now()")
+    connection.execute("SELECT reservation.write_scheduled(100)")
+
+
+def test_a_sender_schedules_and_cancels_what_it_may_write(connection, new_role):
+    """The categories of a sender are checked when it schedules, and when it cancels."""
+    role, other = new_role(), new_role()
+    grant(connection, "sender", role, ["a"])
+    grant(connection, "sender", other, ["a"])
+    run(connection, "SET ROLE {}", role)
+    first, second = schedule(connection, "a-1"), schedule(connection, "a-2")
+    with pytest.raises(errors.InsufficientPrivilege, match="may not write to the category b"):
+        schedule(connection, "b-1")
+    run(connection, "SET ROLE {}", other)
+    assert cancel(connection, first) == cancel(connection, first) == "cancelled"
+    connection.execute("RESET ROLE")
+    grant(connection, "sender", role, ["c"])  # what it has scheduled before is written all the same
+    make_due(connection)
+    run(connection, "SET ROLE {}", other)
+    assert (cancel(connection, second), cancel(connection, first)) == ("written", "cancelled")
+    for statement in (
+        "SELECT FROM reservation.scheduled",
+        "DELETE FROM reservation.scheduled",
+        "INSERT INTO reservation.scheduled (id) VALUES (gen_random_uuid())",
+        "SELECT reservation.write_scheduled(1)",
+        "SELECT reservation.next_scheduled()",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            connection.execute(statement)
+
+
+def test_a_sender_learns_nothing_of_what_others_schedule(connection, new_role):
+    """Scheduled, cancelled, written, or never there: a message of others is unknown to a sender."""
+    role = new_role()
+    grant(connection, "sender", role, ["a"])
+    open_one, cancelled, written = (schedule(connection, "b-1") for _ in range(3))
+    cancel(connection, cancelled)
+    connection.execute("UPDATE reservation.scheduled SET due_at = now() WHERE id = %s", [written])
+    connection.execute("SELECT reservation.write_scheduled(100)")
+    run(connection, "SET ROLE {}", role)
+    ids = (open_one, cancelled, written, uuid4())
+    assert {cancel(connection, message_id) for message_id in ids} == {"unknown"}
+    for message_id in (open_one, cancelled, written):
+        with pytest.raises(errors.UniqueViolation) as caught:
+            schedule(connection, "a-1", message_id)
+        assert "b-1" not in str(caught.value)  # nor anything else of it
+        assert caught.value.diag.message_detail is None
+    connection.execute("RESET ROLE")
+    assert cancel(connection, open_one) == "cancelled"
+
+
+def test_a_sender_does_not_wait_for_a_message_that_it_may_not_cancel(
+    connection, database_url, new_role
+):
+    """How long an answer takes says nothing of a message of others that is being written."""
+    role = new_role()
+    grant(connection, "sender", role, ["a"])
+    named = schedule(connection, "b-1")
+    with connect(database_url) as writing:
+        writing.execute("SELECT FROM reservation.scheduled FOR UPDATE")
+        run(connection, "SET ROLE {}", role)
+        connection.execute("SET lock_timeout = '1ms'")
+        assert cancel(connection, named) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cancel_scheduled(named)",
+        "schedule_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, now(), NULL)",
+    ],
+    ids=["cancel", "schedule"],
+)
+def test_code_that_a_sender_leaves_behind_schedules_and_cancels_nothing_for_others(
+    connection, new_role, call
+):
+    """Code of a sender that a superuser runs, as in an index, can neither schedule nor cancel."""
+    role = new_role()
+    grant(connection, "sender", role, ["a"])
+    run(connection, "CREATE SCHEMA lair AUTHORIZATION {}", role)
+    named = schedule(connection, "b-1")
+    run(connection, "SET ROLE {}", role)
+    connection.execute(
+        "CREATE FUNCTION lair.sly(named uuid) RETURNS uuid LANGUAGE plpgsql IMMUTABLE AS "
+        f"$$ BEGIN PERFORM reservation.{call}; RETURN named; END $$".encode()
+    )
+    connection.execute("CREATE TABLE lair.bait (named uuid)")
+    connection.execute("CREATE INDEX ON lair.bait (lair.sly(named))")
+    connection.execute("INSERT INTO lair.bait VALUES (%s)", [named])
+    connection.execute("RESET ROLE")
+    with pytest.raises(errors.InsufficientPrivilege, match="came from another role"):
+        connection.execute("REINDEX TABLE lair.bait")
+    rows = connection.execute(
+        "SELECT cancelled_at FROM reservation.scheduled WHERE id = %s", [named]
+    )
+    assert rows.fetchall() == [(None,)]
 
 
 def test_a_stream_without_a_name_is_refused(connection, new_role):
@@ -631,6 +772,8 @@ def test_an_auditor_reads_with_every_client_and_writes_nothing(connection, store
         assert len(connection.execute(query.text(1, 9, connection)).fetchall()) == 2
         chosen = PositionsQuery(["account:command"], list(TYPES), Declaration.of(account), [])
         assert len(connection.execute(chosen.text([1, 2, 9])).fetchall()) == 2
+        (passes,) = passes_queries(["account-payment"], list(TYPES), Declaration.of(account), ())
+        assert connection.execute(passes.text(1, 9, connection)).fetchall() == []
     for statement in (
         "SELECT message_store.write_message(gen_random_uuid()::varchar, 'a-1', 'T', '{}')",
         "SELECT reservation.write_message(gen_random_uuid(), 'a-1', 'T', '{}', NULL, NULL)",

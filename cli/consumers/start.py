@@ -11,6 +11,7 @@ from cli.common.options import app_options, batch_size_option, database_option
 from consumers.group.compatibility import check_members, log_members
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
+from consumers.group.stored_positions import categories
 from consumers.runtime.logs import Log, configure_logs
 from consumers.supervisor.supervisor import Address, Assignment, run
 from reservation.app_path import load_component
@@ -31,8 +32,9 @@ SHARED = 16
 @app_options
 @click.option(
     "--only",
-    type=click.Choice(["commands", "reserved"]),
-    help="Run only the consumer of the commands, or only that of the reserved copies.",
+    metavar="[commands|reserved|subscribed|CATEGORY]",
+    help="Run only the consumer of the commands, or only that of the reserved copies, or those of "
+    "the categories that APP subscribes to, or only that of the category with this name.",
 )
 @click.option(
     "--workers",
@@ -110,8 +112,9 @@ def start(
     """Run the consumers of the component APP, until SIGTERM or SIGINT.
 
     APP is module:attribute, as in bank:account. One consumer reads the component's commands and
-    reserves each by its idempotence key; the other handles the reserved copies. Each runs in a
-    process of its own. Logs go to standard error: readable lines on a terminal, JSON elsewhere.
+    reserves each by its idempotence key; another handles the reserved copies; and there is one for
+    each category that the component subscribes to. Each runs in a process of its own. Logs go to
+    standard error: readable lines on a terminal, JSON elsewhere.
 
     Processes with the same component and database share its categories, whether started with
     --workers or elsewhere. Each takes a fair share of the partitions, and shares are redistributed
@@ -149,14 +152,14 @@ def start(
     configure_logs(level=log_level)
     share = _share(workers, partitions, member, size)
     component = load_component(app, app_dir)
-    categories = _categories(component, only)
+    read = _categories(component, only)
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)
         check_event_types(connection, component)
-        sizes = checked_sizes(connection, component, categories, share)
+        sizes = checked_sizes(connection, component, read, share)
         members = check_members(connection, component.name, ProcessDeclaration.of(component))
-    log_members(members, Log(component.name, component.command_category))
+    log_members(members, Log(component.name, read[0]))
     for category, size in sizes.items():
         if workers > size:
             Log(component.name, category).warning(
@@ -179,7 +182,7 @@ def start(
                 share,
                 stop_on_error,
             )
-            for category in categories
+            for category in read
             for _ in range(workers)
         ],
         None if metrics_port is None else Address(metrics_host, metrics_port),
@@ -202,10 +205,29 @@ def _share(
 
 
 def _categories(component: Component, only: str | None) -> list[str]:
-    commands, reserved = [component.command_category], component.reservation_categories
-    if only == "reserved" and not reserved:
-        raise DeclarationError(
-            f"The component {component.name!r} has no reservation category, so there is no "
-            f"consumer of one; leave out --only reserved"
+    read, reserved = categories(component), component.reservation_categories
+    subscribed = component.subscribed_categories
+    kinds = {
+        "commands": [name for name in read if name not in (*reserved, *subscribed)],
+        "reserved": reserved,
+        "subscribed": subscribed,
+    }
+    if only is None:
+        return read
+    chosen = [only] if only in read else kinds.get(only)
+    if chosen is None:
+        raise click.UsageError(
+            f"--only {only} is neither commands, reserved or subscribed, nor a category that the "
+            f"component {component.name!r} reads: {', '.join(read)}"
         )
-    return {"commands": commands, "reserved": reserved}.get(only or "", commands + reserved)
+    if not chosen:
+        what = {
+            "commands": "handles no commands",
+            "reserved": "has no reservation category",
+            "subscribed": "subscribes to no category",
+        }[only]
+        raise DeclarationError(
+            f"The component {component.name!r} {what}, so there is no consumer of one; leave out "
+            f"--only {only}"
+        )
+    return chosen

@@ -55,6 +55,9 @@ def status(
     oldest is, which process holds the partition, when it last committed, and its dead letters. All
     of it is one snapshot. An auditor's rights are enough.
 
+    Then it says how many messages of the store are scheduled, when the next one is due, and what
+    is overdue.
+
     At most 100,000 messages are counted; 100,000+ means that there may be more. A position of
     another log, from before the store was cleared, restored or replaced, is reported with the
     command that repairs it.
@@ -112,12 +115,13 @@ def _watch(
 
 
 def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
+    schedule = _scheduled(seen)
     if not seen.partitions and problem is None:
-        return Text("No consumer was ever run on this store.")
+        return Group(Text("No consumer was ever run on this store."), *schedule)
     notices = [str(error) for error in _foreign(seen, app)]
     if problem is not None:
         notices.append(f"As of {_when(seen.time)}. {printable(problem)}")
-    return Group(_table(seen), *(Text(notice, style="bold red") for notice in notices))
+    return Group(_table(seen), *schedule, *(Text(notice, style="bold red") for notice in notices))
 
 
 def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
@@ -127,6 +131,22 @@ def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
         reads = printable(stored.consumer), printable(stored.category)
         reached[reads] = max(stored.position, reached.get(reads, 0))
     return [ForeignPositionError(*reads, position, app) for reads, position in reached.items()]
+
+
+def _scheduled(seen: Status) -> list[Text]:
+    """Return what is scheduled in the store, in a line or two; nothing if nothing is."""
+    schedule = seen.schedule
+    lines = []
+    if schedule.messages:
+        due = f"; the next is due at {_when(schedule.next_at)}" if schedule.next_at else ""
+        what = "message" if schedule.messages == 1 else "messages"
+        lines.append(Text(f"Scheduled: {schedule.messages:,} {what} of the store{due}"))
+    if schedule.overdue_since is not None:
+        since = _age((seen.time - schedule.overdue_since).total_seconds())
+        refused = f"; the log refuses {schedule.refused:,}" if schedule.refused else ""
+        text = f"Overdue: {schedule.overdue:,} of them, the oldest for {since}{refused}"
+        lines.append(Text(text, style="bold red"))
+    return lines
 
 
 def _table(seen: Status) -> Table:
@@ -180,8 +200,10 @@ def _holder(holder: Holder | None) -> Text:
 
 def _letters(one: PartitionStatus) -> Text:
     counts = {"dead": one.dead, "parked": one.parked, "to retry": one.retry}
-    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-    return Text(text or "none", style="bold red" if text else "")
+    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if one.waiting and one.next_attempt_at is not None:
+        texts.append(f"{one.waiting:,} waiting, the first until {_when(one.next_attempt_at)}")
+    return Text(", ".join(texts) or "none", style="bold red" if texts else "")
 
 
 def _age(seconds: float) -> str:
@@ -200,9 +222,17 @@ def _when(moment: datetime) -> str:
 
 
 def _as_json(seen: Status) -> dict[str, object]:
+    schedule = seen.schedule
     return {
         "time": seen.time.isoformat(),
         "storeId": str(seen.store_id),
+        "scheduled": {
+            "messages": schedule.messages,
+            "nextAt": schedule.next_at and schedule.next_at.isoformat(),
+            "overdue": schedule.overdue,
+            "overdueSince": schedule.overdue_since and schedule.overdue_since.isoformat(),
+            "refused": schedule.refused,
+        },
         "partitions": [
             {
                 "consumer": partition.stored.consumer,
@@ -223,6 +253,9 @@ def _as_json(seen: Status) -> dict[str, object]:
                 "dead": partition.dead,
                 "parked": partition.parked,
                 "retry": partition.retry,
+                "waiting": partition.waiting,
+                "nextAttemptAt": partition.next_attempt_at
+                and partition.next_attempt_at.isoformat(),
             }
             for partition in seen.partitions
         ],

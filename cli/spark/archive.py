@@ -39,9 +39,10 @@ from cli.common.options import (
 def archive() -> None:
     """Copy old messages of the component APP to Parquet, by category and day, with Spark.
 
-    Commands, reservations and events older than a date are archived. Of each category, the archive
-    takes messages from the beginning, up to the last one that the consumer has read. A further run
-    adds what has become old since. Nothing is removed from the store.
+    Commands, reservations, events and the messages of subscribed categories older than a date are
+    archived. Of each category, the archive takes messages from the beginning, up to the last one
+    that the consumer has read. A further run adds what has become old since. Nothing is removed
+    from the store.
 
     The command reads back what it wrote and compares count and hash with those of the server's own
     rows. If they are the same, it prints the commands that remove archived messages from the store.

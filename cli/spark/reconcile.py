@@ -95,6 +95,8 @@ def reconcile() -> None:
     (read, but not reserved), duplicate, conflict (same key, different content), orphan (a
     reservation without a command) or more than one message. It compares reserved commands with the
     events that follow them: handled, effect twice or unhandled, and events without a cause.
+    Messages of other components that APP subscribes to are compared with these events too, and with
+    the passes that its consumers record where no event follows.
 
     With --follow it keeps running. It reports a violation once it has persisted for --grace, and
     reports again when it is mended.

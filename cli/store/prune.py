@@ -29,6 +29,9 @@ from reservation.maintenance.pruning import (
     Prune,
     Pruned,
     prune_archived,
+    prune_cancelled,
+    prune_http_requests,
+    prune_passes,
     prune_reservations,
     prune_states,
 )
@@ -59,6 +62,30 @@ _TAKES_EFFECT_AGAIN = (
     help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
     "of their commands takes effect again.",
 )
+@click.option(
+    "--cancelled-older-than",
+    "cancelled",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
+    "same id can be scheduled again then.",
+)
+@click.option(
+    "--http-requests-older-than",
+    "http_requests",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the HTTP requests with an idempotency key that are older than this, and their "
+    "answers.",
+)
+@click.option(
+    "--passes-older-than",
+    "passes",
+    type=DurationType(at_least=timedelta(hours=1)),
+    metavar="DURATION",
+    help="Remove the passes that subscriptions of APP recorded longer ago than this. Their "
+    "messages are handled again if they are read again.",
+)
 @folder_option(
     "--archived",
     what="Remove the commands of APP that are in this archive, made by `reservation archive`. With "
@@ -77,6 +104,9 @@ def prune(
     app: str | None,
     app_dir: str,
     reservations: timedelta | None,
+    cancelled: timedelta | None,
+    http_requests: timedelta | None,
+    passes: timedelta | None,
     archived: Path | None,
     apply: bool,
     batch_size: int,
@@ -97,6 +127,15 @@ def prune(
     reservation stream is removed as a whole, if its copy was handled and is not a dead letter. A
     reissue of its command takes effect again.
 
+    Scheduled messages that were cancelled are removed only with --cancelled-older-than.
+
+    HTTP requests are removed only with --http-requests-older-than. One that is sent again is
+    answered anew, with what became of its command.
+
+    Passes, which record the messages of subscribed categories that no event followed from, are
+    removed only with --passes-older-than, for the component APP. A message whose pass is removed is
+    handled again if a position is set back, and `reservation reconcile` finds it without an effect.
+
     Archived commands are removed only with --archived, except the last of each stream. Messages
     that are not archived are kept. Each message is compared with the archive: one that differs is
     kept and named, and the exit status is 2.
@@ -109,9 +148,14 @@ def prune(
       reservation prune
       reservation prune --apply
       reservation prune bank:account --reservations-older-than 90d --apply
+      reservation prune --http-requests-older-than 30d --apply
       reservation prune bank:account --archived /var/lib/reservation/archive --apply
     """
-    for name, value in (("reservations-older-than", reservations), ("archived", archived)):
+    for name, value in (
+        ("reservations-older-than", reservations),
+        ("passes-older-than", passes),
+        ("archived", archived),
+    ):
         if app is None and value is not None:
             raise click.UsageError(f"--{name} needs APP, such as bank:account")
     things: list[Prune] = list(ALWAYS)
@@ -124,8 +168,14 @@ def prune(
             things = [prune_archived(component, archive, reservations)]
         elif reservations is not None:
             things.append(prune_reservations(component, reservations))
+        if passes is not None:
+            things.append(prune_passes(component, passes))
         if reservations is not None and not as_json:
             click.echo(_TAKES_EFFECT_AGAIN, err=True)
+    if cancelled is not None:
+        things.append(prune_cancelled(cancelled))
+    if http_requests is not None:
+        things.append(prune_http_requests(http_requests))
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     differing: list[int] = []

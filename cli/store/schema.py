@@ -213,9 +213,15 @@ def _confirm(lost: Detached, database: str) -> None:
     if lost.dependents:
         lines.append("These objects depend on it and are removed too:")
         lines += [f"  {dependent}" for dependent in lost.dependents]
+    if lost.scheduled:
+        lines.append(f"These will never be written: {_scheduled(lost)}.")
     lines.append("The messages stay.")
     click.echo("\n".join(lines), err=True)
     click.confirm("Detach?", abort=True, err=True)
+
+
+def _scheduled(detached: Detached) -> str:
+    return f"{detached.scheduled:,} scheduled message{'s' if detached.scheduled > 1 else ''}"
 
 
 def _positions(detached: Detached) -> str:
@@ -233,6 +239,8 @@ def _detached_sentences(detached: Detached) -> list[str]:
     if detached.version is None:
         return ["reservation: was not there, nothing is removed"]
     lines = [f"reservation {detached.version}: removed, with {_positions(detached)}"]
+    if detached.scheduled:
+        lines[0] += f" and {_scheduled(detached)}"
     lines += [
         f"{dependent}: removed, it depended on reservation" for dependent in detached.dependents
     ]

@@ -10,17 +10,17 @@ the two the batch is read again, and its messages are found among the stored ver
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from consumers.batch.batch_size import BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
+from consumers.calls.blame import transaction
 from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
+from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import Positions
-from consumers.handling.blame import transaction
-from consumers.handling.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.idempotence.server_keys import read_commands, server_rules
@@ -41,7 +41,7 @@ class BatchResult:
         part: which part of the category it was for; None if nothing of it is held.
         to: the global position up to which the messages of this part are handled now.
         read: how many messages it had.
-        counts: how many of them were handled, reserved, duplicates, conflicts, ignored,
+        counts: how many of them were handled, rejected, reserved, duplicates, conflicts, ignored,
             redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         letters: the messages that were passed without having been handled.
@@ -85,6 +85,8 @@ class Batch:
         self._handling = Handling(context, snapshots, self._corrections)
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
+        subscribed = component.subscribed.get(context.category)
+        self._first_position = 0 if subscribed is None else subscribed.first_position
         needs = self._handling.needs
         self._size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
         self.retry_transaction = RetryTransaction(
@@ -158,6 +160,8 @@ class Batch:
             size = self._size.limit(limit)
             messages, key_streams = self._read(store, part, size)
             to = _end(part, messages, size)
+            if to + 1 < self._first_position:
+                to = self._passed(to)
             if to == part.after:
                 return BatchResult(part, to)
             # A message that is given up is the only one, and must not be decoded by the component.
@@ -204,17 +208,27 @@ class Batch:
         part = positions.next()
         if part is None or part.partitions is None:
             return part
+        return part.up_to(max(self._head(), part.after))
+
+    def _head(self) -> int:
+        """Return the global position of the category's last message."""
         with translated():
-            rows = self._context.connection.execute(
+            ((head,),) = self._context.connection.execute(
                 _QUERIES["category_head"], [self._context.category]
             ).fetchall()
-        return part.up_to(max(rows[0][0], part.after))
+        return int(head)
+
+    def _passed(self, to: int) -> int:
+        """Return how far nothing is to be handled, because every handler begins later."""
+        return max(to, min(self._head(), self._first_position - 1))
 
     def _read(
         self, store: MessageStore, part: Partition, limit: int
     ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
         """Read a batch, and for each message the stream of its key, if the server took that."""
         category = self._context.category
+        if part.after + 1 < self._first_position:
+            part = replace(part, after=self._first_position - 1)
         if self._rules != "[]":
             return read_commands(self._context.connection, category, part, limit, self._rules)
         messages = store.category_batch(category, part, limit)

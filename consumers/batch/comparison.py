@@ -8,10 +8,10 @@ that may differ.
 
 from collections.abc import Mapping
 
+from consumers.calls.handler_call import guarded, is_interrupt
 from consumers.dead_letters.corrections import with_data
-from consumers.handling.handler_call import guarded, is_interrupt
 from consumers.runtime.context import ConsumerContext
-from reservation.idempotence.reserve import Outcome, Pair
+from reservation.idempotence.reserve import Pair, ReserveOutcome
 from reservation.messages.comparison import same_meaning
 from reservation.messages.message import StoredMessage
 
@@ -28,7 +28,7 @@ class Comparison:
         self._context = context
         self._component = context.component
 
-    def outcome(self, pair: Pair, corrected: Mapping[int, str]) -> Outcome:
+    def outcome(self, pair: Pair, corrected: Mapping[int, str]) -> ReserveOutcome:
         """Return whether a command is a duplicate of the first one of its key, or in conflict.
 
         A command that cannot be decoded is in conflict, and so is one whose first cannot be. If the
@@ -46,7 +46,7 @@ class Comparison:
             command = with_data(command, corrected[command.global_position])
         with guarded(self._context.connection, [command]):
             same = any(same_meaning(component, command, first, self._decoded) for first in firsts)
-        return Outcome.DUPLICATE if same else Outcome.CONFLICT
+        return ReserveOutcome.DUPLICATE if same else ReserveOutcome.CONFLICT
 
     def _decoded(self, message: StoredMessage) -> object | None:
         """Return the command in a message; None if it cannot be decoded."""

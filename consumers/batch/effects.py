@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from consumers.batch.comparison import Comparison
-from consumers.handling.blame import blamed
-from consumers.handling.decisions import Decisions
+from consumers.calls.blame import blamed
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.handling.redelivery import further_before
-from consumers.handling.two_phase import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import (
@@ -16,8 +16,9 @@ from reservation.errors import (
     MessageIdConflictError,
     RefusedError,
 )
+from reservation.idempotence.passes import record_passes
 from reservation.idempotence.reserve import (
-    Outcome,
+    ReserveOutcome,
     compare_initiations,
     first_initiated,
     first_reserved,
@@ -65,12 +66,14 @@ class BatchEffects:
         """
         store.lock_categories(decisions.categories)
         if decisions.pending is not None:
-            _publish(store, decisions.pending, careful=careful)
+            _publish(store, decisions.pending, self._context, careful=careful)
+            self._record_passes(decisions)
             return
         try:
             with blamed(messages):
                 self._write(store, decisions)
                 self._remember(decisions)
+                self._record_passes(decisions)
         except (ExpectedVersionError, MessageIdConflictError) as error:
             if careful:
                 _blame(error, decisions, messages)
@@ -80,6 +83,8 @@ class BatchEffects:
         for write_id in further_before(store, decisions):
             raise MessageIdConflictError(f"The message {write_id} was written before")
         _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
+        if decisions.scheduled:
+            self._context.schedules(store.schedule_encoded(decisions.scheduled))
         self._reserve(decisions)
         self._compare_initiations(decisions)
 
@@ -121,6 +126,13 @@ class BatchEffects:
                 outcome = self._comparison.outcome(pair, decisions.corrected)
             decisions.add_outcome(command, name, outcome)
 
+    def _record_passes(self, decisions: Decisions) -> None:
+        """Record the messages of a subscribed category that no event follows from."""
+        context = self._context
+        record_passes(
+            context.connection, context.component.name, context.category, decisions.passes
+        )
+
     def _remember(self, decisions: Decisions) -> None:
         """Store what strategies and snapshots need, in the transaction of the effects."""
         for check in decisions.checks.values():
@@ -130,7 +142,9 @@ class BatchEffects:
                 self._context.log.warning("snapshot_impossible", stream_name=printable(stream_name))
 
 
-def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> None:
+def _publish(
+    store: MessageStore, pending: PendingOutputs, context: ConsumerContext, *, careful: bool
+) -> None:
     """Write the outputs of a two-phase strategy, and mark what they are of as published.
 
     Raises:
@@ -140,6 +154,8 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
     """
     try:
         store.write_encoded(pending.rows)
+        if pending.scheduled:
+            context.schedules(store.schedule_encoded(pending.scheduled))
     except (RefusedError, MessageIdConflictError) as error:
         if isinstance(error, MessageIdConflictError) and not careful:
             raise
@@ -149,9 +165,9 @@ def _publish(store: MessageStore, pending: PendingOutputs, *, careful: bool) -> 
     pending.check.publish()
 
 
-def _conflicts(outcomes: Sequence[Outcome]) -> list[int]:
+def _conflicts(outcomes: Sequence[ReserveOutcome]) -> list[int]:
     """Return which of the commands are in conflict for the server, by their ordinals."""
-    return [n for n, outcome in enumerate(outcomes) if outcome is Outcome.CONFLICT]
+    return [n for n, outcome in enumerate(outcomes) if outcome is ReserveOutcome.CONFLICT]
 
 
 def _former(decisions: Decisions) -> list[str | None] | None:

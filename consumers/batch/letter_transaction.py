@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from consumers.batch.effects import BatchEffects
+from consumers.calls.blame import transaction
 from consumers.dead_letters.failure import Failure, Letter
-from consumers.dead_letters.letters import DeadLetters, DueLetter
+from consumers.dead_letters.letters import DeadLetters, DueLetter, FailedLetter
+from consumers.decisions.blocking import FailurePolicy
+from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
-from consumers.handling.blame import transaction
-from consumers.handling.blocking import ALL_OR_NOTHING
-from consumers.handling.decisions import Decisions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import DecodeError
@@ -24,17 +24,24 @@ class RetryOutcome:
 
     Attributes:
         handled: how many of them are handled now.
-        dead: whether a letter is dead again.
+        dead: how many are dead again.
+        waiting: how many wait for another attempt.
         conflicts: the commands found in conflict, and the stream of their key.
-        letters: those that are dead again, and whose message is known.
+        letters: those that are dead again or wait, and whose message is known.
         freed: the entities that no longer have open letters.
     """
 
     handled: int = 0
-    dead: bool = False
+    dead: int = 0
+    waiting: int = 0
     conflicts: Sequence[tuple[StoredMessage, str]] = ()
     letters: Sequence[Letter] = ()
     freed: Collection[str] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a letter is dead again or waits."""
+        return bool(self.dead or self.waiting)
 
 
 class RetryTransaction:
@@ -94,7 +101,7 @@ class RetryTransaction:
     def bury_again(
         self, positions: Positions, letter: DueLetter, failure: Failure, attempts: int
     ) -> RetryOutcome:
-        """Mark a letter dead again after another failure.
+        """Mark a letter dead again, or waiting for another attempt, after another failure.
 
         Raises:
             LettersChanged: it is no longer to be retried; nothing is written.
@@ -102,12 +109,11 @@ class RetryTransaction:
         """
         with translated(), self._connection.transaction():
             positions.hold(self._connection, {letter.partition})
-            self._dead_letters.bury_again(
-                self._connection, letter, failure, entity=letter.entity, attempts=attempts
-            )
-        message = letter.message
+            failed = FailedLetter(letter, failure, letter.entity, attempts)
+            self._dead_letters.bury_again(self._connection, [failed])
+        message, waits = letter.message, failure.wait is not None
         known = [] if message is None else [Letter(message, letter.entity, failure, attempts)]
-        return RetryOutcome(dead=True, letters=known)
+        return RetryOutcome(dead=not waits, waiting=waits, letters=known)
 
     def _run(
         self, positions: Positions, letters: Sequence[DueLetter], careful: bool
@@ -128,7 +134,9 @@ class RetryTransaction:
                 [None] * len(messages),
                 corrected,
                 careful=careful,
-                policy=ALL_OR_NOTHING,
+                policy=FailurePolicy(
+                    stop=True, again={letter.global_position: letter.attempts for letter in letters}
+                ),
             )
 
             def write_effects() -> None:
@@ -151,19 +159,32 @@ class RetryTransaction:
         """Write the effects of letters, and their new states."""
         connection, dead_letters = self._connection, self._dead_letters
         positions.hold(connection, {letter.partition for letter in letters})
-        dead_letters.mark_handled(connection, letters)
+        aside = {letter.message.global_position: letter for letter in decisions.letters}
+        handled = [letter for letter in letters if letter.global_position not in aside]
+        dead_letters.mark_handled(connection, handled)
         write_effects()
-        conflicts = {letter.message.global_position: letter for letter in decisions.letters}
+        found = {letter.message.global_position: letter for letter in decisions.letters}
+        failed = []
         for letter in letters:
-            found = conflicts.get(letter.global_position)
-            if found is not None:
-                dead_letters.bury_again(connection, letter, found.failure, entity=None, attempts=1)
+            position = letter.global_position
+            if position in found and not found[position].parked:
+                one = found[position]
+                # Nothing waits behind a conflict, which only the writing has found.
+                entity = letter.entity if position in aside else None
+                failed.append(FailedLetter(letter, one.failure, entity, one.attempts))
+        if failed:
+            dead_letters.bury_again(connection, failed)
         entities = {letter.entity for letter in letters if letter.entity is not None}
         blocked = dead_letters.call_next(connection, entities)
         self._handling.at_hand = ()
+        again = [letter for letter in aside.values() if not letter.parked]
+        waiting = sum(letter.waits for letter in again)
         return RetryOutcome(
-            handled=len(letters) - len(conflicts),
+            handled=len(letters) - len(found),
+            dead=len(again) - waiting,
+            waiting=waiting,
             conflicts=decisions.conflicts,
+            letters=again,
             freed=entities - blocked,
         )
 

@@ -169,6 +169,7 @@ def _declare(component: Component[Any], one: CheckedType) -> str:
         Role.COMMANDS: "a handler",
         Role.RESERVATIONS: "its reservation",
         Role.EVENTS: "a projector",
+        Role.SUBSCRIBED: "a subscription",
     }[one.role]
     if one.type is None:
         return f"declare {what} for each, or ignore it"

@@ -13,7 +13,7 @@ import msgspec
 
 from consumers.dead_letters.corrections import with_data
 from consumers.handling.decoding import Decoded, Decoding
-from reservation.component import Component
+from reservation.component import CategoryDeclaration, Component
 from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
@@ -46,7 +46,7 @@ def check_same_intent(
 
     Returns:
         What could not be compared, because the message itself does not have it: names of fields,
-        or "key" for a key that is made by a function.
+        "key" for a key that is made by a function, or "entity" for such an id of the entity.
 
     Raises:
         CorrectionError: the content does not fit the type of the message, or the message would have
@@ -62,23 +62,24 @@ def check_same_intent(
             f"{message} is of a type that the component {component.name!r} ignores, so there is "
             f"nothing to correct; discard its dead letter"
         )
-    _check_stream(component, category, message, after)
+    declared = component.declared_in(category)
+    _check_stream(declared, category, message, after)
     try:
         before = decoding.look(message, None)
     except MessageError:
         before = None
     if before is None:
-        return tuple(_compare_fields(component, message, corrected, after))
-    _compare(component, before, after)
+        return tuple(_compare_fields(declared, message, corrected, after))
+    _compare(declared, before, after)
     return ()
 
 
 def _check_stream(
-    component: Component, category: str, message: StoredMessage, after: Decoded
+    of_category: CategoryDeclaration, category: str, message: StoredMessage, after: Decoded
 ) -> None:
     """Make sure that the key of a copy is the one that its stream is named by."""
-    declared = component.reservations.get(message.type)
-    if declared is None or category == command_category(component.name):
+    declared = of_category.reservations.get(message.type)
+    if declared is None or category == command_category(of_category.name):
         return  # of copies in the command category, decoding has made sure of it
     with _comparing("key", message):
         names = (declared.stream_name(after.command), declared.former_stream(after.command))
@@ -86,16 +87,16 @@ def _check_stream(
         raise _other(message, "key", message.stream_name)
 
 
-def _compare(component: Component, before: Decoded, after: Decoded) -> None:
+def _compare(declared: CategoryDeclaration, before: Decoded, after: Decoded) -> None:
     """Make sure that two contents of a message have the same key and the same entity."""
     message = before.message
     if before.key_stream != after.key_stream:
         raise _other(message, "key", str(before.key_stream))
     with _comparing("entity", message):
-        entities = [component.entity_stream(decoded.command) for decoded in (before, after)]
+        entities = [declared.entity_stream(decoded.command) for decoded in (before, after)]
     if entities[0] != entities[1]:
         raise _other(message, "entity", entities[0])
-    strategy = component.strategies.get(message.type)
+    strategy = declared.strategies.get(message.type)
     if isinstance(strategy, Processed) and strategy.key is not None:
         with _comparing("key", message):
             keys = [key_parts(decoded.command, strategy.key) for decoded in (before, after)]
@@ -118,16 +119,22 @@ def _comparing(what: str, message: StoredMessage) -> Iterator[None]:
 
 
 def _compare_fields(
-    component: Component, message: StoredMessage, corrected: StoredMessage, after: Decoded
+    of_category: CategoryDeclaration,
+    message: StoredMessage,
+    corrected: StoredMessage,
+    after: Decoded,
 ) -> Iterator[str]:
     """Compare the fields of a key and an entity; give those that the message does not have.
 
     Where the upcasters cannot take the message, both contents are compared in its former shape.
     """
-    type_, upcast = component.types[message.type], _upcast(component, message)
-    fields = [component.id]
-    declared = component.reservations.get(message.type)
-    strategy = component.strategies.get(message.type)
+    type_, upcast = of_category.types[message.type], _upcast(of_category, message)
+    id_ = of_category.id_field(message.type)
+    if id_ is None:
+        yield "entity"
+    fields = [] if id_ is None else [id_]
+    declared = of_category.reservations.get(message.type)
+    strategy = of_category.strategies.get(message.type)
     processed = strategy.key if isinstance(strategy, Processed) else None
     for key in (None if declared is None else declared.key, processed):
         if callable(key):
@@ -148,13 +155,13 @@ def _compare_fields(
             yield field
             continue
         if former != key_part(now, field):
-            what = "entity" if field == component.id else "key"
+            what = "entity" if field == id_ else "key"
             raise _other(message, what, f"{field} {former}")
 
 
-def _upcast(component: Component, message: StoredMessage) -> StoredMessage | None:
+def _upcast(declared: CategoryDeclaration, message: StoredMessage) -> StoredMessage | None:
     """Return a message in the shape that its class has today; None if its upcasters fail."""
-    types = component.types
+    types = declared.types
     if not types.is_upcast(message.type):
         return message
     try:

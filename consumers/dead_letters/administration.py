@@ -48,6 +48,7 @@ class StoredLetter:
         process: host and id of the process that wrote it.
         created_at: when the consumer passed it.
         changed_at: when its state changed last.
+        next_attempt_at: of one that is dead, when it is tried again by itself; None if it is not.
         behind: of one that is parked, the global position of the first of its line.
     """
 
@@ -66,6 +67,7 @@ class StoredLetter:
     process: str
     created_at: datetime
     changed_at: datetime
+    next_attempt_at: datetime | None
     behind: int | None
 
     def __str__(self) -> str:

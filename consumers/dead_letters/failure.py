@@ -2,7 +2,7 @@
 
 import hashlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +28,29 @@ class Crashed(ReservationError):
     """
 
     is_about_data = True
+
+
+class HandlerRaisedError(HandlerError):
+    """A handler raised; what it did for its message may have to be undone.
+
+    Attributes:
+        message: the message that it was called for.
+        wait: seconds until the next attempt, where its policy or the handler asks for one.
+        exhausted: whether the attempts of its policy are used up.
+        undo: takes back what the handler did, and returns whether that was possible.
+    """
+
+    def __init__(self, text: str, message: StoredMessage) -> None:
+        super().__init__(text)
+        self.message = message
+        self.wait: float | None = None
+        self.exhausted = False
+        self.undo: Callable[[], bool] = _cannot_undo
+
+
+def _cannot_undo() -> bool:
+    """Stand for taking back what is not known."""
+    return False
 
 
 class Reason(StrEnum):
@@ -76,22 +99,28 @@ class Failure:
         error: one line for people, without anything of the message's data.
         digest: of the place where it was raised: the same for the same fault, whichever message
             met it; None where nothing was raised.
+        wait: seconds until the next attempt; None if there is to be none after a wait.
+        exhausted: whether the attempts of its policy are used up.
     """
 
     reason: Reason
     error: str
     digest: str | None = None
+    wait: float | None = None
+    exhausted: bool = False
 
     @classmethod
     def of(cls, error: MessageError) -> "Failure":
         """Return the failure that an error stands for."""
         reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+        if isinstance(error, HandlerRaisedError):
+            return cls(reason, str(error), digest_of(error), error.wait, error.exhausted)
         return cls(reason, str(error), digest_of(error))
 
     @property
     def may_pass(self) -> bool:
-        """Whether another attempt may succeed."""
-        return self.reason not in _PERMANENT
+        """Whether another attempt, made directly, may succeed."""
+        return self.wait is None and not self.exhausted and self.reason not in _PERMANENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +143,11 @@ class Letter:
     def parked(self) -> bool:
         """Whether it only waits behind another letter of its entity."""
         return self.failure.reason is Reason.PARKED
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its next attempt."""
+        return self.failure.wait is not None
 
 
 def process_died(what: str, attempts: int) -> Failure:

@@ -33,11 +33,13 @@ class DueLetter:
     Attributes:
         global_position: that of the message.
         entity: whose line it is in; None if nothing waits behind it.
-        attempts: how often it was tried by itself since the retry was requested.
+        attempts: how often it was tried since the retry was requested, or ever if it has waited
+            for its next attempt.
         partition: that of the message.
         correction: the global position of the message's last correction; None if it has none.
         message: the message, with the data of that correction; None if it is no longer in the
             store.
+        earlier: how many of the attempts were made before it began to wait.
     """
 
     global_position: int
@@ -46,6 +48,7 @@ class DueLetter:
     partition: int
     correction: int | None
     message: StoredMessage | None
+    earlier: int = 0
 
     @property
     def described(self) -> str:
@@ -53,6 +56,23 @@ class DueLetter:
         if self.message is not None:
             return str(self.message)
         return f"The message at global position {self.global_position}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLetter:
+    """A letter whose handling failed once more.
+
+    Attributes:
+        letter: the letter.
+        failure: why, and when it is tried again, if it is.
+        entity: the entity that it blocks from now on; None for none.
+        attempts: how often it was tried.
+    """
+
+    letter: DueLetter
+    failure: Failure
+    entity: str | None
+    attempts: int
 
 
 class DeadLetters:
@@ -97,6 +117,7 @@ class DeadLetters:
             "errors": [letter.failure.error or None for letter in letters],
             "digests": [letter.failure.digest for letter in letters],
             "attempts": [letter.attempts for letter in letters],
+            "waits": [letter.failure.wait for letter in letters],
         }
         self._run(connection, "record", columns)
         return self.call_next(connection, {letter.entity for letter in letters if letter.entity})
@@ -129,10 +150,32 @@ class DeadLetters:
             {"partitions": list(partitions), "size": size, "limit": limit},
         )
         letters = []
-        for position, entity, attempts, partition, correction, *message in rows:
+        for position, entity, attempts, earlier, partition, correction, *message in rows:
             stored = None if message[0] is None else StoredMessage(*message)
-            letters.append(DueLetter(position, entity, attempts, partition, correction, stored))
+            letters.append(
+                DueLetter(position, entity, attempts, partition, correction, stored, earlier)
+            )
         return letters
+
+    def next_attempt(
+        self, connection: Connection[Any], partitions: Collection[int], size: int
+    ) -> float | None:
+        """Return the seconds until the next attempt at any letter, 0 if it is due; None for none.
+
+        Args:
+            connection: to read on.
+            partitions: those to look at.
+            size: how many partitions the group has.
+        """
+        values = {"partitions": list(partitions), "size": size}
+        ((seconds,),) = self._query(connection, "next_attempt", values)
+        return None if seconds is None else max(float(seconds), 0.0)
+
+    def waiting(self, connection: Connection[Any], partitions: Collection[int], size: int) -> int:
+        """Return how many letters wait for their next attempt; see `next_attempt`."""
+        values = {"partitions": list(partitions), "size": size}
+        ((number,),) = self._query(connection, "waiting", values)
+        return int(number)
 
     def attempt(self, connection: Connection[Any], letter: DueLetter) -> int:
         """Count an attempt to handle a letter by itself, before it begins; return the count.
@@ -176,42 +219,28 @@ class DeadLetters:
         if self._run(connection, "mark_handled", _read_as(letters)) != len(letters):
             raise LettersChanged
 
-    def bury_again(
-        self,
-        connection: Connection[Any],
-        letter: DueLetter,
-        failure: Failure,
-        *,
-        entity: str | None,
-        attempts: int,
-    ) -> None:
-        """Mark a letter dead again.
+    def bury_again(self, connection: Connection[Any], failed: Sequence[FailedLetter]) -> None:
+        """Mark letters dead again, or waiting for another attempt.
 
         Args:
             connection: in a transaction.
-            letter: the letter.
-            failure: why.
-            entity: the entity that it blocks from now on.
-            attempts: how often it was tried.
+            failed: the letters, and why each failed.
 
         Raises:
-            LettersChanged: it is no longer to be retried, or was corrected meanwhile.
+            LettersChanged: some are no longer to be retried, or were corrected meanwhile.
         """
         self._query(connection, "watch")
-        changed = self._run(
-            connection,
-            "bury_again",
-            {
-                "global_position": letter.global_position,
-                "entity": entity,
-                "reason": failure.reason.value,
-                "error": failure.error,
-                "digest": failure.digest,
-                "attempts": attempts,
-                "correction": letter.correction,
-            },
-        )
-        if changed != 1:
+        columns: dict[str, list[Any]] = {  # Any: what the column takes
+            "global_positions": [one.letter.global_position for one in failed],
+            "entities": [one.entity for one in failed],
+            "reasons": [one.failure.reason.value for one in failed],
+            "errors": [one.failure.error for one in failed],
+            "digests": [one.failure.digest for one in failed],
+            "attempts": [one.attempts for one in failed],
+            "waits": [one.failure.wait for one in failed],
+            "corrections": [one.letter.correction for one in failed],
+        }
+        if self._run(connection, "bury_again", columns) != len(failed):
             raise LettersChanged
 
     def _query(

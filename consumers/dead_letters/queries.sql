@@ -9,21 +9,23 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters',
 -- place is of a log that was replaced.
 INSERT INTO reservation.dead_letters AS known (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
-  digest, attempts, process
+  digest, attempts, process, next_attempt_at, earlier_attempts
 )
 SELECT %(consumer)s, %(category)s, l.global_position, l.message_id, l.stream_name, l.type, l.entity,
        CASE l.reason WHEN 'parked' THEN 'parked' ELSE 'dead' END, l.reason, l.error, l.digest,
-       l.attempts, %(process)s
+       l.attempts, %(process)s, clock_timestamp() + make_interval(secs => l.wait),
+       CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END
 FROM unnest(
   %(global_positions)s::bigint[], %(message_ids)s::uuid[], %(stream_names)s::text[],
   %(types)s::text[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
-  %(digests)s::text[], %(attempts)s::integer[]
-) AS l (global_position, message_id, stream_name, type, entity, reason, error, digest, attempts)
+  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[]
+) AS l (global_position, message_id, stream_name, type, entity, reason, error, digest, attempts, wait)
 ON CONFLICT (consumer, category, global_position) DO UPDATE
 SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
     entity = excluded.entity, state = excluded.state, reason = excluded.reason,
     error = excluded.error, digest = excluded.digest, attempts = excluded.attempts,
-    process = excluded.process, changed_at = now()
+    process = excluded.process, changed_at = now(), next_attempt_at = excluded.next_attempt_at,
+    earlier_attempts = excluded.earlier_attempts
 WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
    OR known.message_id <> excluded.message_id
 
@@ -58,25 +60,40 @@ WHERE consumer = %(consumer)s AND category = %(category)s
   AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
 
 -- name: line_up
--- The letters to be handled: of each entity whose first open letter is to be retried, those up to the
--- next dead one. A message that has been corrected has the data of its last correction. One that is no
+-- The letters to be handled: of each entity whose first open letter is to be retried, or has waited
+-- for its next attempt until now, those up to the next one that is dead or waits. A message that has been corrected has the data of its last correction. One that is no
 -- longer in the store has NULLs.
 WITH due AS (
   SELECT global_position, entity
   FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'retry'
     AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+  UNION ALL
+  (
+    SELECT global_position, entity
+    FROM reservation.dead_letters
+    WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'dead'
+      AND next_attempt_at <= statement_timestamp()
+      AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+    ORDER BY next_attempt_at
+    LIMIT %(limit)s
+  )
 ), line_up AS (
-  SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name
+  SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.earlier_attempts
   FROM due JOIN reservation.dead_letters d USING (global_position)
   WHERE due.entity IS NULL AND d.consumer = %(consumer)s AND d.category = %(category)s
   UNION ALL
-  SELECT line.global_position, line.message_id, line.entity, line.attempts, line.stream_name
+  SELECT line.global_position, line.message_id, line.entity, line.attempts, line.stream_name,
+         line.earlier_attempts
   FROM (SELECT DISTINCT entity FROM due WHERE entity IS NOT NULL) AS e
   CROSS JOIN LATERAL (
-    SELECT first.*, bool_or(first.state = 'dead') OVER (ORDER BY first.global_position) AS waits
+    SELECT first.*,
+           bool_or(first.state = 'dead'
+                   AND (first.next_attempt_at <= statement_timestamp()) IS NOT TRUE)
+             OVER (ORDER BY first.global_position) AS waits
     FROM (
-      SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.state
+      SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.state,
+             d.next_attempt_at, d.earlier_attempts
       FROM reservation.dead_letters d
       WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
         AND d.state IN ('dead', 'parked', 'retry')
@@ -87,8 +104,8 @@ WITH due AS (
   ) AS line
   WHERE NOT line.waits
 )
-SELECT l.global_position, l.entity, l.attempts, reservation.partition_of(l.stream_name, %(size)s),
-       k.correction,
+SELECT l.global_position, l.entity, l.attempts, l.earlier_attempts,
+       reservation.partition_of(l.stream_name, %(size)s), k.correction,
        m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position, m.global_position,
        coalesce(k.data, m.data)::varchar, m.metadata::varchar, m.time
 FROM (SELECT * FROM line_up ORDER BY global_position LIMIT %(limit)s) AS l
@@ -101,18 +118,40 @@ LEFT JOIN LATERAL reservation.last_correction(
   %(consumer)s, %(category)s, l.global_position, m.id) AS k ON true
 ORDER BY l.global_position
 
+-- name: next_attempt
+-- The seconds until the next attempt at any of the letters that wait for one; NULL if none does.
+SELECT extract(epoch FROM (
+  SELECT next_attempt_at
+  FROM reservation.dead_letters
+  WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'dead'
+    AND next_attempt_at IS NOT NULL
+    AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+  ORDER BY next_attempt_at
+  LIMIT 1
+) - clock_timestamp())::float8
+
+-- name: waiting
+-- How many letters wait for their next attempt.
+SELECT count(*)
+FROM reservation.dead_letters
+WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'dead'
+  AND next_attempt_at IS NOT NULL
+  AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
+
 -- name: attempt
-UPDATE reservation.dead_letters
+UPDATE reservation.dead_letters d
 SET attempts = attempts + 1, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
-  AND global_position = %(global_position)s AND state IN ('parked', 'retry')
+  AND global_position = %(global_position)s
+  AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
 RETURNING attempts
 
 -- name: take_back
-UPDATE reservation.dead_letters
+UPDATE reservation.dead_letters d
 SET attempts = attempts - 1, changed_at = now()
 WHERE consumer = %(consumer)s AND category = %(category)s
-  AND global_position = %(global_position)s AND state IN ('parked', 'retry') AND attempts > 0
+  AND global_position = %(global_position)s AND attempts > 0
+  AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
 
 -- name: unchanged
 -- How many of some letters are to be retried as what they were read as.
@@ -120,7 +159,8 @@ SELECT count(*)
 FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
      AS l (global_position, correction)
 JOIN reservation.dead_letters d ON d.global_position = l.global_position
-WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.state IN ('parked', 'retry')
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+  AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
   AND NOT EXISTS (
     SELECT FROM reservation.corrections k
     WHERE k.consumer = d.consumer AND k.category = d.category
@@ -134,7 +174,8 @@ SET state = 'handled', process = %(process)s, changed_at = now(), handled_as = l
 FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
      AS l (global_position, correction)
 WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-  AND d.global_position = l.global_position AND d.state IN ('parked', 'retry')
+  AND d.global_position = l.global_position
+  AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
   AND NOT EXISTS (
     SELECT FROM reservation.corrections k
     WHERE k.consumer = d.consumer AND k.category = d.category
@@ -142,16 +183,25 @@ WHERE d.consumer = %(consumer)s AND d.category = %(category)s
       AND k.correction > coalesce(l.correction, 0))
 
 -- name: bury_again
+-- Dead again, or waiting for another attempt.
 UPDATE reservation.dead_letters d
-SET state = 'dead', entity = %(entity)s, reason = %(reason)s, error = %(error)s,
-    digest = %(digest)s, attempts = %(attempts)s, process = %(process)s, changed_at = now()
-WHERE consumer = %(consumer)s AND category = %(category)s
-  AND global_position = %(global_position)s AND state IN ('parked', 'retry', 'handled')
+SET state = 'dead', entity = l.entity, reason = l.reason, error = l.error, digest = l.digest,
+    attempts = l.attempts, process = %(process)s, changed_at = now(),
+    next_attempt_at = clock_timestamp() + make_interval(secs => l.wait),
+    earlier_attempts = CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END
+FROM unnest(
+  %(global_positions)s::bigint[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
+  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[]
+) AS l (global_position, entity, reason, error, digest, attempts, wait, correction)
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+  AND d.global_position = l.global_position
+  AND (d.state IN ('parked', 'retry', 'handled')
+       OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
   AND NOT EXISTS (
     SELECT FROM reservation.corrections k
     WHERE k.consumer = d.consumer AND k.category = d.category
       AND k.global_position = d.global_position AND k.message_id = d.message_id
-      AND k.correction > coalesce(%(correction)s::bigint, 0))
+      AND k.correction > coalesce(l.correction, 0))
 
 -- name: lock_letters
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
@@ -159,6 +209,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
 -- name: select
 SELECT d.consumer, d.category, d.global_position, d.message_id::text, d.stream_name, d.type, d.entity,
        d.state, d.reason, d.error, d.digest, d.attempts, d.process, d.created_at, d.changed_at,
+       CASE WHEN d.state = 'dead' THEN d.next_attempt_at END,
        CASE WHEN d.state = 'parked' THEN (
          SELECT min(h.global_position)
          FROM reservation.dead_letters h

@@ -19,6 +19,7 @@ from consumers.runtime.logs import Log
 from reservation.errors import GroupError
 from reservation.inspection.process_declaration import (
     DeclaredCommand,
+    DeclaredSubscription,
     KeyForm,
     ProcessDeclaration,
     Shape,
@@ -219,6 +220,10 @@ def _differences(mine: ProcessDeclaration, theirs: ProcessDeclaration) -> Iterat
         yield from _differences_of_command(
             printable(type_), mine.commands[type_], theirs.commands[type_]
         )
+    for category in sorted(mine.subscriptions.keys() & theirs.subscriptions):
+        yield from _differences_of_category(
+            printable(category), mine.subscriptions[category], theirs.subscriptions[category]
+        )
     for name in _renamed(mine, theirs):
         yield Difference(
             f"the command {printable(name)} is sent under this name now, which it cannot read",
@@ -294,6 +299,42 @@ def _differences_of_command(
             f"a repeated {name} is recognized by {_once(theirs)} there and by {_once(mine)} here",
             "keep once= as it was",
         )
+
+
+def _differences_of_category(
+    category: str,
+    mine: Mapping[str, DeclaredSubscription],
+    theirs: Mapping[str, DeclaredSubscription],
+) -> Iterator[Difference]:
+    """Give in which ways messages of a subscribed category could be lost or handled twice.
+
+    Whatever is not declared is passed, so a process loses the messages that only another handles.
+    """
+    for type_ in sorted({*mine, *theirs}):
+        name = f"{printable(type_)} of {category}"
+        one, other = mine.get(type_), theirs.get(type_)
+        if one is None or other is None:
+            known, names = (theirs, one.names) if one else (mine, other.names if other else ())
+            if known.keys().isdisjoint(names):
+                where = "here, and passed there" if one else "there, and passed here"
+                action = "do not run both" if one else "keep the handler"
+                yield Difference(f"{name} is handled {where}", action)
+        elif one.id != other.id:
+            yield Difference(
+                f"the entity of {name} is found by {_shown(other.id)} there and by "
+                f"{_shown(one.id)} here",
+                "keep id= as it was",
+            )
+        elif (one.from_position, one.correlated) != (other.from_position, other.correlated):
+            yield Difference(
+                f"{name} is not handled from the same position or with the same correlation there",
+                "keep from_position= and correlated= as they were",
+            )
+        elif one.once != other.once:
+            yield Difference(
+                f"a repeated {name} is not recognized in the same way there",
+                "keep once= as it was",
+            )
 
 
 def _find_each_other(mine: DeclaredCommand, theirs: DeclaredCommand) -> bool:

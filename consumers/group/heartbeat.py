@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,8 @@ class Heartbeat:
 
     Attributes:
         member: the member whose lease is renewed; None for none.
+        besides: what else is done at each beat, on the same connection.
+        is_alive: asked before each beat; without a beat, the lease expires.
     """
 
     def __init__(self, database_url: str, application_name: str, lease: float) -> None:
@@ -46,6 +49,8 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._connection: Connection[Any] | None = None
         self.member: int | None = None
+        self.besides: Callable[[Connection[Any]], object] = _nothing
+        self.is_alive: Callable[[], bool] = lambda: True
 
     def __enter__(self) -> Self:
         if self._thread is None:
@@ -75,7 +80,8 @@ class Heartbeat:
         # Signals are for the main thread, whose waits they interrupt.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         while self._wait():
-            self._beat()
+            if self.is_alive():
+                self._beat()
         self._disconnect()
 
     def _wait(self) -> bool:
@@ -99,6 +105,7 @@ class Heartbeat:
                 self._connection.execute(
                     _QUERIES["beat"], {"member": self.member, "lease": self._lease}
                 )
+                self.besides(self._connection)
         except Exception:  # noqa: BLE001  a handler may have closed its descriptor
             self._disconnect()
 
@@ -107,3 +114,8 @@ class Heartbeat:
             with contextlib.suppress(Exception):
                 self._connection.close()
             self._connection = None
+
+
+def _nothing(connection: Connection[Any]) -> None:
+    """Do nothing else at a beat."""
+    del connection

@@ -58,6 +58,9 @@ class Membership:
         head: the global position of the category's last message then.
         unclean: those taken in the last `turn` that their holder had not given back.
         retry: whether the group had dead letters to handle again then.
+        next_scheduled: seconds from then until a scheduled message of the store is to be written;
+            None without one.
+        overdue: for how many seconds the oldest of them was overdue then; None without one.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class Membership:
         self.head = 0
         self.unclean: tuple[int, ...] = ()
         self.retry = False
+        self.next_scheduled: float | None = None
+        self.overdue: float | None = None
 
     @property
     def wanted(self) -> int:
@@ -169,8 +174,9 @@ class Membership:
             self.join(connection)
             rows = self._take_part(connection)
         if not rows:  # again: at the next turn
-            rows = [(self.head, None, [], [], [], [], False, None)]
-        self.head, carried, partitions, positions, epochs, unclean, self.retry, foreign = rows[0]
+            rows = [(self.head, None, [], [], [], [], False, None, None, None)]
+        self.head, carried, partitions, positions, epochs, unclean, self.retry = rows[0][:7]
+        foreign, self.next_scheduled, self.overdue = rows[0][7:]
         if foreign is not None:
             raise ForeignPositionError(self._consumer, self._category, foreign)
         before = self.positions

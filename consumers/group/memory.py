@@ -33,7 +33,7 @@ def remembered(connection: Connection[Any], component: Component) -> Mapping[str
 
 
 def forget(connection: Connection[Any], component: Component) -> None:
-    """Remove what the consumers of a component remember, except dead letters of this log.
+    """Remove what the consumers of a component remember, but dead letters and passes of this log.
 
     Args:
         connection: of the owner of the store, in the transaction that sets the component's

@@ -1,5 +1,5 @@
 -- name: count
--- A dead letter counts if its message is not in the log.
+-- A dead letter or a pass counts if its message is not in the log.
 SELECT 'processed messages', count(*)
 FROM reservation.processed_messages m
 JOIN reservation.processed_handlers h USING (handler)
@@ -14,6 +14,11 @@ SELECT 'dead letters', count(*) FROM reservation.dead_letters d
 WHERE d.consumer = %(consumer)s AND NOT EXISTS (
   SELECT FROM message_store.messages m
   WHERE m.global_position = d.global_position AND m.id = d.message_id)
+UNION ALL
+SELECT 'passes', count(*) FROM reservation.passes p
+WHERE p.consumer = %(consumer)s AND NOT EXISTS (
+  SELECT FROM message_store.messages m
+  WHERE m.global_position = p.global_position AND m.id = p.message_id)
 
 -- name: forget_processed
 DELETE FROM reservation.processed_messages m
@@ -38,3 +43,9 @@ DELETE FROM reservation.dead_letters d
 WHERE d.consumer = %(consumer)s AND NOT EXISTS (
   SELECT FROM message_store.messages m
   WHERE m.global_position = d.global_position AND m.id = d.message_id)
+
+-- name: forget_passes
+DELETE FROM reservation.passes p
+WHERE p.consumer = %(consumer)s AND NOT EXISTS (
+  SELECT FROM message_store.messages m
+  WHERE m.global_position = p.global_position AND m.id = p.message_id)

@@ -5,9 +5,11 @@ FROM reservation.join_group(
   make_interval(secs => %(lease)s), %(former)s)
 
 -- name: take_part
-SELECT head, carried, held, positions, epochs, unclean, retry, foreign_at
+SELECT head, carried, held, positions, epochs, unclean, retry, foreign_at,
+       next_in, overdue
 FROM reservation.take_part(
-  %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s))
+  %(consumer)s, %(category)s, %(member)s, make_interval(secs => %(lease)s)),
+  reservation.next_scheduled()
 
 -- name: beat
 UPDATE reservation.members SET expires_at = clock_timestamp() + make_interval(secs => %(lease)s)

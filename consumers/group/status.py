@@ -16,6 +16,7 @@ from psycopg import Connection
 
 from consumers.group.stored_positions import StoredPosition, read_positions
 from reservation.component import Component
+from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
@@ -52,9 +53,12 @@ class PartitionStatus:
         stored: the position, who holds it, and whether it is foreign.
         head: the global position of the category's last message; 0 if there is none.
         lag: how far behind it is; from the beginning of the category if the position is foreign.
-        dead: how many dead letters it has that are not retried, handled or discarded.
+        dead: how many dead letters it has that do not wait, and are not retried, handled or
+            discarded.
         parked: how many messages wait behind those.
         retry: how many of either are to be tried again, and have not been yet.
+        waiting: how many wait for their next attempt.
+        next_attempt_at: when the first of these is due; None if none waits.
     """
 
     stored: StoredPosition
@@ -63,6 +67,8 @@ class PartitionStatus:
     dead: int
     parked: int
     retry: int
+    waiting: int = 0
+    next_attempt_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +79,13 @@ class Status:
         time: when it was taken, by the server's clock.
         store_id: the random id of the store.
         partitions: what was seen, by consumer, category and partition.
+        schedule: what is scheduled in the store.
     """
 
     time: datetime
     store_id: UUID
     partitions: Sequence[PartitionStatus]
+    schedule: ScheduleStatus
 
 
 def read_status(connection: Connection[Any], component: Component | None = None) -> Status:
@@ -102,6 +110,7 @@ def read_status(connection: Connection[Any], component: Component | None = None)
             time,
             store_id,
             [status for rows in groups.values() for status in of_stored(connection, rows)],
+            read_schedule(connection),
         )
 
 
@@ -122,10 +131,12 @@ def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> li
     ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
     lags = _lags(connection, head, rows)
     of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
-    letters: dict[tuple[int, str], int] = {
-        (partition, state): count
-        for partition, state, count in connection.execute(_QUERIES["dead_letters"], of)
-    }
+    letters: dict[tuple[int, str], int] = {}
+    next_attempts: dict[int, datetime] = {}
+    for partition, state, count, next_attempt in connection.execute(_QUERIES["dead_letters"], of):
+        letters[partition, state] = count
+        if next_attempt is not None:
+            next_attempts[partition] = next_attempt
     return [
         PartitionStatus(
             row,
@@ -134,6 +145,8 @@ def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> li
             dead=letters.get((row.partition, "dead"), 0),
             parked=letters.get((row.partition, "parked"), 0),
             retry=letters.get((row.partition, "retry"), 0),
+            waiting=letters.get((row.partition, "waiting"), 0),
+            next_attempt_at=next_attempts.get(row.partition),
         )
         for row in rows
     ]

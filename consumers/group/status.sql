@@ -38,7 +38,10 @@ UNION ALL
 SELECT NULL, count(*), NULL, max(global_position) FROM passed
 
 -- name: dead_letters
-SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition, state, count(*)
+-- A letter that waits for its next attempt is not counted as dead.
+SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
+       CASE WHEN state = 'dead' AND next_attempt_at IS NOT NULL THEN 'waiting' ELSE state END,
+       count(*), min(next_attempt_at) FILTER (WHERE state = 'dead')
 FROM reservation.dead_letters
 WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('dead', 'parked', 'retry')
 GROUP BY 1, 2

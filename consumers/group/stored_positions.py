@@ -62,8 +62,11 @@ class StoredPosition:
 
 
 def categories(component: Component) -> list[str]:
-    """Return the categories that a component's consumers read."""
-    return [component.command_category, *component.reservation_categories]
+    """Return the categories that a component's consumers read, those of its own first."""
+    subscribed = component.subscribed_categories
+    if subscribed and not component.has_commands:
+        return subscribed
+    return [component.command_category, *component.reservation_categories, *subscribed]
 
 
 def read_positions(

@@ -23,9 +23,10 @@ ORDER BY consumer, category, partition
 
 -- name: is_drained
 -- Whether no partition's position is before the last message of the category, and no dead letter
--- waits to be handled again.
+-- is to be handled again now.
 SELECT coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) AND NOT EXISTS (
   SELECT FROM reservation.dead_letters l
-  WHERE l.consumer = %(consumer)s AND l.category = %(category)s AND l.state = 'retry')
+  WHERE l.consumer = %(consumer)s AND l.category = %(category)s
+    AND (l.state = 'retry' OR l.state = 'dead' AND l.next_attempt_at <= clock_timestamp()))
 FROM reservation.positions p
 WHERE p.consumer = %(consumer)s AND p.category = %(category)s

@@ -2,7 +2,8 @@
 
 A command category holds commands that are reserved, that initiate, or that are handled
 directly; a reservation category holds the copies, which are handled. The component declares which
-command is which. Copies in the command category are marked.
+command is which. Copies in the command category are marked. Of a subscribed category, the messages
+of the declared types are handled, and all others ignored.
 """
 
 import contextlib
@@ -13,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from consumers.handling.blocking import blocking
-from consumers.handling.handler_call import is_interrupt
+from consumers.calls.handler_call import is_interrupt
+from consumers.decisions.blocking import blocking
 from reservation.component import Component
 from reservation.context import out_of_order
 from reservation.errors import (
@@ -27,9 +28,10 @@ from reservation.errors import (
     describe,
 )
 from reservation.idempotence.in_events.position import in_order
+from reservation.idempotence.key import key_part
 from reservation.idempotence.strategy import Incoming
+from reservation.messages import stream_name
 from reservation.messages.message import StoredMessage, printable
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.stream_name import MAX_BYTES, cardinal_id, check
 from reservation.serialization.struct_types import camel_case, hints_of
 
@@ -59,17 +61,25 @@ class Decoded:
 
 
 class Decoding:
-    """Decodes the messages of one category."""
+    """Decodes the messages of one category.
+
+    Attributes:
+        ignores: takes a message, and returns whether it is passed without being handled.
+    """
 
     def __init__(self, component: Component, category: str) -> None:
         """Prepare.
 
         Args:
             component: whose commands they are.
-            category: the component's command category, or one of its reservation categories.
+            category: one that the component reads.
         """
         self._component = component
+        self._declared = component.declared_in(category)
+        self._is_subscribed = category in component.subscribed
         self._reserves = category == component.command_category
+        self._handles_any = self._reserves or self._is_subscribed
+        self.ignores = self._declared.passes
         self._process = os.getpid()
         self._ids: dict[str, type[Any]] = {}  # what reads only the entity's id, by message type
         self._unordered_until = 0
@@ -87,10 +97,6 @@ class Decoding:
         self._unordered_until = unordered_until
         self._letters = letters
 
-    def ignores(self, message: StoredMessage) -> bool:
-        """Return whether a message's type is one that the component ignores."""
-        return message.type in self._component.ignored or message.type == PSEUDO_EVENT
-
     def look(self, message: StoredMessage, key_stream: str | None) -> Decoded | None:
         """Return a message, decoded, or None if its type is ignored.
 
@@ -99,16 +105,16 @@ class Decoding:
         """
         if key_stream is not None:
             return Decoded(message, key_stream=_fitting(key_stream, message))
-        component = self._component
+        declared = self._declared
         if self.ignores(message):
             return None
-        is_reserved = message.type in component.reservations
-        is_direct = message.type in component.initiations or message.type in component.handlers
-        if not (is_reserved or (is_direct and self._reserves)):
+        is_reserved = message.type in declared.reservations
+        is_direct = message.type in declared.initiations or message.type in declared.handlers
+        if not (is_reserved or (is_direct and self._handles_any)):
             raise UnknownTypeError(
                 f"Nothing handles {message}: declare a handler for {printable(message.type)} in "
-                f"the component {component.name!r}, or let it pass with "
-                f"{component.name}.ignore({printable(message.type)!r})"
+                f"the component {declared.name!r}, or let it pass with "
+                f"{declared.name}.ignore({printable(message.type)!r})"
             )
         command = self._decode(message)
         if is_reserved and self._reserves:
@@ -116,16 +122,23 @@ class Decoding:
             if to_be_reserved is not None:
                 return to_be_reserved
         try:
-            entity_stream = component.entity_stream(command)
+            entity_stream = declared.entity_stream(command)
         except ReservationError as error:
             raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
+        except BaseException as error:  # a function that gives the id can raise anything
+            if self._is_no_fault(error):
+                raise
+            raise HandlerError(
+                f"The function that gives the id of the entity of {message} raised "
+                f"{describe(error)}"
+            ) from error
         unordered = (
             message.global_position <= self._unordered_until or self._letters is not None
         ) and self._is_unordered(message, entity_stream)
-        strategy = component.strategies.get(message.type) if unordered else None
+        strategy = declared.strategies.get(message.type) if unordered else None
         if strategy is not None and strategy.needs_order:
             raise out_of_order(message, entity_stream)
-        renamed = component.types.renamed
+        renamed = declared.types.renamed
         names = renamed.get(type(command), ()) if renamed else ()
         return Decoded(message, command, entity_stream, unordered=unordered, names=names)
 
@@ -144,7 +157,7 @@ class Decoding:
             DecodeError: its data does not fit, or its class raised, be it no `Exception`.
         """
         try:
-            command = self._component.types.decode(message)
+            command = self._declared.types.decode(message)
         except Exception:
             raise
         except BaseException as error:
@@ -164,7 +177,7 @@ class Decoding:
 
     def _to_be_reserved(self, message: StoredMessage, command: object) -> Decoded | None:
         """Return a command that is to be reserved; None if it is a copy already."""
-        declared = self._component.reservations[message.type]
+        declared = self._declared.reservations[message.type]
         try:
             if declared.is_copy(message, command):
                 return None
@@ -184,7 +197,7 @@ class Decoding:
         """Return the entity that a message is for, whose later messages wait behind a dead letter.
 
         Without a decoded command, the entity is taken from the name of the message's stream, unless
-        that is named only by the key.
+        that is named only by the key, or is a stream of others.
         """
         component = self._component
         if decoded is not None and decoded.entity_stream is not None:
@@ -192,6 +205,8 @@ class Decoding:
         if decoded is not None and decoded.command is not None:
             with contextlib.suppress(ReservationError):
                 return blocking(component.entity_stream(decoded.command))
+        if self._is_subscribed:
+            return None
         declared = component.reservations.get(message.type)
         if not self._reserves and declared is not None and declared.entity is None:
             return None
@@ -203,20 +218,21 @@ class Decoding:
 
         Of the data only the entity's id is read, so that no class checks itself.
         """
-        component = self._component
-        types = component.types
+        types = self._declared.types
         if message.data is not None and message.type in types and not types.is_upcast(message.type):
+            id_ = self._declared.id_field(message.type)
             # What does not fit could not have been decoded either; then the stream's name is used.
             with contextlib.suppress(ReservationError, msgspec.MsgspecError, RecursionError):
-                read = msgspec.json.decode(message.data, type=self._id_of(message.type))
-                return blocking(component.entity_stream(read))
+                if id_ is not None:
+                    read = msgspec.json.decode(message.data, type=self._id_of(message.type, id_))
+                    value = key_part(getattr(read, id_), f"field {id_}")
+                    return blocking(stream_name.of(self._component.name, value))
         return self.whose(message)
 
-    def _id_of(self, name: str) -> type[Any]:
+    def _id_of(self, name: str, id_: str) -> type[Any]:
         """Return a struct with the entity's id as the only field of a type of messages."""
         if name not in self._ids:
-            id_ = self._component.id
-            hint = hints_of(self._component.types[name])[id_]
+            hint = hints_of(self._declared.types[name])[id_]
             field = (id_, hint, msgspec.field(name=camel_case(id_)))
             self._ids[name] = msgspec.defstruct("Id", [field])
         return self._ids[name]

@@ -1,35 +1,30 @@
 """Deciding what each message of a batch brings about; nothing here writes to the log."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from psycopg import Rollback
 
-from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
-from consumers.dead_letters.failure import Reason
+from consumers.calls.blame import blamed
+from consumers.calls.handler_call import guarded
+from consumers.dead_letters.corrections import Corrections
+from consumers.dead_letters.failure import HandlerRaisedError, Reason
+from consumers.decisions.blocking import Blocking, FailurePolicy
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.next_attempt import decide_on
 from consumers.group.positions import Positions
-from consumers.handling.blame import blamed
-from consumers.handling.blocking import Blocking, FailurePolicy
-from consumers.handling.decisions import Decisions
+from consumers.handling.batch_decoding import BatchDecoding
+from consumers.handling.concurrent_handling import ConcurrentHandling
 from consumers.handling.decoding import Decoded, Decoding
-from consumers.handling.handler_call import call, guarded
+from consumers.handling.message_handling import MessageHandling
 from consumers.handling.redelivery import further_before, handled_before
 from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.context import ConsumerContext
-from reservation.context import Context
 from reservation.entity.cache import EntityCache
-from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
-from reservation.errors import HandlerError, MessageError, describe
-from reservation.handlers.copying import copied
-from reservation.handlers.returned import encode_events, encode_further, events_of
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.store.client import MessageStore
-from reservation.store.writing import Row
 
 
 class Handling:
@@ -54,15 +49,21 @@ class Handling:
         component = context.component
         self._context = context
         self._component = component
-        self._commands = component.commands
+        self._declared = component.declared_in(context.category)
         self._decoding = Decoding(component, context.category)
-        self._corrections = corrections
         self._entities = EntityCache(
             component.entity or _no_entity, component.projection, snapshots=snapshots
         )
         self._two_phase = TwoPhaseHandling(context)
+        self._messages = MessageHandling(context)
+        self._concurrently = (
+            ConcurrentHandling(context, self._messages, self._decoding)
+            if self._declared.concurrency
+            else None
+        )
         self._last_categories: list[str] = []
         self.needs = TransactionNeeds(component, context.category, self._decoding)
+        self._batch_decoding = BatchDecoding(context, self._decoding, self.needs, corrections)
         self.at_hand: Sequence[StoredMessage] = ()
 
     def order(self, positions: Positions, letters: Mapping[int, str | None] | None = None) -> None:
@@ -84,7 +85,7 @@ class Handling:
         """The categories that may be written, for care to hold off their other writers."""
         component = self._component
         categories = {component.name, *component.reservation_categories, *self._last_categories}
-        for strategy in component.strategies.values():
+        for strategy in self._declared.strategies.values():
             categories.update(strategy.categories(component.name))
         if component.reserves_within:
             categories.add(component.command_category)
@@ -167,177 +168,52 @@ class Handling:
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         decisions = Decisions()
-        decoded = self._decode(messages, key_streams, policy, handled, decisions)
+        blocking = Blocking(policy, decisions)
+        decoded = self._batch_decoding.decode(messages, key_streams, blocking, handled, decisions)
         if decoded and self.needs.is_two_phase(decoded[0].message):
-            decisions.pending = self._two_phase.store([item.incoming for item in decoded])
+            try:
+                decisions.pending = self._two_phase.store([item.incoming for item in decoded])
+            except HandlerRaisedError as error:  # of which other states may have been stored
+                decide_on(error, self._declared, policy.tried(error.message))
+                raise
             decisions.counts.update(decisions.pending.counts)
+            decisions.passes = decisions.pending.passes
             return decisions
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
         self._begin(decoded, decisions)
+        if self._concurrently is not None and self._concurrently.takes(decoded):
+            self._concurrently.run(decoded, decisions, blocking)
+            return decisions
+        failed, whose = blocking.failed, self._decoding.whose
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
-                with contextlib.suppress(MessageError):
-                    check = decisions.checks[self._component.strategies[item.message.type]]
-                    check.is_duplicate(item.incoming)
+                self._messages.remember(item, decisions)
+            elif failed and blocking.parks(item.message, whose(item.message, item)):
+                continue
             elif item.key_stream is not None:
-                decisions.reservations.append((item.message, item.key_stream))
-                if item.former_stream is not None:
-                    decisions.former_streams[item.message.global_position] = item.former_stream
+                decisions.add_reservation(item.message, item.key_stream, item.former_stream)
             elif item.entity_stream is not None:
-                self._handle(item, item.entity_stream, decisions)
+                try:
+                    self._messages.handle(item, item.entity_stream, decisions)
+                except HandlerRaisedError as error:
+                    if not self._messages.undo(error, policy.tried(item.message)) or (
+                        not blocking.sets_aside(item.message, whose(item.message, item), error)
+                    ):
+                        raise
         return decisions
-
-    def _decode(
-        self,
-        messages: Sequence[StoredMessage],
-        key_streams: Sequence[str | None],
-        policy: FailurePolicy,
-        handled: frozenset[str],
-        decisions: Decisions,
-    ) -> list[Decoded]:
-        """Return the messages to decide on, decoded; the others are counted, or dead letters."""
-        blocking = Blocking(policy, decisions)
-        decoded: list[Decoded] = []
-        whose = self._decoding.whose
-        reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
-        given_up = bool(policy.given_up)
-        for message, key_stream in zip(messages, key_streams, strict=True):
-            died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
-            if died and not self._decoding.ignores(message):
-                blocking.takes(message, self._decoding.whose_unread(message))
-                continue
-            if message.id in handled:
-                decisions.counts["redelivered"] += 1
-                decoded.extend(self._redelivered(message, key_stream))
-                continue
-            try:
-                item = self._look(message, key_stream, reissues)
-            except MessageError as error:
-                blocking.fails(message, whose(message), error)
-                continue
-            if item is None:
-                decisions.counts["ignored"] += 1
-                continue
-            if blocking.anything_blocked:
-                # Nothing waits for a message whose place in the order is not known.
-                unplaced = item.unordered and policy.gives_up(message, Reason.KEY)
-                if blocking.takes(message, whose(message, None if unplaced else item)):
-                    continue
-            decoded.append(item)
-        decisions.corrected.update(reissues.found)
-        return decoded
-
-    def _look(
-        self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues
-    ) -> Decoded | None:
-        """Decode a message; one that says what a corrected message said, as that was corrected.
-
-        Raises:
-            MessageError: it cannot be decoded, or has no key or no handler.
-        """
-        try:
-            return self._decoding.look(message, key_stream)
-        except MessageError:
-            data = reissues.data_of(message)
-            if data is None:
-                raise
-        return self._decoding.look(with_data(message, data), None)
-
-    def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
-        """Give a message that was handled before, if a strategy is to remember it."""
-        if message.type in self._component.strategies and not self.needs.is_two_phase(message):
-            with contextlib.suppress(MessageError):
-                item = self._decoding.look(message, key_stream)
-                if item is not None and item.entity_stream is not None:
-                    yield replace(item, redelivered=True)
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""
         batches: dict[Strategy, list[Incoming]] = {}
         for item in decoded:
-            strategy = self._component.strategies.get(item.message.type)
+            strategy = self._declared.strategies.get(item.message.type)
             if strategy is not None and item.entity_stream is not None:
                 batches.setdefault(strategy, []).append(item.incoming)
         for strategy, batch in batches.items():
             decisions.checks[strategy] = strategy.begin(
                 self._context.connection, self._component.name, self._context.category, batch
             )
-
-    def _handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
-        """Call the handler, apply its events to the entity and collect them to be written."""
-        connection = self._context.connection
-        self._context.heartbeat()
-        message, component, loaded = item.message, self._component, decisions.entities[stream_name]
-        initiation = component.initiations.get(message.type)
-        if initiation is not None and loaded.started:
-            decisions.reissued.append((message, stream_name))
-            return
-        incoming = item.incoming
-        strategy = component.strategies.get(message.type)
-        check = None if strategy is None else decisions.checks[strategy]
-        if check is not None and check.is_duplicate(incoming):
-            decisions.counts["duplicate"] += 1
-            return
-        context = Context(
-            message,
-            entity_stream=stream_name,
-            connection=connection,
-            unordered=item.unordered,
-        )
-        entity = None if initiation is not None else _lent(loaded, message)
-
-        def handle() -> list[object]:
-            if initiation is not None:
-                returned = initiation.handler(item.command, context)
-            else:
-                returned = component.handlers[message.type](item.command, entity, context)
-            return events_of(returned, message, self._commands, starts=initiation is not None)
-
-        events: Sequence[object] = call(connection, message, handle)
-        metadata = message.follow_metadata()
-        if check is not None:
-            events, metadata = check.effects(incoming, events, metadata)
-        written = component.types.written
-        rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
-        further = encode_further(context.writes, message, written)
-        component.check_written(further, message)
-        for row in rows:
-            decisions.writes.append(row)
-            self._apply(row, loaded, message)
-        for row in further:
-            self._further(row, message, decisions)
-        decisions.counts["handled"] += 1
-
-    def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
-        """Collect a message that a handler wrote besides its events.
-
-        If its stream is that of another entity of the batch, what is decided on that entity later
-        is decided on this message too.
-        """
-        decisions.conditional |= row.expected_version is not None
-        loaded = decisions.entities.get(row.stream_name)
-        if loaded is not None and row.expected_version in (None, loaded.version):
-            row = row._replace(expected_version=loaded.version)
-            self._apply(row, loaded, message)
-        decisions.writes.append(row)
-        decisions.further.append(row)
-
-    def _apply(self, row: Row, loaded: Loaded, message: StoredMessage) -> None:
-        self._component.projection.apply_encoded(loaded.entity, row, message)
-        loaded.version += 1
-        loaded.started = loaded.started or row.type != PSEUDO_EVENT
-
-
-def _lent(loaded: Loaded, message: StoredMessage) -> object:
-    """Return a copy of an entity for a handler, so that only projectors change what is kept."""
-    try:
-        return copied(loaded.entity)
-    except Exception as error:
-        raise HandlerError(
-            f"The {type(loaded.entity).__name__} that {message} is for cannot be copied for its "
-            f"handler: {describe(error)}; keep in an entity what `copy.deepcopy` can copy"
-        ) from error
 
 
 def _no_entity() -> None:

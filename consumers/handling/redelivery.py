@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterator, Sequence
 
-from consumers.handling.decisions import Decisions
+from consumers.decisions.decisions import Decisions
 from consumers.handling.decoding import Decoding
 from consumers.handling.transaction_needs import TransactionNeeds
 from reservation.errors import MessageError

@@ -19,27 +19,27 @@ class TransactionNeeds:
 
         Args:
             component: whose messages they are.
-            category: the component's command category, or one of its reservation categories.
+            category: one that the component reads.
             decoding: what says which messages are handled here.
         """
-        self._component = component
+        self._declared = declared = component.declared_in(category)
         self._decoding = decoding
         self._reserves = category == component.command_category
-        copied = set(component.reservations) - component.reserves_within if self._reserves else ()
-        self.own = frozenset(component.own_transaction.difference(component.ignored, copied))
-        self.two_phase = frozenset(component.two_phase).difference(component.ignored)
+        copied = set(declared.reservations) - declared.reserves_within if self._reserves else ()
+        self.own = frozenset(declared.own_transaction.difference(declared.ignored, copied))
+        self.two_phase = frozenset(declared.two_phase).difference(declared.ignored)
 
     def is_two_phase(self, message: StoredMessage) -> bool:
         """Return whether a message is handled here, by a two-phase strategy.
 
         Of commands that are reserved within their category, only the copies are handled.
         """
-        component = self._component
+        declared = self._declared
         if message.type not in self.two_phase:
             return False
-        if not self._reserves or message.type not in component.reservations:
+        if not self._reserves or message.type not in declared.reservations:
             return True
-        if message.type not in component.reserves_within or message.data is None:
+        if message.type not in declared.reserves_within or message.data is None:
             return False
         try:
             decoded = self._decoding.look(message, None)

@@ -5,63 +5,50 @@ the state as it was then, and the new versions are stored. When that is committe
 the handlers are published. (See `reservation.idempotence.strategy.TwoPhaseStrategy`.)
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
-from consumers.handling.handler_call import call
+from consumers.calls.handler_call import call
+from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
 from reservation.errors import DecodeError, MessageError
+from reservation.handlers.reject import Reject
 from reservation.handlers.returned import events_of
+from reservation.idempotence.passes import Pass
 from reservation.idempotence.state_based.outputs import (
     digest,
     encode_state,
     from_text,
     outputs,
+    scheduled_outputs,
     to_text,
 )
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
-from reservation.messages.stream_name import category
 from reservation.serialization import codec
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
-
-
-@dataclass(slots=True)
-class PendingOutputs:
-    """What is published for a batch in its second transaction.
-
-    Attributes:
-        check: what the strategy found out and stored, to be marked as published.
-        rows: the outputs, as they are written.
-        counts: how many messages were handled, redelivered (handled again), or differing (handled
-            again, with another result).
-    """
-
-    check: TwoPhaseCheck
-    rows: list[Row] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def categories(self) -> list[str]:
-        """The categories that are going to be written, each once."""
-        return list({category(row.stream_name) for row in self.rows})
 
 
 @dataclass(frozen=True, slots=True)
 class _HandlerResult:
-    """What one call of a handler left: the state after it, its outputs, what it was given."""
+    """What one call of a handler left: the state after it, its outputs, what it was given.
+
+    The outcome is "handled" or "rejected".
+    """
 
     state: str
     rows: list[Row]
+    scheduled: list[ScheduledRow]
     outputs: str
     given: str
+    outcome: str = "handled"
 
 
 class TwoPhaseHandling:
@@ -71,7 +58,9 @@ class TwoPhaseHandling:
         """Prepare to handle the messages of a consumer's category."""
         self._context = context
         self._commands = context.component.commands
-        self._strategies = context.component.two_phase
+        self._declared = context.component.declared_in(context.category)
+        self._is_subscribed = context.category in context.component.subscribed
+        self._strategies = self._declared.two_phase
 
     def store(self, batch: Sequence[Incoming]) -> PendingOutputs:
         """Handle a batch in its order, and store the states of those messages that are new.
@@ -86,7 +75,7 @@ class TwoPhaseHandling:
         pending = PendingOutputs(check)
         for incoming in batch:
             if check.is_duplicate(incoming):
-                rows, outcome = self._handle_again(incoming, check)
+                rows, scheduled, outcome = self._handle_again(incoming, check)
                 check.handled_again(incoming)
             else:
                 result = self._call(incoming, check.state_before(incoming))
@@ -94,13 +83,20 @@ class TwoPhaseHandling:
                 check.handled(
                     incoming, result.state, result.given, result.outputs, as_delta=as_delta
                 )
-                rows, outcome = result.rows, "handled"
+                rows, scheduled, outcome = result.rows, result.scheduled, result.outcome
             pending.rows.extend(rows)
+            pending.scheduled.extend(scheduled)
+            if self._is_subscribed and all(
+                row.stream_name != incoming.entity_stream for row in rows
+            ):
+                pending.passes.append(Pass.handled(incoming.message, rows))
             pending.counts[outcome] += 1
         check.record()
         return pending
 
-    def _handle_again(self, incoming: Incoming, check: TwoPhaseCheck) -> tuple[list[Row], str]:
+    def _handle_again(
+        self, incoming: Incoming, check: TwoPhaseCheck
+    ) -> tuple[list[Row], list[ScheduledRow], str]:
         """Handle a message again, and return what it published at first, and the outcome."""
         message, first = incoming.message, check.first_handling(incoming)
         before = check.state_before(incoming)
@@ -108,10 +104,12 @@ class TwoPhaseHandling:
             given = msgspec.json.decode(first.given, type=HandlerInputs)
             result = self._call(incoming, before, given)
             if digest(result.outputs) == first.outputs_hash:
-                return result.rows, "redelivered"
-            stored = from_text(first.outputs)
-            if self._mean_the_same(stored, result.rows, message):
-                return stored, "redelivered"
+                return result.rows, result.scheduled, "redelivered"
+            stored, scheduled = from_text(first.outputs)
+            if self._mean_the_same(
+                [*stored, *scheduled], [*result.rows, *result.scheduled], message
+            ):
+                return stored, scheduled, "redelivered"
             reason = "they are not the same"
         except MessageError as error:
             reason = str(error)
@@ -124,10 +122,13 @@ class TwoPhaseHandling:
             state_position=first.position,
             reason=reason,
         )
-        return from_text(first.outputs), "differing"
+        return *from_text(first.outputs), "differing"
 
     def _mean_the_same(
-        self, stored: Sequence[Row], rows: Sequence[Row], message: StoredMessage
+        self,
+        stored: Sequence[Row | ScheduledRow],
+        rows: Sequence[Row | ScheduledRow],
+        message: StoredMessage,
     ) -> bool:
         """Return whether outputs are the stored ones, but for names and shapes that have changed.
 
@@ -136,7 +137,7 @@ class TwoPhaseHandling:
         """
         types = self._context.component.types
         for one, other in zip_longest(stored, rows):
-            if one is None or other is None or one[:2] != other[:2]:
+            if one is None or other is None or (one[:2], one[5]) != (other[:2], other[5]):
                 return False
             if one == other:
                 continue
@@ -156,38 +157,61 @@ class TwoPhaseHandling:
         """Call the handler of a message on a state, None for a new one, and return the result."""
         self._context.heartbeat()
         message, component = incoming.message, self._context.component
-        entity: Any = component.entity
-        try:
-            state = codec.decode(entity, codec.encode(entity()) if before is None else before)
-        except Exception as error:  # a class may check itself as it likes
-            raise DecodeError(
-                f"Cannot handle {message}: its state is none of {entity.__name__}: "
-                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
-                f"a default"
-            ) from error
+        state = self._state(before, message)
         context = Context(
             message,
             entity_stream=incoming.entity_stream,
             given=given,
             unordered=incoming.unordered,
         )
-        handler = component.handlers[message.type]
-        events = call(
-            self._context.connection,
-            message,
-            lambda: events_of(handler(incoming.command, state, context), message, self._commands),
-        )
+        handler = self._declared.handlers[message.type]
+        outcome, events = "handled", list[object]()
+        try:
+            events = call(
+                self._context.connection,
+                message,
+                lambda: events_of(
+                    handler(incoming.command, state, context), message, self._commands
+                ),
+            )
+        except Reject as reject:
+            outcome, events = "rejected", [reject.event(message.type, starts=False)]
+            context.writes.clear()
+            context.scheduled = ()
+            state = self._state(before, message)
         rows = outputs(
             message, incoming.entity_stream, events, context.writes, component.types.written
         )
-        component.check_written(rows, message)
+        scheduled = scheduled_outputs(message, context.scheduled, component.types.written)
+        component.check_written([*rows, *scheduled], message)
         after = encode_state(state, message)
         return _HandlerResult(
-            after, rows, to_text(rows), msgspec.json.encode(context.given).decode()
+            after,
+            rows,
+            scheduled,
+            to_text(rows, scheduled),
+            msgspec.json.encode(context.given).decode(),
+            outcome,
         )
 
+    def _state(self, text: str | None, message: StoredMessage) -> Any:
+        """Return a state from its JSON text, None for a new one.
 
-def _as_stored(row: Row, cause: StoredMessage) -> StoredMessage:
+        Raises:
+            DecodeError: the text is none of the component's entity.
+        """
+        entity: Any = self._context.component.entity
+        try:
+            return codec.decode(entity, codec.encode(entity()) if text is None else text)
+        except Exception as error:  # a class may check itself as it likes
+            raise DecodeError(
+                f"Cannot handle {message}: its state is none of {entity.__name__}: "
+                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
+                f"a default"
+            ) from error
+
+
+def _as_stored(row: Row | ScheduledRow, cause: StoredMessage) -> StoredMessage:
     """Return an output as it would be read, at a place that says nothing."""
     id_, stream_name, type_, data, metadata, _ = row
     return StoredMessage(str(id_), stream_name, type_, 0, 0, data, metadata, cause.time)

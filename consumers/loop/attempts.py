@@ -30,6 +30,8 @@ class Attemptable(Generic[R]):
         take_back: subtracts one from the stored count.
         attempt: handles the message.
         give_up: sets the message aside, for a reason, after a number of attempts.
+        earlier: how many attempts were counted before it waited for this one; they do not reduce
+            how often it is tried now.
     """
 
     key: Hashable
@@ -38,6 +40,7 @@ class Attemptable(Generic[R]):
     take_back: Callable[[], None]
     attempt: Callable[[], R | None]
     give_up: Callable[[Failure, int], R | None]
+    earlier: int = 0
 
 
 class Attempts:
@@ -67,18 +70,19 @@ class Attempts:
             ReservationError: as the attempt raises, other than for its message.
         """
         backoff = Backoff()
+        most = self._most + message.earlier
         while not stop.requested:
             number = self._begin(message)
             if number is None:
                 break
-            if number > self._most:
+            if number > most:
                 return self._give_up(message, number - 1)
             try:
                 result = message.attempt()
             except MessageError as error:
                 failure = Failure.of(error)
                 self._begun, self._failed = None, (message.key, failure)
-                if number >= self._most or not failure.may_pass:
+                if number >= most or not failure.may_pass:
                     return self._give_up(message, number)
                 stop.wait(backoff.next())
             except ReservationError:

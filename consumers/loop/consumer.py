@@ -12,17 +12,20 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from consumers.batch.batch import Batch, BatchResult
+from consumers.calls.handler_call import is_interrupt
 from consumers.dead_letters.failure import Crashed, Failure
 from consumers.dead_letters.letters import DeadLetters
+from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import TURN, GroupShare, Membership
-from consumers.handling.blocking import FailurePolicy
-from consumers.handling.handler_call import is_interrupt
 from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
+from consumers.loop.due_letters import DueLetters
 from consumers.loop.letter_retry import Retrying
 from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
-from consumers.runtime.backoff import Backoff
+from consumers.loop.repeating import RepeatingOnConflict
+from consumers.loop.schedule import Schedule
 from consumers.runtime.context import ConsumerContext
+from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
@@ -39,7 +42,6 @@ from reservation.errors import (
 )
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order
-from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.notifications import Notices
 
 # Seconds until the second look at a category that has nothing new, where no notice is given. Each
@@ -64,6 +66,7 @@ class Consumer:
         notices: Notices | None = None,
         telemetry: Telemetry | None = None,
         log: Log | None = None,
+        grace: float | None = None,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
 
@@ -78,6 +81,8 @@ class Consumer:
             notices: what waits for notice of new messages between two looks; left open.
             telemetry: where the consumer reports that it lives, and what it did; None for nowhere.
             log: the logger; None for one of its own.
+            grace: seconds that it has to stop, near whose end async calls are cancelled; None for
+                no limit.
         """
         self._session = session
         self._component = component
@@ -89,16 +94,25 @@ class Consumer:
         self._poll = POLL
         self._batch: Batch | None = None  # the one of the connection there is
         self._singly = 0  # how many messages to handle one by one
+        self._singly_letters = 0  # how many letters, after a process has died
         self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
         declaration = ProcessDeclaration.of(component)
         self._membership = Membership(
             session, component.name, category, share, self._log, declaration
         )
+        self._schedule = Schedule(self._log, self._telemetry)
+        self._membership.busy.besides = self._schedule.write
+        self._event_loop = EventLoop(self._telemetry.beat, grace)
+        self._membership.busy.is_alive = lambda: self._event_loop.is_alive
         self._stop_on_error = stop_on_error
         self._dead_letters = DeadLetters(component.name, category)
         self._blocked: set[str] = set()
-        self._known: object = None  # the claims that `_blocked` is of
+        self._known: object = None  # the claims that `_blocked` and `_due` are of
+        self._due = DueLetters(self._dead_letters)
+        self._repeat_on_conflict = RepeatingOnConflict(
+            self._log, self._telemetry, lambda: self._membership.positions.lowest
+        )
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
             self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
@@ -121,6 +135,7 @@ class Consumer:
             Crashed: something else was raised, by the component's code or by ours.
         """
         check_order(self._component, self._category, self._membership.wanted)
+        self._event_loop.stop = stop
         try:
             self._run_until_stopped(stop)
         except ReservationError:
@@ -173,7 +188,13 @@ class Consumer:
         # A new one for each connection: whether what it remembers was committed is not known.
         batch = Batch(
             ConsumerContext(
-                connection, self._component, self._category, self._log, self._telemetry.beat
+                connection,
+                self._component,
+                self._category,
+                self._log,
+                self._telemetry.beat,
+                self._schedule.add,
+                self._event_loop,
             )
         )
         self._batch = batch
@@ -184,7 +205,9 @@ class Consumer:
                 self._wait_for_locks(self._turn, connection, stop)
                 look = look or membership.behind
                 retry = membership.retry
-            retry = retry and self._retry(batch, connection, stop)
+            if self._schedule.is_due:
+                look |= self._schedule.write(connection)
+            retry = (retry or self._due.now) and self._retry(batch, connection, stop)
             if look and self._handle_next(batch, connection, stop):
                 continue
             if retry:
@@ -196,14 +219,21 @@ class Consumer:
     def _turn(self, connection: Connection[Any]) -> None:
         self._membership.turn(connection)
         self._telemetry.holds(self._membership.positions.reached, self._membership.head)
+        membership = self._membership
+        self._schedule.look(connection, membership.next_scheduled, membership.overdue)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
-            self._singly = self._batch_size
+            self._singly = self._singly_letters = self._batch_size
         positions = self._membership.positions
         if self._known != positions.claims:
             self._blocked = self._dead_letters.blocked(
                 connection, positions.partitions, positions.size
             )
+            self._due.look(connection, positions)
             self._known = positions.claims
+        waiting = 0
+        if self._due.any:
+            waiting = self._dead_letters.waiting(connection, positions.partitions, positions.size)
+        self._telemetry.waits(waiting)
 
     def _wait_for_locks(
         self, call: Callable[[Connection[Any]], None], connection: Connection[Any], stop: Stop
@@ -226,10 +256,15 @@ class Consumer:
         poll = self._poll
         self._poll = min(poll * 2, TURN)
         notices = self._notices
+        due = self._due.seconds
         if notices is None or not self._membership.positions.partitions:
-            stop.wait(poll)
+            stop.wait(min(self._schedule.limit(poll), due))
             return False
-        noticed = notices.wait(TURN, poll=poll, pause=stop)
+        longest, poll = self._schedule.limit(TURN), self._schedule.limit(poll)
+        noticed = notices.wait(min(longest, due), poll=min(poll, due), pause=stop)
+        if notices.scheduled:
+            notices.scheduled = False
+            self._schedule.add(0)  # the look says when it is due
         if self._noticed != (notices.missing is None):
             self._noticed = notices.missing is None
             if self._noticed:
@@ -316,6 +351,7 @@ class Consumer:
         result = self._repeat_on_conflict(run, stop)
         if result is not None:
             self._blocked.update(result.blocked)
+            self._due.add(result.letters)
             log_batch(self._log, result, self._membership.positions.partitions)
             if result.read:
                 self._telemetry.holds(self._membership.positions.reached, self._membership.head)
@@ -331,15 +367,24 @@ class Consumer:
                     batch.retry_transaction,
                     self._membership.positions,
                     stop,
-                    singly=self._singly > 0,
+                    singly=self._singly > 0 or self._singly_letters > 0,
                 )
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
         self._blocked -= retried.freed
+        tried = retried.handled + retried.dead + retried.waiting
+        self._singly_letters = max(self._singly_letters - tried, 0) if retried.more else 0
+        if self._due.now or retried.waiting:
+            self._due.look(connection, self._membership.positions, in_vain=not tried)
         log_conflicts(self._log, retried.conflicts)
         log_letters(self._log, retried.letters)
-        if retried.handled or retried.dead:
-            self._log.info("dead_letters_retried", handled=retried.handled, dead=retried.dead)
+        if tried:
+            self._log.info(
+                "dead_letters_retried",
+                handled=retried.handled,
+                dead=retried.dead,
+                waiting=retried.waiting,
+            )
         return retried.more
 
     def _reread_positions(
@@ -349,31 +394,3 @@ class Consumer:
         self._log.warning("partitions_lost", error=str(error))
         self._wait_for_locks(self._turn, connection, stop)
         return True
-
-    def _repeat_on_conflict(self, call: Callable[[bool], R], stop: Stop) -> R | None:
-        """Repeat a call until no other transaction conflicts with it; None if it is time to stop.
-
-        The call is given whether to take care, because an earlier attempt lost a race.
-        """
-        lost = 0
-        backoff = Backoff()
-        while True:
-            self._telemetry.beat()
-            try:
-                return call(lost > 0)
-            except LockTimeoutError:
-                self._log.info("lock_awaited", position=self._membership.positions.lowest)
-                if stop.requested:
-                    return None
-            except TO_BE_RETRIED as error:
-                lost += 1
-                reason = type(error).__name__
-                if lost == 1:  # it runs again with care, where no other writer can be first
-                    self._log.info("race_lost", error=reason)
-                    continue
-                delay = backoff.next()
-                self._log.warning(
-                    "race_lost_again", times=lost, error=reason, delay=round(delay, 3)
-                )
-                if stop.wait(delay):
-                    return None

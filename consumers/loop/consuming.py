@@ -21,6 +21,7 @@ def consume(
     stop_on_error: bool = False,
     telemetry: Telemetry | None = None,
     log: Log,
+    grace: float | None = None,
 ) -> None:
     """Consume a category until told to stop.
 
@@ -35,6 +36,7 @@ def consume(
         stop_on_error: whether a message that cannot be handled ends the consumer.
         telemetry: what the consumer reports to; None for nothing.
         log: where events are logged.
+        grace: seconds that it has to stop; None for no limit.
 
     Raises:
         ReservationError: see `Consumer.run`.
@@ -56,4 +58,5 @@ def consume(
                 notices=notices,
                 telemetry=telemetry,
                 log=log,
+                grace=grace,
             ).run(stop)

@@ -5,6 +5,7 @@ first that fails. The transaction that handles a letter also marks the next lett
 be handled, so after a crash the retry goes on where it was.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -19,6 +20,9 @@ from consumers.loop.attempts import Attemptable, Attempts
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
+
+# Seconds that a set of letters takes, about, before new messages have their turn.
+SLICE = 0.25
 
 R = TypeVar("R")
 
@@ -37,7 +41,8 @@ class Retried:
     Attributes:
         handled: how many are handled.
         dead: how many are dead again.
-        letters: those that are dead again, where their message is known.
+        waiting: how many wait for another attempt.
+        letters: those that are dead again or wait, where their message is known.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         freed: the entities that no longer have open letters.
         more: whether there may be others that are to be handled now.
@@ -45,6 +50,7 @@ class Retried:
 
     handled: int = 0
     dead: int = 0
+    waiting: int = 0
     letters: list[Letter] = field(default_factory=list)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     freed: set[str] = field(default_factory=set)
@@ -54,6 +60,7 @@ class Retried:
         """Add the outcome of one transaction."""
         self.handled += outcome.handled
         self.dead += outcome.dead
+        self.waiting += outcome.waiting
         self.letters += outcome.letters
         self.conflicts += outcome.conflicts
         self.freed |= set(outcome.freed)
@@ -81,6 +88,7 @@ class Retrying:
         self._attempts = attempts
         self._repeat = repeat
         self._limit = limit
+        self._size = limit  # of the next set: as many as take about `SLICE`
 
     def run(
         self,
@@ -104,18 +112,24 @@ class Retrying:
             PositionLostError: another process has taken a partition over.
         """
         retried = Retried()
-        letters = self._dead_letters.line_up(
-            connection, positions.partitions, positions.size, self._limit
-        )
+        size, began = self._size, time.monotonic()
+        letters = self._dead_letters.line_up(connection, positions.partitions, positions.size, size)
         if not letters:
             return retried
-        retried.more = len(letters) == self._limit
+        retried.more = len(letters) == size
         try:
             if singly or not self._as_a_set(retry_transaction, positions, letters, retried, stop):
                 self._one_by_one(connection, retry_transaction, positions, letters, retried, stop)
         except LettersChanged:
             retried.more = True
+        self._size = self._next_size(len(letters), time.monotonic() - began)
         return retried
+
+    def _next_size(self, letters: int, seconds: float) -> int:
+        """Return how many letters to handle next, so that new messages are not held up for long."""
+        if seconds > SLICE:
+            return max(int(letters * SLICE / seconds), 1)
+        return min(self._size * 2, self._limit)
 
     def _as_a_set(
         self,
@@ -147,18 +161,25 @@ class Retrying:
         retried: Retried,
         stop: Stop,
     ) -> None:
-        """Handle each in a transaction of its own, of each entity up to the first that fails."""
+        """Handle each in a transaction of its own, of each entity up to the first that fails.
+
+        What is left after `SLICE` has its turn after new messages.
+        """
         failed: set[str | None] = set()
+        began = time.monotonic()
         for letter in letters:
             if letter.entity in failed:
                 continue
+            if time.monotonic() - began > SLICE:
+                retried.more = True
+                return
             outcome = self._attempts.run(
                 self._attemptable(connection, retry_transaction, positions, letter, stop), stop
             )
             if outcome is None:
                 return
             retried.add(outcome)
-            if outcome.dead and letter.entity is not None:
+            if outcome.failed and letter.entity is not None:
                 failed.add(letter.entity)
 
     def _attemptable(
@@ -186,4 +207,6 @@ class Retrying:
             )
 
         key = ("letter", letter.global_position)
-        return Attemptable(key, letter.described, count, take_back, attempt, give_up)
+        return Attemptable(
+            key, letter.described, count, take_back, attempt, give_up, letter.earlier
+        )

@@ -1,5 +1,6 @@
 """Logging the outcome of messages, without anything of their data."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from consumers.batch.batch import BatchResult
@@ -38,9 +39,10 @@ def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> N
 
 
 def log_letters(log: Log, letters: Sequence[Letter]) -> None:
-    """Log each letter that is dead, other than conflicts, and how many are parked."""
+    """Log each letter that is dead, other than conflicts, and how many are parked or wait."""
+    _log_waiting(log, [letter for letter in letters if letter.waits])
     for letter in letters:
-        if letter.parked or letter.failure.reason is Reason.CONFLICT:
+        if letter.waits or letter.parked or letter.failure.reason is Reason.CONFLICT:
             continue
         log.warning(
             "message_dead",
@@ -55,3 +57,22 @@ def log_letters(log: Log, letters: Sequence[Letter]) -> None:
     if parked:
         entities = {letter.entity for letter in parked}
         log.info("message_parked", count=len(parked), entities=len(entities))
+
+
+def _log_waiting(log: Log, letters: Sequence[Letter]) -> None:
+    """Log the messages that wait for their next attempt: one event for those that failed alike."""
+    alike: defaultdict[tuple[str, str | None], list[Letter]] = defaultdict(list)
+    for letter in letters:
+        alike[letter.message.type, letter.failure.digest].append(letter)
+    for (type_, _), waiting in alike.items():
+        first = min(waiting, key=lambda letter: letter.failure.wait or 0.0)
+        log.warning(
+            "message_waiting",
+            type=printable(type_),
+            count=len(waiting),
+            stream_name=printable(first.message.stream_name),
+            global_position=first.message.global_position,
+            attempts=first.attempts,
+            next_attempt_in=round(first.failure.wait or 0.0, 3),
+            error=first.failure.error,
+        )

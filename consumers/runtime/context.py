@@ -1,17 +1,23 @@
 """What the parts of one consumer share, as long as it has one connection."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import Connection
 
+from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.logs import Log
 from reservation.component import Component
 
 
 def _ignore() -> None:
     """Stand for a heartbeat that nobody listens to."""
+
+
+def _nobody(seconds: float) -> None:
+    """Stand for a schedule that nobody keeps."""
+    del seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,8 @@ class ConsumerContext:
         category: the category that is read.
         log: the consumer's logger.
         heartbeat: called before each handler, as a sign that the process is not stuck.
+        schedules: called with the seconds until a message is due that handlers have scheduled.
+        event_loop: where async handlers are awaited.
     """
 
     connection: Connection[Any]
@@ -31,6 +39,8 @@ class ConsumerContext:
     category: str
     log: Log
     heartbeat: Callable[[], None] = _ignore
+    schedules: Callable[[float], None] = _nobody
+    event_loop: EventLoop = field(default_factory=EventLoop)
 
     @classmethod
     def of(

@@ -47,6 +47,11 @@ class ProcessReport(msgspec.Struct, array_like=True):
         buckets: how many batches took up to each of the times in `BUCKETS`, and longer.
         seconds: how long all batches took together.
         errors: how many errors of the database it met that pass.
+        scheduled: how many scheduled messages the store has, when it last counted them.
+        overdue: for how many seconds the oldest of them was overdue, when it last looked.
+        scheduled_written: how many scheduled messages it has written.
+        scheduled_refused: how many attempts to write one the log has refused.
+        waiting: how many messages of what it holds wait for their next attempt.
     """
 
     pid: int
@@ -58,6 +63,11 @@ class ProcessReport(msgspec.Struct, array_like=True):
     buckets: list[int] = msgspec.field(default_factory=no_batches)
     seconds: float = 0.0
     errors: int = 0
+    scheduled: int = 0
+    overdue: float = 0.0
+    scheduled_written: int = 0
+    scheduled_refused: int = 0
+    waiting: int = 0
 
 
 class Telemetry:
@@ -96,6 +106,12 @@ class Telemetry:
         report.positions, report.head = dict(positions), head
         self._now_or_later(changed)
 
+    def waits(self, number: int) -> None:
+        """Note how many messages wait for their next attempt."""
+        changed = self._report.waiting != number
+        self._report.waiting = number
+        self._now_or_later(changed)
+
     def has_database(self) -> None:
         """Note that the database works again."""
         self._report.state, self._report.reason = "up", ""
@@ -121,6 +137,27 @@ class Telemetry:
         self._report.buckets[bisect_left(BUCKETS, seconds)] += 1
         self._report.seconds += seconds
         self._now_or_later(True)
+
+    def scheduled(self, overdue: float, count: int | None = None) -> None:
+        """Note what is scheduled in the store.
+
+        Args:
+            overdue: for how many seconds the oldest message is overdue; 0 if none is.
+            count: how many messages there are; None if they were not counted.
+        """
+        self._report.overdue = overdue
+        if count is not None:
+            self._report.scheduled = count
+
+    def wrote_scheduled(self, written: int, refused: int) -> None:
+        """Note that scheduled messages were due.
+
+        Args:
+            written: how many were written.
+            refused: how many the log refused.
+        """
+        self._report.scheduled_written += written
+        self._report.scheduled_refused += refused
 
     def _now_or_later(self, now: bool) -> None:
         if now and self._supervisor is not None:

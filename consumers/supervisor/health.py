@@ -45,12 +45,16 @@ class ConsumerCounts:
         buckets: the same.
         seconds: the same.
         errors: the same.
+        scheduled_written: the same.
+        scheduled_refused: the same.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     buckets: list[int] = field(default_factory=no_batches)
     seconds: float = 0.0
     errors: int = 0
+    scheduled_written: int = 0
+    scheduled_refused: int = 0
 
     def add(self, done: "ProcessReport | ConsumerCounts") -> None:
         """Add what one process did, or several."""
@@ -60,6 +64,8 @@ class ConsumerCounts:
         ]
         self.seconds += done.seconds
         self.errors += done.errors
+        self.scheduled_written += done.scheduled_written
+        self.scheduled_refused += done.scheduled_refused
 
 
 class Board:

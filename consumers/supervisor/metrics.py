@@ -19,11 +19,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from consumers.runtime.telemetry import BUCKETS
-from consumers.supervisor.health import Board, ConsumerCounts, Reads
+from consumers.supervisor.health import Board, ConsumerCounts, Life, Reads
 
 # The outcomes of messages; each is there from the beginning, so that a rate can be computed.
 OUTCOMES = (
     "handled",
+    "rejected",
     "reserved",
     "duplicate",
     "conflict",
@@ -31,6 +32,7 @@ OUTCOMES = (
     "redelivered",
     "differing",
     "dead",
+    "waiting",
     "parked",
 )
 STATES = ("starting", "up", "degraded")
@@ -85,12 +87,32 @@ class _Figures(Collector):
         head = GaugeMetricFamily(
             "reservation_head", "Global position of the category's last message", labels=_LABELS
         )
+        scheduled = GaugeMetricFamily(
+            "reservation_scheduled_messages",
+            "Scheduled messages of the store that are not written, up to 100,000",
+            labels=_LABELS,
+        )
+        overdue = GaugeMetricFamily(
+            "reservation_scheduled_overdue_seconds",
+            "For how long the oldest of them is overdue",
+            labels=_LABELS,
+        )
+        latest: dict[Reads, Life] = {}
+        waiting = GaugeMetricFamily(
+            "reservation_messages_waiting",
+            "Messages of what is held here that wait for their next attempt",
+            labels=_LABELS,
+        )
+        waits: defaultdict[Reads, int] = defaultdict(int)
         states: defaultdict[tuple[Reads, str], int] = defaultdict(int)
         holds: defaultdict[Reads, int] = defaultdict(int)
         heads: dict[Reads, int] = {}
         for life in self._board.lives():
             states[life.reads, life.report.state] += 1
             holds[life.reads] += len(life.report.positions)
+            if life.reads not in latest or life.heard > latest[life.reads].heard:
+                latest[life.reads] = life
+            waits[life.reads] += life.report.waiting
             if life.report.head:
                 heads[life.reads] = max(heads.get(life.reads, 0), life.report.head)
             for partition, reached in life.report.positions.items():
@@ -99,9 +121,13 @@ class _Figures(Collector):
             for state in STATES:
                 workers.add_metric([*consumer, state], states[consumer, state])
             held.add_metric(consumer, holds[consumer])
+            waiting.add_metric(consumer, waits[consumer])
             if consumer in heads:
                 head.add_metric(consumer, heads[consumer])
-        yield from (workers, held, position, head)
+            if consumer in latest:
+                scheduled.add_metric(consumer, latest[consumer].report.scheduled)
+                overdue.add_metric(consumer, latest[consumer].report.overdue)
+        yield from (workers, held, position, head, waiting, scheduled, overdue)
 
 
 def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:
@@ -120,6 +146,14 @@ def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:
     errors = CounterMetricFamily(
         "reservation_database_errors", "Errors of the database that pass", labels=_LABELS
     )
+    written = CounterMetricFamily(
+        "reservation_scheduled_written", "Scheduled messages that were written", labels=_LABELS
+    )
+    refused = CounterMetricFamily(
+        "reservation_scheduled_refused",
+        "Attempts to write a scheduled message that the log refused",
+        labels=_LABELS,
+    )
     for reads, tally in tallies.items():
         for outcome in dict.fromkeys([*OUTCOMES, *tally.counts]):
             messages.add_metric([*reads, outcome], tally.counts[outcome])
@@ -130,4 +164,6 @@ def _done(tallies: dict[Reads, ConsumerCounts]) -> Iterator[Metric]:
             reads, buckets=list(zip(bounds, cumulative, strict=True)), sum_value=tally.seconds
         )
         errors.add_metric(reads, tally.errors)
-    yield from (messages, batches, seconds, errors)
+        written.add_metric(reads, tally.scheduled_written)
+        refused.add_metric(reads, tally.scheduled_refused)
+    yield from (messages, batches, seconds, errors, written, refused)

@@ -153,6 +153,7 @@ def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impati
                 stop_on_error=assignment.stop_on_error,
                 telemetry=telemetry,
                 log=log,
+                grace=assignment.grace,
             )
 
 

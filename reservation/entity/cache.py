@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
-from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.messages.pseudo_event import starts
 from reservation.store.client import MessageStore
 
 
@@ -46,7 +46,7 @@ class EntityCache:
             loaded = wanted[message.stream_name]
             self._projection.apply_stored(loaded.entity, message)
             loaded.version = message.position
-            loaded.started = loaded.started or message.type != PSEUDO_EVENT
+            loaded.started = loaded.started or starts(message)
         self._loaded.update(wanted)
         while len(self._loaded) > self._capacity:
             self._loaded.popitem(last=False)

@@ -9,6 +9,7 @@ from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.serialization import codec
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.statements import NO_STREAM
 from reservation.store.writing import Row
 
@@ -24,7 +25,8 @@ class Loaded:
         entity: the projected state.
         version: the position of the last event in it, -1 if there is none.
         snapshot: the version at which a snapshot of it was last taken, -1 if none was.
-        started: whether the stream holds anything but pseudo events.
+        started: whether the stream holds anything but pseudo events; the rejection of a command
+            that initiates counts.
     """
 
     entity: object
@@ -80,7 +82,7 @@ class Projection:
         """Return whether events of a class may be in an entity's stream."""
         return self.knows(self._types.written(class_).name)
 
-    def check_written(self, row: Row, cause: StoredMessage) -> None:
+    def check_written(self, row: Row | ScheduledRow, cause: StoredMessage) -> None:
         """Refuse an event that nobody would know when it is read.
 
         Args:

@@ -14,6 +14,7 @@ from reservation.context import Context
 from reservation.errors import DeclarationError, describe
 from reservation.handlers.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
+from reservation.handlers.execution import is_async
 from reservation.messages.stream_name import check_category
 from reservation.serialization.struct_types import PLAIN, shown
 
@@ -104,7 +105,7 @@ def check_category_of_reservations(
 
     Args:
         component: the component's name.
-        taken: the categories of its commands, events and corrections.
+        taken: the categories of its commands, events, corrections and subscriptions.
         into: the reservation category; None for the command category.
         entity: the field whose value leads the id of the reservation streams; None for none.
 
@@ -120,31 +121,38 @@ def check_category_of_reservations(
     if into in taken:
         raise DeclarationError(
             f"{component}: the reservation category {into!r} is in use for the component's "
-            f"commands, events or corrections; name another, or leave it out"
+            f"commands, events, corrections or subscriptions; name another, or leave it out"
         )
     if into is not None:
         check_category(into)
 
 
 def check_handler(
-    component: str, command: type, handler: Any, entity: type | None, commands: Collection[type]
+    component: str,
+    command: type,
+    handler: Any,
+    entity: type | None,
+    commands: Collection[type],
+    role: Literal["command", "message"] = "command",
 ) -> None:
-    """Make sure that a function can be the handler of a command.
+    """Make sure that a function can be the handler of a command, or of a message of others.
 
     Args:
         component: the component's name.
-        command: the command.
+        command: the command, or the message.
         handler: the function.
         entity: the class of the component's entity; None if it has none.
         commands: the component's commands, which a handler must not return.
+        role: "message" for one of a subscribed category.
 
     Raises:
         DeclarationError: the function cannot be called so, or is annotated for something else.
     """
     what = f"handler of {command.__name__}"
-    arguments = [("command", command), ("entity", entity), ("context", Context)]
-    _check_function(component, what, handler, arguments)
-    _check_returned(component, what, handler, {*commands, command}, starts=False)
+    arguments = [(role, command), ("entity", entity), ("context", Context)]
+    _check_function(component, what, handler, arguments, may_be_async=True)
+    refused = {*commands, command} if role == "command" else commands
+    _check_returned(component, what, handler, refused, starts=False)
 
 
 def check_initiator(
@@ -162,7 +170,8 @@ def check_initiator(
         DeclarationError: as for `check_handler`.
     """
     what = f"handler of {command.__name__}"
-    _check_function(component, what, handler, [("command", command), ("context", Context)])
+    arguments = [("command", command), ("context", Context)]
+    _check_function(component, what, handler, arguments, may_be_async=True)
     _check_returned(component, what, handler, {*commands, command}, starts=True)
 
 
@@ -254,7 +263,12 @@ def check_projector(
 
 
 def _check_function(
-    component: str, what: str, function: Any, parameters: Sequence[tuple[str, type | None]]
+    component: str,
+    what: str,
+    function: Any,
+    parameters: Sequence[tuple[str, type | None]],
+    *,
+    may_be_async: bool = False,
 ) -> None:
     """Make sure that a function can be called as it will be, with arguments of these classes.
 
@@ -262,7 +276,7 @@ def _check_function(
     """
     where = _where(component, what, function)
     call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004  its own is wanted
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+    if not may_be_async and is_async(function):
         raise DeclarationError(f"{where} is async; declare it with def: it is called without await")
     for each in (function, call):
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
@@ -327,36 +341,6 @@ def _check_returned(
 def _where(component: str, what: str, function: Any) -> str:
     name = getattr(function, "__qualname__", type(function).__name__)
     return f"{component}: the {what}, {name},"
-
-
-def check_complete(
-    component: str,
-    initiations: Collection[str],
-    reservations: Collection[str],
-    handlers: Collection[str],
-) -> None:
-    """Make sure that a component has commands, and a handler for each.
-
-    Args:
-        component: the component's name.
-        initiations: the types of the commands that start a stream, which have a handler.
-        reservations: those of the reserved commands.
-        handlers: those of the other commands with a handler, or of reserved ones.
-
-    Raises:
-        DeclarationError: there is no command, or a reserved command has no handler.
-    """
-    if not (initiations or reservations or handlers):
-        raise DeclarationError(
-            f"The component {component!r} handles no command; declare one with "
-            f"@{component}.handle, @{component}.initiate or {component}.reserve"
-        )
-    for name in reservations:
-        if name not in handlers:
-            raise DeclarationError(
-                f"The component {component!r} reserves {name} and has no handler for it; "
-                f"declare one with @{component}.handle({name})"
-            )
 
 
 def check_once(component: str, command: type, once: Any) -> None:

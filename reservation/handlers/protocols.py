@@ -6,7 +6,7 @@ above each other. What a running program accepts is decided by `declaration_chec
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import Field
 from typing import Any, ClassVar, Protocol
 
@@ -31,14 +31,15 @@ Events = FirstEvents | None
 Entity = TypeVar("Entity", default=Any)
 Command = TypeVar("Command", bound=DataclassInstance)
 Event = TypeVar("Event", bound=DataclassInstance)
-Returned = TypeVar("Returned", bound=Events)
-FirstReturned = TypeVar("FirstReturned", bound=FirstEvents)
+# What a handler's call gives: what it returns or, with `async def`, what is awaited for that.
+Returned = TypeVar("Returned", bound=Events | Coroutine[Any, Any, Events])
+FirstReturned = TypeVar("FirstReturned", bound=FirstEvents | Coroutine[Any, Any, FirstEvents])
 
 
 class HandlerDecorator(Protocol[Command, Entity]):
     """Declares a function that takes a command, its entity and the `Context`.
 
-    It returns an event, several as a sequence, or None.
+    It returns an event, several as a sequence, or None. With ``async def`` it is awaited.
     """
 
     def __call__(
@@ -51,7 +52,8 @@ class HandlerDecorator(Protocol[Command, Entity]):
 class InitiatorDecorator(Protocol[Command]):
     """Declares a function that takes a command that starts a stream, and the `Context`.
 
-    It returns the first event of the stream, or several as a sequence.
+    It returns the first event of the stream, or several as a sequence. With ``async def`` it is
+    awaited.
     """
 
     def __call__(

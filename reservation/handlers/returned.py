@@ -10,7 +10,9 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from reservation.errors import EncodeError, HandlerError, StoreError
 from reservation.messages.message import StoredMessage, followed_id
 from reservation.messages.metadata import Metadata
+from reservation.messages.pseudo_event import PseudoEvent
 from reservation.messages.written import WrittenAs, written_as
+from reservation.store.scheduling import ScheduledRow, ScheduledWrite, scheduled_row
 from reservation.store.writing import (
     Row,
     Write,
@@ -132,4 +134,38 @@ def encode_further(
     except (EncodeError, StoreError) as error:
         raise EncodeError(
             f"The handler of {message} wrote what cannot be stored: {error}"
+        ) from error
+
+
+def with_trace(events: Sequence[object], scheduled: Sequence[ScheduledWrite]) -> Sequence[object]:
+    """Return the events of a handler; a pseudo event if it did nothing but schedule messages.
+
+    That shows that the message was handled, before and after those are written, and also if they
+    are cancelled.
+
+    Args:
+        events: the events.
+        scheduled: what the context of its call collected.
+    """
+    return [PseudoEvent()] if scheduled and not events else events
+
+
+def encode_scheduled(
+    scheduled: Sequence[ScheduledWrite], message: StoredMessage, written: WrittenAs = written_as
+) -> list[ScheduledRow]:
+    """Return the messages that a handler scheduled as they will be written.
+
+    Args:
+        scheduled: what the context of its call collected.
+        message: the message that was handled.
+        written: gives the type and the version that messages of a class are written with.
+
+    Raises:
+        EncodeError: a message cannot be stored.
+    """
+    try:
+        return [scheduled_row(one, written) for one in scheduled]
+    except (EncodeError, StoreError) as error:
+        raise EncodeError(
+            f"The handler of {message} scheduled what cannot be stored: {error}"
         ) from error

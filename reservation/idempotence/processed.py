@@ -19,7 +19,7 @@ holds the lock of its handlers until it commits, looks again, and fails if anoth
 It is then run again and finds duplicates. Handlers run before that lock is taken.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -82,6 +82,10 @@ class Processed(Strategy):
     def __hash__(self) -> int:
         return hash((self.key, self.keep))
 
+    def __repr__(self) -> str:
+        key = getattr(self.key, "__qualname__", self.key)
+        return f"Processed(key={key!r}, keep={self.keep!r})"
+
     def declare(self, component: str, command: type, entity: type | None) -> None:
         """Make sure that a command has the key's fields.
 
@@ -140,6 +144,14 @@ class _Rows:
             self.keys.append(key)
             self.times.append(_as_stored(message.time))
             self.positions.append(message.global_position)
+
+    def remove(self, position: int) -> None:
+        """Remove a message, which mostly is the last one."""
+        columns: tuple[list[Any], ...] = (self.types, self.keys, self.times, self.positions)
+        for n in range(len(self.positions) - 1, -1, -1):
+            if self.positions[n] == position:
+                for column in columns:
+                    del column[n]
 
 
 class ProcessedCheck(Check):
@@ -202,6 +214,18 @@ class ProcessedCheck(Check):
         self._known.add((name, key))
         self._new.add(incoming, key)
         return False
+
+    def line(self, incoming: Incoming) -> Hashable | None:
+        """Return the key of a message, if it has another than its id."""
+        if self._strategy.key is None:
+            return None
+        return _own_name(incoming), self._keys[incoming.message.global_position]
+
+    def take_back(self, incoming: Incoming) -> None:
+        """Forget a message whose handler failed."""
+        at = incoming.message.global_position
+        self._known.discard((_own_name(incoming), self._keys[at]))
+        self._new.remove(at)
 
     def record(self) -> None:
         """Insert the keys of the messages that were handled, in one statement.

@@ -36,7 +36,8 @@ CROSS JOIN LATERAL (
 ORDER BY i.n
 
 -- name: first_initiated
--- Commands, and the commands that started the streams of their entities. Pseudo events start none.
+-- Commands, and the commands that started the streams of their entities. Pseudo events start none, but
+-- for the rejection of a command that initiates.
 SELECT i.n, reservation.corrected_contents(f.id, f.global_position, NULL),
        c.id::varchar, c.stream_name::varchar, c.type::varchar, c.position, c.global_position,
        c.data::varchar, c.metadata::varchar, c.time,
@@ -51,7 +52,7 @@ CROSS JOIN LATERAL (
 ) AS c
 CROSS JOIN LATERAL (
   SELECT m.metadata FROM message_store.messages m
-  WHERE m.stream_name = i.stream_name AND m.type <> 'PseudoEvent'
+  WHERE m.stream_name = i.stream_name AND reservation.starts(m.type, m.data)
   ORDER BY m.position
   LIMIT 1
 ) AS initial

@@ -37,7 +37,7 @@ from reservation.postgres.queries import load_queries
 RESERVED = "reserved"
 
 
-class Outcome(StrEnum):
+class ReserveOutcome(StrEnum):
     """The outcome of a command that was to be reserved."""
 
     RESERVED = "reserved"
@@ -82,11 +82,23 @@ class Reservation:
             IdempotenceKeyError: the command has no key, or one that cannot name a stream.
         """
         parts = key_parts(command, self.key)
-        if self.into is None:
-            return _beneath(sent_to, parts)
         if self.entity is not None:
             entity = key_part(getattr(command, self.entity), f"field {self.entity}")
             parts = [entity, *parts]
+        return self.stream_of(parts, sent_to)
+
+    def stream_of(self, parts: Sequence[str], sent_to: str = "") -> str:
+        """Return the reservation stream that the parts of a key name.
+
+        Args:
+            parts: the parts as texts, after that of the entity where it leads the stream's id.
+            sent_to: as for `stream_name`.
+
+        Raises:
+            IdempotenceKeyError: they cannot name a stream.
+        """
+        if self.into is None:
+            return _beneath(sent_to, parts)
         return key_stream_name(self.into, parts)
 
     def former_stream(self, command: object, sent_to: str = "") -> str | None:
@@ -99,10 +111,7 @@ class Reservation:
         if self.formerly is None:
             return None
         try:
-            parts = key_parts(command, self.formerly)
-            if self.into is None:
-                return _beneath(sent_to, parts)
-            return key_stream_name(self.into, parts)
+            return self.stream_of(key_parts(command, self.formerly), sent_to)
         except IdempotenceKeyError:
             return None
 
@@ -142,7 +151,7 @@ def reserve(
     volatile: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
     corrected: Sequence[str | None] | None = None,
-) -> list[Outcome]:
+) -> list[ReserveOutcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
     Args:
@@ -159,7 +168,7 @@ def reserve(
     """
     if not commands:
         return []
-    outcomes = [Outcome.RESERVED] * len(commands)
+    outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
     for n, outcome in _outcomes(
         connection, "reserve", commands, volatile, names, _contents(corrected)
@@ -173,7 +182,7 @@ def compare_initiations(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     corrected: Sequence[str | None] | None = None,
-) -> list[Outcome]:
+) -> list[ReserveOutcome]:
     """Compare commands that found their entity's stream started with what started it.
 
     Args:
@@ -299,7 +308,7 @@ def _outcomes(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     *further: object,
-) -> Iterator[tuple[int, Outcome]]:
+) -> Iterator[tuple[int, ReserveOutcome]]:
     positions, names = zip(*commands, strict=True)
     with translated():
         rows = (
@@ -316,4 +325,4 @@ def _outcomes(
             .fetchall()
         )
     for ordinal, outcome in rows:
-        yield ordinal, Outcome(outcome)
+        yield ordinal, ReserveOutcome(outcome)

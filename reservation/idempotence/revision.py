@@ -115,6 +115,7 @@ class RevisionCheck(Check):
         found = self._execute("read", *_columns(lines))
         self._before = {(stream, source): revision for stream, source, revision in found}
         self._last = dict(self._before)
+        self._former: dict[tuple[str, str], int | None] = {}  # before the last message of each
 
     def is_duplicate(self, incoming: Incoming) -> bool:
         """Return whether a message's revision is not greater than the last; else note it."""
@@ -122,8 +123,17 @@ class RevisionCheck(Check):
         last = self._last.get(line)
         if last is not None and revision <= last:
             return True
-        self._last[line] = revision
+        self._last[line], self._former[line] = revision, last
         return False
+
+    def take_back(self, incoming: Incoming) -> None:
+        """Forget the revision of a message whose handler failed."""
+        line = self._strategy.line_of(incoming)
+        former = self._former[line]
+        if former is None:
+            del self._last[line]
+        else:
+            self._last[line] = former
 
     def record(self) -> None:
         """Raise the last revisions to what was handled, in one statement.

@@ -9,7 +9,7 @@ and a page in the documentation. Its properties say in what it differs from the 
 consumers and the Spark jobs ask these and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeGuard
@@ -54,6 +54,21 @@ class Check(Protocol):
         Raises:
             ExpiredError: that is no longer known.
         """
+
+    def line(self, incoming: Incoming) -> Hashable | None:
+        """Return what a message is recognized by that messages of other entities may have too.
+
+        Such messages are handled one after the other; None if there are none.
+        """
+        del incoming
+        return None
+
+    def take_back(self, incoming: Incoming) -> None:
+        """Forget a message that was found to be no duplicate, because its handler failed.
+
+        It is handled later. Until the end of the batch no other message of its entity follows.
+        """
+        del incoming
 
     def effects(
         self, incoming: Incoming, events: Sequence[object], metadata: Metadata

@@ -22,8 +22,10 @@ import msgspec
 
 import reservation
 from reservation.component import Component
+from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.handlers.returned_checks import returned_classes
 from reservation.idempotence.key import KeyFunction
+from reservation.idempotence.strategy import Strategy
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.upcasting import code_of
 from reservation.serialization.codec import camel_case
@@ -59,6 +61,24 @@ class DeclaredCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     written: str = ""
 
 
+class DeclaredSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How messages of one type of a subscribed category are handled.
+
+    Attributes:
+        id: what the id of the entity is made of.
+        from_position: the global position from which on they are handled.
+        correlated: whether only those are handled whose correlation leads back.
+        once: the strategy of the handler, with its key; None for the default.
+        names: the types under which such messages are read.
+    """
+
+    id: KeyForm
+    from_position: int = 0
+    correlated: bool = False
+    once: tuple[str, ...] | None = None
+    names: tuple[str, ...] = ()
+
+
 class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
     """The shape in which events of one type are read or written.
 
@@ -82,6 +102,8 @@ class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
         ignored: the types that it skips.
         events: the events that it reads in its entity's stream, by type; None without an entity.
         writes: the events that its handlers may write, by type.
+        subscriptions: of each category that it subscribes to, the messages that it handles, by
+            type.
     """
 
     form: int
@@ -90,6 +112,7 @@ class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
     ignored: tuple[str, ...]
     events: dict[str, Shape] | None
     writes: dict[str, Shape]
+    subscriptions: dict[str, dict[str, DeclaredSubscription]] = {}
 
     def to_json(self) -> str:
         """Return it as JSON text."""
@@ -114,6 +137,7 @@ class ProcessDeclaration(msgspec.Struct, frozen=True, rename="camel"):
             ignored=tuple(sorted(component.ignored)),
             events=_read(component) if component.projection.is_used else None,
             writes=_written(component) if component.projection.is_used else {},
+            subscriptions={name: _subscribed(one) for name, one in component.subscribed.items()},
         )
 
 
@@ -136,15 +160,27 @@ def _commands(component: Component[Any]) -> dict[str, DeclaredCommand]:
             into,
             key,
             formerly,
-            once=_strategy(component, name),
+            once=_strategy(component.strategies.get(name)),
             names=types.names(types[name].__name__),
             written=types.written(types[name]).name,
         )
     return commands
 
 
-def _strategy(component: Component[Any], command: str) -> tuple[str, ...] | None:
-    strategy = component.strategies.get(command)
+def _subscribed(declared: SubscribedCategory) -> dict[str, DeclaredSubscription]:
+    return {
+        name: DeclaredSubscription(
+            _key(one.id if callable(one.id) else (one.id,)),
+            one.from_position,
+            one.correlated,
+            _strategy(one.once),
+            declared.types.names_of(one.message),
+        )
+        for name, one in declared.subscriptions.items()
+    }
+
+
+def _strategy(strategy: Strategy | None) -> tuple[str, ...] | None:
     if strategy is None:
         return None
     key = getattr(strategy, "key", None)
@@ -245,6 +281,7 @@ def _written(component: Component[Any]) -> dict[str, Shape]:
     handlers: list[Any] = [
         *component.handlers.values(),
         *(initiation.handler for initiation in component.initiations.values()),
+        *(h for subscribed in component.subscribed.values() for h in subscribed.handlers.values()),
     ]
     declared = {*component.projection.types, *component.projection.passed}
     written: set[type] = set()

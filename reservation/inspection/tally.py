@@ -30,6 +30,7 @@ class Role(StrEnum):
     COMMANDS = "commands"
     RESERVATIONS = "reservations"
     EVENTS = "events"
+    SUBSCRIBED = "subscribed"
 
 
 class Knowledge(StrEnum):
@@ -120,15 +121,20 @@ class Tally(msgspec.Struct):
 
 def declared_categories(component: Component[Any]) -> dict[str, Role]:
     """Return the categories whose messages a component reads, and what each is for."""
-    categories = {component.command_category: Role.COMMANDS}
+    categories: dict[str, Role] = {}
+    if component.has_commands or not component.subscribed:
+        categories[component.command_category] = Role.COMMANDS
     categories |= dict.fromkeys(component.reservation_categories, Role.RESERVATIONS)
     if component.projection.is_used:
         categories[component.name] = Role.EVENTS
-    return categories
+    return categories | dict.fromkeys(component.subscribed_categories, Role.SUBSCRIBED)
 
 
 def declared_types(component: Component[Any], category: str, role: Role) -> Mapping[str, type]:
     """Return the types of messages that a component reads in a category, with their classes."""
+    if role is Role.SUBSCRIBED:
+        subscribed = component.subscribed[category]
+        return {name: subscribed.types[name] for name in sorted(subscribed.subscriptions)}
     if role is Role.EVENTS:
         names: Iterable[str] = component.projection.types
     elif role is Role.RESERVATIONS:
@@ -149,6 +155,7 @@ class Inspector:
             category: one of its categories.
         """
         self._component = component
+        self._declared = component.declared_in(category)
         self.role = declared_categories(component)[category]
         self._types = declared_types(component, category, self.role)
         self._fields = {
@@ -160,6 +167,8 @@ class Inspector:
         """Return what is declared about a type."""
         if name in self._types:
             return Knowledge.DECLARED
+        if self.role is Role.SUBSCRIBED:  # what no handler is declared for is passed
+            return Knowledge.IGNORED
         if name in self._component.ignored or name == PSEUDO_EVENT:
             return Knowledge.IGNORED
         if self.role is Role.EVENTS and self._component.projection.knows(name):
@@ -175,10 +184,16 @@ class Inspector:
                 tally.others += 1
                 continue
             found.messages += 1
-            if message.type in self._types:
+            if self._is_read(message):
                 self._compare_fields(found, message)
                 self._read(tally, found, message)
         return tally
+
+    def _is_read(self, message: StoredMessage) -> bool:
+        """Return whether a message is decoded by the component."""
+        if self.role is Role.SUBSCRIBED:
+            return not self._declared.passes(message)
+        return message.type in self._types
 
     def _compare_fields(self, found: TypeTally, message: StoredMessage) -> None:
         keys, fields = self._keys(message), self._fields[message.type]
@@ -190,7 +205,7 @@ class Inspector:
 
     def _keys(self, message: StoredMessage) -> AnySet[str] | None:
         """Return the keys of a message's data, after upcasters; None if it is no object."""
-        types = self._component.types
+        types = self._declared.types
         try:
             if types.is_upcast(message.type):
                 upcast = types.chain(types[message.type]).upcast(message)
@@ -204,7 +219,7 @@ class Inspector:
         try:
             command = self._component.decode(message)
             if self.role is not Role.EVENTS:
-                self._component.entity_stream(command)
+                self._declared.entity_stream(command)
                 self._name(tally, message, command)
         except Exception as error:  # noqa: BLE001  a class or a key function can raise anything
             found.unreadable += 1
@@ -213,7 +228,7 @@ class Inspector:
 
     def _name(self, tally: Tally, message: StoredMessage, command: object) -> None:
         """Look at the name that a command is reserved under, or would be."""
-        declared = self._component.reservations.get(message.type)
+        declared = self._declared.reservations.get(message.type)
         if declared is None:
             return
         if not is_reservation(declared, message):

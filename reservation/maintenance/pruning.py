@@ -1,4 +1,4 @@
-"""Removing what grows for ever: processed messages, states, and on request reservations.
+"""Removing what grows for ever: processed messages, states, on request reservations and passes.
 
 For each kind a function removes it in steps, each in a transaction of its own, and yields the
 result of each committed step. It may be ended after any step, and run again. Consumers go on
@@ -21,6 +21,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 _PROCESSED = load_queries("reservation.idempotence", "processed.sql")
+_PASSES = load_queries("reservation.idempotence", "passes.sql")
 _RESERVATIONS = load_queries("reservation.maintenance", "pruning.sql")
 
 
@@ -142,6 +143,59 @@ def prune_reservations(component: Component, older_than: timedelta) -> Prune:
     return prune
 
 
+def prune_http_requests(older_than: timedelta) -> Prune:
+    """Return what removes HTTP requests and their answers.
+
+    A request that is sent again afterwards is answered anew, with what became of its command.
+
+    Args:
+        older_than: the age that a request has at least, by the time it first came.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        parameters = {"older_than": older_than, "apply": apply, "limit": limit}
+        count = limit
+        while count == limit:
+            with translated(), connection.transaction():
+                ((count,),) = fetch_all(connection, _RESERVATIONS["http_requests"], parameters)
+            if count:
+                yield Pruned("answers", "http requests", count, "requests")
+            if not apply:
+                return
+
+    return prune
+
+
+def prune_passes(component: Component, older_than: timedelta) -> Prune:
+    """Return what removes the recorded passes of a component's subscriptions.
+
+    After that a message of theirs that is read again is handled again, and a reconciliation finds
+    no evidence that it was handled.
+
+    Args:
+        component: whose passes are removed.
+        older_than: the age that a pass has at least.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        for category in component.subscribed_categories:
+            parameters = {
+                "consumer": component.name,
+                "category": category,
+                "older_than": older_than,
+                "limit": limit,
+            }
+            query = _PASSES["remove" if apply else "count_removable"]
+            count = None
+            while count is None or (apply and count == limit):
+                with translated(), connection.transaction():
+                    ((count,),) = fetch_all(connection, query, parameters)
+                if count:
+                    yield Pruned("passes", category, count, "messages")
+
+    return prune
+
+
 # What is compared of a message beside its global position.
 COMPARED = ("id", "stream_name", "position", "type", "time", "data", "metadata")
 
@@ -247,6 +301,27 @@ def prune_states(component: Component) -> Prune:
             start = step.resume
             if step.removed:
                 yield Pruned("states", category, step.removed, "versions")
+
+    return prune
+
+
+def prune_cancelled(older_than: timedelta) -> Prune:
+    """Return what removes scheduled messages that were cancelled.
+
+    Scheduling the same id again, in a retry of a sender for example, schedules it again after that.
+
+    Args:
+        older_than: the age that the cancellation has at least.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        parameters = {"older_than": older_than, "apply": apply, "limit": limit}
+        count = None
+        while count is None or (apply and count == limit):
+            with translated(), connection.transaction():
+                ((count,),) = fetch_all(connection, _RESERVATIONS["cancelled"], parameters)
+            if count:
+                yield Pruned("scheduled messages", "the store", count, "messages")
 
     return prune
 

@@ -40,6 +40,33 @@ SELECT CASE WHEN (SELECT count(*) FILTER (WHERE p.is_old) > 0 AND count(*) = %(l
             THEN (SELECT max(p.global_position) FROM portion p) END,
        (SELECT count(*) FROM to_go)
 
+-- name: cancelled
+-- Removes scheduled messages that were cancelled long ago, or counts them.
+WITH to_go AS MATERIALIZED (
+  SELECT s.id FROM reservation.scheduled s
+  WHERE s.cancelled_at < clock_timestamp() - %(older_than)s::interval
+  LIMIT CASE WHEN %(apply)s THEN %(limit)s::bigint END
+), gone AS (
+  DELETE FROM reservation.scheduled s USING to_go t WHERE %(apply)s AND s.id = t.id
+)
+SELECT count(*) FROM to_go
+
+-- name: http_requests
+-- Removes some of the requests that are old enough, or counts all of them.
+WITH to_go AS MATERIALIZED (
+  SELECT h.role, h.id
+  FROM reservation.http_requests h
+  WHERE h.created_at < clock_timestamp() - %(older_than)s::interval
+  ORDER BY h.created_at
+  LIMIT CASE WHEN %(apply)s THEN %(limit)s::bigint END
+), gone AS (
+  DELETE FROM reservation.http_requests h
+  USING to_go t
+  WHERE %(apply)s AND h.role = t.role AND h.id = t.id
+  RETURNING 1
+)
+SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END
+
 -- name: compared
 -- Messages of an archive that the store has too, and whether they are the same in all that a message is.
 -- Each value is hashed with its length before it, so that nothing can pass from one into the next.

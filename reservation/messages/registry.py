@@ -24,13 +24,26 @@ class MessageTypes:
         renamed: the names of those classes that have several, their own first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chains: dict[type, Chain] | None = None) -> None:
+        """Begin with none.
+
+        Args:
+            chains: the upcasters of classes, where another registry has them too.
+        """
         self.renamed: dict[type, tuple[str, ...]] = {}
         self._types: dict[str, type] = {}
         self._names: dict[type, tuple[str, ...]] = {}
         self._written: dict[type, Written] = {}
-        self._chains: dict[type, Chain] = {}
+        self._chains = {} if chains is None else chains
         self._chain_of: dict[str, Chain] = {}  # by stored name
+
+    def of_category(self) -> "MessageTypes":
+        """Return an empty registry for another category, which has the same upcasters."""
+        return MessageTypes(self._chains)
+
+    def has(self, type_: type) -> bool:
+        """Return whether a class is registered."""
+        return type_ in self._names
 
     def add(
         self, type_: type, *, was: str | Iterable[str] = (), stored_as: str | None = None

@@ -7,7 +7,7 @@ meet the settings of a session, and its locks and notifications have no owner.
 
 from typing import Any
 
-from psycopg import Connection
+from psycopg import AsyncConnection, Connection
 
 from reservation.errors import SessionError
 from reservation.postgres.error_translation import translated
@@ -28,6 +28,16 @@ def is_pooled(connection: Connection[Any]) -> bool:
         connection: in autocommit, or it is in a transaction afterwards.
     """
     return _backend(connection) != connection.info.backend_pid
+
+
+async def is_pooled_async(connection: AsyncConnection[Any]) -> bool:
+    """Return whether something between us and the server answers for it; see `is_pooled`.
+
+    Args:
+        connection: in autocommit, or it is in a transaction afterwards.
+    """
+    rows = await (await connection.execute(_QUERIES["backend"])).fetchall()
+    return int(rows[0][0]) != connection.info.backend_pid
 
 
 def check_session(connection: Connection[Any], other: Connection[Any]) -> None:

@@ -5,7 +5,7 @@ error of our own statements is a fault of the surroundings, also if its state is
 waited for. At the commit of a batch an error of a trigger is a message's, because only the effects
 of messages can have fired it. Whatever a handler raises is the handler's, so this table does not
 apply to it, except for races on the connection of the batch (see
-`consumers.handling.handler_call`).
+`consumers.calls.handler_call`).
 """
 
 import re

@@ -23,14 +23,19 @@ from reservation.postgres.connection import (
 from reservation.postgres.error_translation import commits_at_once, translated
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
+from reservation.store.answers.async_listener import AsyncListener
+from reservation.store.answers.async_waiting import wait_async
+from reservation.store.answers.outcome import Outcome
+from reservation.store.answers.question import Questioned, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
+from reservation.store.scheduling import AsyncScheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
 
 
-class AsyncMessageStore:
+class AsyncMessageStore(AsyncScheduling):
     """`MessageStore` in an event loop: the same names, arguments, results and errors.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
@@ -51,6 +56,7 @@ class AsyncMessageStore:
             )
         self._source = source
         self._max_bytes = max_bytes
+        self._listener: AsyncListener | None = None
 
     @classmethod
     async def open(
@@ -81,6 +87,8 @@ class AsyncMessageStore:
 
     async def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
+        if self._listener is not None:
+            await self._listener.close()
         if isinstance(self._source, AsyncConnectionPool):
             await self._source.close()
 
@@ -171,6 +179,33 @@ class AsyncMessageStore:
     async def stream_version(self, stream_name: str) -> int:
         """Return the position of a stream's last message; see `MessageStore.stream_version`."""
         return await self._run(statements.stream_version(stream_name))
+
+    async def outcome(self, command: object, component: Questioned | None = None) -> Outcome:
+        """Return what became of a command; see `MessageStore.outcome`."""
+        return (await self._run(question_of(command, component).statement())).outcome
+
+    async def wait_for(
+        self,
+        command: object,
+        component: Questioned | None = None,
+        *,
+        timeout: float = 10.0,
+    ) -> Outcome:
+        """Wait until it is decided what became of a command; see `MessageStore.wait_for`.
+
+        All tasks of a store that wait share one further connection, on which notices arrive.
+        """
+        question = question_of(command, component)
+        if self._listener is None:
+            self._listener = AsyncListener()
+        has_pool = isinstance(self._source, AsyncConnectionPool)
+        try:
+            return await wait_async(
+                question, timeout, self._run, self._connection, self._listener, has_pool=has_pool
+            )
+        finally:
+            if not has_pool:  # nobody need close such a store
+                await self._listener.close()
 
     def _read(self, reading: Reading) -> AsyncIterator[StoredMessage]:
         statement: Statement[list[StoredMessage]] | None = next(reading)

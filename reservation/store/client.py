@@ -23,7 +23,12 @@ from reservation.postgres.connection import (
 from reservation.postgres.error_translation import commits_at_once, translated
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
+from reservation.store.answers.listeners import Listeners
+from reservation.store.answers.outcome import Outcome
+from reservation.store.answers.question import Questioned, question_of
+from reservation.store.answers.waiting import wait
 from reservation.store.partition import Partition
+from reservation.store.scheduling import Scheduling
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
@@ -32,7 +37,7 @@ T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 2000
 
 
-class MessageStore:
+class MessageStore(Scheduling):
     """Writes to and reads from the streams and categories of one database.
 
     Given a pool it takes a connection for each call and commits it. Given a connection it takes
@@ -62,6 +67,7 @@ class MessageStore:
             )
         self._source = source
         self._max_bytes = max_bytes
+        self._listeners: Listeners | None = None
 
     @classmethod
     def open(
@@ -91,6 +97,8 @@ class MessageStore:
 
     def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
+        if self._listeners is not None:
+            self._listeners.close()
         if isinstance(self._source, ConnectionPool):
             self._source.close()
 
@@ -309,6 +317,49 @@ class MessageStore:
         do not wait for each other in a circle.
         """
         self._run(statements.lock_categories(stream_names))
+
+    def outcome(self, command: object, component: Questioned | None = None) -> Outcome:
+        """Return what became of a command, whenever and however often it was sent.
+
+        Args:
+            command: the command; or a question about one, as `Component.question` makes it.
+            component: the component that handles it; not needed for a question.
+
+        Raises:
+            IdempotenceKeyError: the command has no key.
+            MissingRightError: the role may neither read the log nor write to the category.
+            StoreError: there is no component, or the database refuses or is away.
+        """
+        return self._run(question_of(command, component).statement()).outcome
+
+    def wait_for(
+        self, command: object, component: Questioned | None = None, *, timeout: float = 10.0
+    ) -> Outcome:
+        """Wait until it is decided what became of a command, and return the outcome.
+
+        Where notices are on, another connection waits for them, and is kept for later calls until
+        the store is closed. Without notices, and behind a pooler, the question is asked again and
+        again, at growing intervals.
+
+        Args:
+            command: as for `outcome`.
+            component: as for `outcome`.
+            timeout: how long to wait at most, in seconds. After that the outcome is returned as it
+                is then, ``pending`` or ``unknown``.
+
+        Raises:
+            IdempotenceKeyError: the command has no key.
+            MissingRightError: the role may neither read the log nor write to the category.
+            StoreError: as for `outcome`, or the store's connection is in a transaction, or would
+                begin one.
+        """
+        question = question_of(command, component)
+        if self._listeners is None:
+            self._listeners = Listeners()
+        has_pool = isinstance(self._source, ConnectionPool)
+        return wait(
+            question, timeout, self._run, self._connection, self._listeners, has_pool=has_pool
+        )
 
     def _read(self, reading: Reading) -> Iterator[StoredMessage]:
         # The names and numbers are checked now, not when the first message is asked for.

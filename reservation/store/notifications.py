@@ -29,6 +29,9 @@ CONNECT_TIMEOUT = 3
 # How long turning notices on or off waits for writers of the log, and holds up new ones.
 LOCK_TIMEOUT = "10s"
 
+# The channel on which there is notice of scheduled messages that are due soon.
+_SCHEDULED = "reservation.scheduled"
+
 
 class Pause(Protocol):
     """A wait that something else may end too, such as a request to stop."""
@@ -96,11 +99,13 @@ class Notices:
 
     Attributes:
         missing: why there are no notices, as far as is known; None while there are.
+        scheduled: whether there was notice of a scheduled message that is due soon; whoever has
+            looked at the schedule sets it back.
     """
 
     def __init__(
         self,
-        connection: Connection[Any],
+        connection: Connection[Any] | None,
         database_url: str,
         category: str,
         *,
@@ -110,7 +115,8 @@ class Notices:
 
         Args:
             connection: the reader's own, in autocommit. It is used to look whether notices are on;
-                only then is a second connection opened, to wait on.
+                only then is a second connection opened, to wait on. None if the caller knows that
+                they are on.
             database_url: the address of the same database, for the second connection.
             category: the category to wait for.
             application_name: the name of the second connection in the server's views.
@@ -127,6 +133,7 @@ class Notices:
         self._expecting = False
         self._try_at = 0.0
         self.missing: str | None = "not asked yet"
+        self.scheduled = False
 
     def __enter__(self) -> Self:
         return self
@@ -199,7 +206,7 @@ class Notices:
         """Ask for notices; return False if that is not possible, or not yet."""
         if time.monotonic() < self._try_at:
             return False
-        if not notices_given(self._reader):
+        if self._reader is not None and not notices_given(self._reader):
             self._lose("they are off")
             return False
         try:
@@ -209,7 +216,7 @@ class Notices:
                 rows = self._listening.execute(_QUERIES["expect"], [self._category]).fetchall()
                 self._expecting = bool(rows[0][0])
                 # Whoever notified until now has committed: the look that comes next will see it.
-                _notified(self._listening)
+                self._notified(self._listening)
         except ReservationError as error:
             self._lose(str(error))
             return False
@@ -227,7 +234,8 @@ class Notices:
             for setting in ("idle_session_timeout", "statement_timeout"):
                 connection.execute(sql.SQL("SET {} = 0").format(sql.Identifier(setting)))
             channel = connection.execute(_QUERIES["channel"], [self._category]).fetchall()[0][0]
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            for name in (channel, _SCHEDULED):
+                connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(name)))
         except BaseException:
             connection.close()
             raise
@@ -236,33 +244,35 @@ class Notices:
     def _told(self, listening: Connection[Any], seconds: float, pause: Pause) -> bool:
         try:
             with translated():
-                if not _notified(listening):
+                if not self._notified(listening):
                     pause.wait(seconds, listening.fileno())
-                    if not _notified(listening):
+                    if not self._notified(listening):
                         return False
         except ReservationError as error:
             self._lose(str(error))
         self.leave()  # at once, so that the writers of what is read now need notify nobody
         return True
 
+    def _notified(self, connection: Connection[Any]) -> bool:
+        """Take what has arrived, without waiting; return whether there was a notification.
+
+        By libpq's own calls: those that psycopg makes may leave some that libpq has taken from the
+        socket already, and waiting for the socket would then miss them.
+        """
+        for _ in range(
+            2
+        ):  # the last words of a server that ends the connection come before its end
+            connection.pgconn.consume_input()
+        notified = False
+        while notification := connection.pgconn.notifies():
+            notified = True
+            self.scheduled |= notification.relname == _SCHEDULED.encode()
+        return notified
+
     def _lose(self, why: str) -> None:
         self.missing = why
         self.close()
         self._try_at = time.monotonic() + RETRY
-
-
-def _notified(connection: Connection[Any]) -> bool:
-    """Take what has arrived, without waiting; return whether there was a notification.
-
-    By libpq's own calls: those that psycopg makes may leave some that libpq has taken from the
-    socket already, and waiting for the socket would then miss them.
-    """
-    for _ in range(2):  # the last words of a server that ends the connection come before its end
-        connection.pgconn.consume_input()
-    notified = False
-    while connection.pgconn.notifies():
-        notified = True
-    return notified
 
 
 def _limited(database_url: str) -> str:

@@ -39,3 +39,31 @@ SELECT reservation.lock_categories(%s)
 
 -- name: stored_ids
 SELECT id, stream_name FROM message_store.messages WHERE id OPERATOR(pg_catalog.=) ANY (%s)
+
+-- name: outcome
+SELECT state, reason, contents, notices,
+       id, stream_name, type, position, global_position, data, metadata, time
+FROM reservation.outcome(%s)
+
+-- name: schedule_messages
+SELECT reservation.schedule_messages(%s, %s, %s, %s, %s, %s::timestamptz[])
+
+-- name: schedule_message
+SELECT reservation.schedule_message(%s, %s, %s, %s, %s, %s::timestamptz, %s::interval)
+
+-- name: cancel_scheduled
+SELECT reservation.cancel_scheduled(%s)
+
+-- name: write_scheduled
+SELECT written, refused, next_in FROM reservation.write_scheduled(%s)
+
+-- name: bring_forward
+UPDATE reservation.scheduled
+SET due_at = greatest(pg_catalog.timestamptz_mi_interval(due_at, %(span)s), '1970-01-01 00:00:00+00'),
+    attempt_at = pg_catalog.timestamptz_mi_interval(attempt_at, %(span)s)
+WHERE cancelled_at IS NULL
+RETURNING id
+
+-- name: count_scheduled
+SELECT count(*)
+FROM (SELECT FROM reservation.scheduled WHERE cancelled_at IS NULL LIMIT %s) AS s

@@ -12,13 +12,12 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
 from reservation.messages import stream_name
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.analysis.verdicts import of_commands
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import Counts, Naming, PlainNames, Read
 from spark_jobs.analysis.verdicts.meaning import Meanings
-from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.declaration import Declaration, own_categories_of
 from spark_jobs.common.result import CommandCounts
 from spark_jobs.snapshot.progress import Progress
 
@@ -97,7 +96,8 @@ class CommandsJob:
     def starts_are_first(self) -> bool:
         """Whether the event that starts an entity is always the first of its stream.
 
-        With strategies that write pseudo events, one of these may come first.
+        With strategies that write pseudo events, one of these may come first. With others only a
+        rejection may, and then the event that starts the entity says so.
         """
         return all(once.two_phase for once in self.component.strategies.values())
 
@@ -105,12 +105,12 @@ class CommandsJob:
         """Return commands and reservations, grouped by key.
 
         The first event of an entity's stream stands for the reservation of a command that
-        initiates. Pseudo events do not count as first.
+        initiates. Pseudo events do not count as first, but for the rejection of such a command.
         """
         component, declaration = self.component, Declaration.of(self.component)
         starts = [component.name] if component.initiations else []
         made = ["causation", "version", "content", "sender"]
-        needed = ["key_category", "key_stream", "is_copy"]
+        needed = ["key_category", "key_stream", "is_copy", "starts"]
         if declaration.by_function:
             needed.append("function_data")
         if declaration.renamed_within:
@@ -125,13 +125,13 @@ class CommandsJob:
             self.app,
             self.app_dir,
         )
-        category, type_ = F.col("category"), F.col("type")
+        category = F.col("category")
         role = self._roles(PlainNames())
         was_sent, is_command, is_start = role.was_sent, role.is_command, role.is_event
         return (
             messages.where(
                 (was_sent & F.col("key_category").isNotNull())
-                | (~was_sent & ~(is_start & (type_ == PSEUDO_EVENT)))
+                | (~was_sent & ~(is_start & ~F.col("starts")))
             )
             .select(
                 F.when(was_sent, F.col("key_category")).otherwise(category).alias("pair"),
@@ -181,10 +181,11 @@ class CommandsJob:
             if name in self.pairs:
                 is_here = category == numbering.category(name)
                 pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
+        is_own = category.isin(*map(numbering.category, own_categories_of(component)))
         # A message without a key, or of a wrong type, is a group of its own.
         alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
         return rows.where(
-            (was_sent & type_.isNotNull()) | (~was_sent & ~is_event) | is_start
+            (was_sent & type_.isNotNull()) | (is_own & ~was_sent & ~is_event) | is_start
         ).select(
             F.when(role.is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
             "global_position",
@@ -246,11 +247,13 @@ class CommandsJob:
             "reserved": F.col("is_reserved").cast("int"),
             "pending": F.col("is_pending").cast("int"),
         }
-        return {
-            f"{n} {name}": F.when(F.col("pair") == n, count)
-            for n in range(len(self.pairs))
-            for name, count in of_key.items()
-        }
+        return _counted(
+            {
+                f"{n} {name}": F.when(F.col("pair") == n, count)
+                for n in range(len(self.pairs))
+                for name, count in of_key.items()
+            }
+        )
 
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every command and reservation its verdict."""
@@ -261,11 +264,13 @@ class CommandsJob:
 
     def counts(self) -> Mapping[str, Column]:
         """Return what a row adds to those of each pair, under its number and the count's name."""
-        return {
-            f"{n} {name}": column
-            for n, pair in enumerate(self.pairs)
-            for name, column in _counts(F.col("pair") == pair).items()
-        }
+        return _counted(
+            {
+                f"{n} {name}": column
+                for n, pair in enumerate(self.pairs)
+                for name, column in _counts(F.col("pair") == pair).items()
+            }
+        )
 
     def results(self, counts: Counts) -> list[CommandCounts]:
         """Return what was counted, for each pair."""
@@ -283,6 +288,11 @@ class CommandsJob:
             )
             for n, pair in enumerate(self.pairs)
         ]
+
+
+def _counted(counts: dict[str, Column]) -> dict[str, Column]:
+    """Return what is counted; Spark needs something, and a component may only subscribe."""
+    return counts or {"nothing": F.lit(0)}
 
 
 def _group() -> Column:

@@ -1,47 +1,42 @@
-"""Compare reserved commands with the events that follow them: did each take effect, and once?
+"""Compare messages with the events that follow them: did each take effect, and once?
+
+The messages are reserved commands, and those of other components that this one subscribes to.
 
 An event names the message that it follows, its cause. A cause and its events are judged together.
 This framework derives the ids of events from their cause, and the store accepts each id once. So an
 effect that happened twice shows as several events of one type in one stream that follow one cause
 and have other ids.
+
+A message of a subscribed category that no event followed from has a pass, a row that its consumer
+has recorded. It is read as a pseudo event that follows the message (`spark_jobs.source.passes`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis.verdicts import derived_ids, of_effects
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import (
     Counts,
     Naming,
     PlainNames,
     Read,
-    Rule,
-    finding,
-    finding_of,
-    found,
-    is_in_order,
+    is_passes,
     number_of,
-    own_name,
-    verdict_of,
 )
-from spark_jobs.common.declaration import Declaration, DeclaredKey
+from spark_jobs.common.declaration import Declaration, DeclaredKey, passes_of, sources_of
 from spark_jobs.common.result import EffectCounts as OfCategory
-from spark_jobs.common.result import Events
+from spark_jobs.common.result import Events, SubscriptionCounts
 from spark_jobs.snapshot.progress import Progress
 
 _MESSAGE = ("category", "global_position", "position", "stream_name", "type", "id", "time")
 _VERDICTS = ("handled", "silent", "pending", "unhandled", "dead")
-
-# What a group contains, as bits: a cause; one that was read; one that may lack an event; an event.
-_CAUSE, _READ, _MAY_LACK, _FOLLOWED = 1, 2, 4, 8
-
-_OPEN = ("pending", "unhandled", "dead", "without-cause")
+_OF_SUBSCRIBED = ("handled", "passed", "pending", "unhandled", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +55,44 @@ class EffectsJob:
         within = [component.command_category] if component.reserves_within else []
         return [*component.reservation_categories, *within]
 
+    @property
+    def subscribed(self) -> list[str]:
+        """The categories of others that messages are handled of."""
+        return self.component.subscribed_categories
+
     def rows(self, read: Read) -> DataFrame:
-        """Return causes and events, grouped by the global position of the cause."""
+        """Return causes, events and passes, grouped by the global position of the cause."""
         component = self.component
-        is_event = F.col("category") == component.name
+        is_follower = F.col("category") == component.name
         is_copy = self._is_copy(PlainNames())
+        more = []
+        if self.subscribed:
+            is_follower |= is_passes(F.col("category"))
+            is_copy |= F.col("is_subscribed")
+            more.append("is_subscribed")
         messages = read(
-            [component.command_category, *component.reservation_categories, component.name],
-            [*_MESSAGE, "causation", "is_copy", "entity_id"],
+            sources_of(component), [*_MESSAGE, "causation", "is_copy", "entity_id", "starts", *more]
         )
+        # The stream that the events of its handling go to.
+        entity = F.concat(F.lit(f"{component.name}-"), "entity_id")
         return messages.select(
-            _group(is_event).alias("group"),
-            (~is_event).alias("is_cause"),
+            _group(is_follower).alias("group"),
+            (~is_follower).alias("is_cause"),
             is_copy.alias("is_copy"),
-            # The stream that the events of its handling go to.
-            F.when(~is_event, F.concat(F.lit(f"{component.name}-"), "entity_id")).alias("entity"),
+            F.when(
+                ~is_follower, F.when(self._is_elsewhere(), F.lit(derived_ids.ANY)).otherwise(entity)
+            ).alias("entity"),
             *_MESSAGE,
+            "starts",
         )
+
+    def _is_elsewhere(self) -> Column:
+        """Return whether a function of the component says which entity a message is for."""
+        found = F.lit(False)
+        for category, types in Declaration.of(self.component).subscriptions.items():
+            by_function = [name for name, one in types.items() if one.id is None]
+            found |= (F.col("category") == category) & F.col("type").isin(*by_function)
+        return found
 
     def _is_copy(self, naming: Naming) -> Column:
         """Return whether a message is a reserved copy, for whole rows and for fingerprints."""
@@ -103,26 +119,36 @@ class EffectsJob:
         rows = progress.marked(fingerprints, numbering.category)
         category, type_ = F.col("category"), F.col("type")
         is_event = category == numbering.category(self.component.name)
-        is_copy = self._is_copy(numbering)
+        is_pass = category.isin(*map(numbering.category, passes_of(self.component)))
+        is_subscribed = category.isin(*map(numbering.category, self.subscribed))
+        is_copy = self._is_copy(numbering) | (is_subscribed & F.col("is_copy"))
         was_sent = category == numbering.category(self.component.command_category)
         reserved = [
             n for n, name in enumerate(numbering.types) if name in self.component.reservations
         ]
-        number = number_of(category, [numbering.category(name) for name in self.categories])
+        judged = [*self.categories, *self.subscribed]
+        number = number_of(category, [numbering.category(name) for name in judged])
         silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
         is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)
         # Whether it may lack an event.
         may_lack = ~F.col("is_letter") & (~F.col("was_read") | is_silent)
-        of_cause = {_CAUSE: F.lit(True), _READ: F.col("was_read"), _MAY_LACK: may_lack}
+        of_cause = {
+            of_effects.CAUSE: F.lit(True),
+            of_effects.READ: F.col("was_read"),
+            of_effects.MAY_LACK: may_lack,
+        }
         flags = reduce(
             Column.__add__,
             [F.when(condition, flag).otherwise(0) for flag, condition in of_cause.items()],
         )
         return rows.select(
-            _group(is_event).alias("group"),
+            _group(is_event | is_pass).alias("group"),
             "global_position",
-            F.when(is_event, _FOLLOWED).otherwise(flags).alias("flags"),
-            # Events of one stream and type have the same; pseudo events have none.
+            F.when(is_event, of_effects.FOLLOWED)
+            .when(is_pass, of_effects.PASSED)
+            .otherwise(flags)
+            .alias("flags"),
+            # Events of one stream and type have the same; most pseudo events have none.
             "kind",
             F.when(is_copy, number).alias("category"),
             # The events of a reserved command mostly follow its copy.
@@ -133,7 +159,8 @@ class EffectsJob:
         """Return which causes are in order.
 
         The events that follow such a cause all differ in type or stream. A reserved command is
-        followed by at least one event, unless it may lack one.
+        followed by at least one event, unless it may lack one, and a subscribed message by an event
+        or a pass.
         """
         groups = (
             sketch.where(~F.coalesce("is_aside", F.lit(False)))
@@ -153,24 +180,33 @@ class EffectsJob:
             "group",
             "category",
             "events",
-            _has(_READ).alias("was_read"),
-            _has(_FOLLOWED).alias("is_followed"),
-            is_in_order(_rules([])).alias("in_order"),
+            of_effects.has(of_effects.READ).alias("was_read"),
+            of_effects.has(of_effects.FOLLOWED).alias("is_followed"),
+            of_effects.has(of_effects.PASSED).alias("was_passed"),
+            of_effects.in_order().alias("in_order"),
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:
         """Return what is counted over causes in order."""
         is_followed, was_read = F.col("is_followed"), F.col("was_read")
+        is_without = ~is_followed & ~F.col("was_passed")
         of_copy = {
             "reserved": F.lit(True),
             "handled": is_followed,
-            "pending": ~is_followed & ~was_read,
-            "silent": ~is_followed & was_read,
+            "pending": is_without & ~was_read,
+            "silent": is_without & was_read,
         }
+        of_subscribed = {
+            "subscribed": F.lit(True),
+            "handled": is_followed,
+            "passed": ~is_followed & F.col("was_passed"),
+            "pending": is_without & ~was_read,
+        }
+        reserved = len(self.categories)
         counts = {
             f"{n} {name}": ((F.col("category") == n) & condition).cast("int")
-            for n in range(len(self.categories))
-            for name, condition in of_copy.items()
+            for n in range(reserved + len(self.subscribed))
+            for name, condition in (of_copy if n < reserved else of_subscribed).items()
         }
         return {**counts, "events": F.col("events"), "causes": is_followed.cast("int")}
 
@@ -182,19 +218,22 @@ class EffectsJob:
 
     def judge(self, rows: DataFrame) -> DataFrame:
         """Give every reserved command its verdict, and every event that should not be there."""
-        return judge(rows, self.silent_types, Declaration.of(self.component).names)
+        names = Declaration.of(self.component).names
+        return of_effects.judge(rows, self.silent_types, names, self.subscribed)
 
     def counts(self) -> Mapping[str, Column]:
         """Return what a row adds to those of each category, under its number and their names."""
+        of_reserved = [(name, "reserved", _VERDICTS) for name in self.categories]
+        of_subscribed = [(name, "subscribed", _OF_SUBSCRIBED) for name in self.subscribed]
         counts = {
             f"{n} {name}": F.when((F.col("category") == category) & condition, 1)
-            for n, category in enumerate(self.categories)
+            for n, (category, all_, verdicts) in enumerate([*of_reserved, *of_subscribed])
             for name, condition in (
-                ("reserved", F.col("is_copy")),
-                *((verdict, F.col("verdict") == verdict) for verdict in _VERDICTS),
+                (all_, F.col("is_copy")),
+                *((verdict, F.col("verdict") == verdict) for verdict in verdicts),
             )
         }
-        is_event = ~F.col("is_cause") & (F.col("type") != PSEUDO_EVENT)
+        is_event = ~F.col("is_cause") & F.col("starts")
         return {
             **counts,
             "events": F.when(is_event, 1),
@@ -219,149 +258,17 @@ class EffectsJob:
             },
         )
 
+    def subscriptions(self, counts: Counts) -> list[SubscriptionCounts]:
+        """Return what was counted of each category that messages are handled of."""
+        names = ("subscribed", *_OF_SUBSCRIBED)
+        return [
+            SubscriptionCounts(category, **{name: counts[f"{n} {name}"] for name in names})
+            for n, category in enumerate(self.subscribed, len(self.categories))
+        ]
 
-def _group(is_event: Column) -> Column:
-    """Return the number of the group of a cause and its events."""
+
+def _group(is_follower: Column) -> Column:
+    """Return the number of the group of a cause and what follows it."""
     # An event without a cause gets a negative number, which no message has.
     followed = F.coalesce("causation", -F.col("global_position"))
-    return F.when(is_event, followed).otherwise(F.col("global_position"))
-
-
-def _has(flag: int) -> Column:
-    """Return whether a group contains what a bit stands for."""
-    return F.col("flags").bitwiseAND(flag) != 0
-
-
-def _rules(silent_types: Sequence[str]) -> list[Rule]:
-    """Return the rules of the verdicts, which stand for rows of `judge` and sums of `groups`.
-
-    Args:
-        silent_types: the types of commands whose handling may leave nothing in the log.
-    """
-    is_copy, is_cause = F.col("is_copy"), F.col("is_cause")
-    is_silent = F.col("type").isin(*silent_types) if silent_types else F.lit(False)
-    events, is_category = F.col("events"), F.col("category").isNotNull()
-    are_distinct = (
-        (events < 2)
-        | ((events == 2) & (F.col("kind") != F.col("last_kind")))
-        | (F.bit_count("kinds") == events)
-    )
-    return [
-        Rule("handled", is_copy & F.col("is_followed")),
-        Rule("dead", is_copy & F.col("is_letter")),
-        Rule("pending", is_copy & ~F.col("was_read")),
-        Rule("silent", is_copy & is_silent),
-        finding("unhandled", is_copy, is_category & ~_has(_FOLLOWED) & ~_has(_MAY_LACK)),
-        Rule(None, ~is_cause & (F.col("type") == PSEUDO_EVENT)),
-        finding("without-cause", ~is_cause & ~F.col("has_cause"), ~_has(_CAUSE)),
-        finding("effect-twice", F.col("is_twice"), ~are_distinct),
-    ]
-
-
-def judge(rows: DataFrame, silent_types: list[str], names: Mapping[str, str]) -> DataFrame:
-    """Give every reserved command its verdict, and every event that should not be there.
-
-    Args:
-        rows: with the columns that `EffectsJob.rows` gives, ``was_read`` and ``is_letter``.
-        silent_types: the types of commands whose handling may leave nothing in the log.
-        names: the former names of types, with those of today.
-
-    Returns:
-        The rows with ``verdict`` (for a reserved command handled, silent, pending, unhandled or
-        dead; for an event effect-twice, without-cause or null) and the columns of a finding.
-    """
-    is_cause, type_ = F.col("is_cause"), own_name(F.col("type"), names)
-    order = [~is_cause, F.col("stream_name"), type_, F.col("position")]
-    in_order = Window.partitionBy("group").orderBy(*order)
-    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-    def before(name: str | Column) -> Column:
-        return F.lag(name).over(in_order)
-
-    again = (
-        ~is_cause
-        & F.first(is_cause).over(whole)
-        & (F.col("type") != PSEUDO_EVENT)
-        & ~before("is_cause")
-        & (before("stream_name") == F.col("stream_name"))
-        & (before(type_) == type_)
-    )
-    is_again = F.coalesce(again, F.lit(False))
-    # In few steps, because Spark analyses each of them.
-    grouped = rows.withColumn("is_again", is_again).withColumns(
-        {
-            "has_cause": F.first(is_cause).over(whole),
-            "followers": F.sum(F.when(is_cause, 0).otherwise(1)).over(whole),
-            "cause_id": F.first("id").over(whole),
-            "cause_stream": F.first("stream_name").over(whole),
-            "cause_entity": F.first("entity").over(whole),
-            "cause_category": F.first("category").over(whole),
-            # The id of the first event of the same stream and type.
-            "first_id": F.last(F.when(~F.col("is_again"), F.col("id")), True).over(so_far),
-        }
-    )
-    is_twice = F.col("is_again") & ~(_is_derived("id") & _is_derived("first_id"))
-    marked = grouped.withColumn("is_twice", is_twice).withColumn(
-        "nth_twice", F.sum(F.when(F.col("is_twice"), 1).otherwise(0)).over(so_far)
-    )
-    rules = _rules(silent_types)
-    return (
-        marked.withColumn("is_followed", F.col("followers") > 0)
-        .withColumn("verdict", verdict_of(rules))
-        .withColumns(
-            {
-                "is_first_again": F.col("is_twice") & (F.col("nth_twice") == 1),
-                "findings": found(finding_of(rules)),
-                "command_category": F.when(F.col("has_cause"), F.col("cause_category")),
-                "reservation_category": F.col("category"),
-                "key_stream": F.when(F.col("has_cause"), F.col("cause_stream")),
-                "message_id": F.col("id"),
-                "is_open": F.coalesce(F.col("verdict").isin(*_OPEN), F.lit(False)),
-            }
-        )
-    )
-
-
-def _is_derived(id_: str) -> Column:
-    """Return whether the id of an event is one that the framework derives from its cause.
-
-    That is a UUID of version 5 in the namespace of the cause, of an event of the entity itself
-    (`followed_id` in `reservation.messages.message`) or of what the handler wrote to the stream of
-    another one (`further_id` there).
-    """
-    namespace = F.unhex(F.regexp_replace("cause_id", "-", ""))
-    event, line = F.concat("stream_name", F.lit(" ")), F.lit("\n")
-    # An id that is neither a text nor a number is written as JSON, mostly in lower case.
-    category = F.substring_index("cause_entity", "-", 1)
-    small_id = F.lower(
-        F.expr("substr(cause_entity, length(substring_index(cause_entity, '-', 1)) + 1)")
-    )
-    further = [
-        F.concat(entity, line, "stream_name", line)
-        for entity in (F.col("cause_entity"), F.concat(category, small_id))
-    ]
-
-    def derived(name: Column) -> Column:
-        digest = F.sha1(F.concat(namespace, F.encode(name, "UTF-8")))
-        variant = F.conv(F.substring(digest, 17, 1), 16, 10).cast("int").bitwiseAND(3).bitwiseOR(8)
-        return F.concat(
-            F.substring(digest, 1, 8),
-            F.lit("-"),
-            F.substring(digest, 9, 4),
-            F.lit("-5"),
-            F.substring(digest, 14, 3),
-            F.lit("-"),
-            F.lower(F.hex(variant)),
-            F.substring(digest, 18, 3),
-            F.lit("-"),
-            F.substring(digest, 21, 12),
-        )
-
-    ordinals = F.sequence(F.lit(0), F.col("followers").cast("int") - 1)
-
-    def is_one_of(name: Column) -> Column:
-        same = F.exists(ordinals, lambda n: derived(F.concat(name, n.cast("string"))) == F.col(id_))
-        return F.coalesce(same, F.lit(False))  # nothing is derived from what is not a UUID
-
-    return reduce(Column.__or__, map(is_one_of, (event, *further)))
+    return F.when(is_follower, followed).otherwise(F.col("global_position"))

@@ -7,6 +7,7 @@ import msgspec
 
 from reservation.component import Component
 from reservation.idempotence.server_keys import are_as_stored
+from reservation.messages import stream_name
 from reservation.serialization.struct_types import camel_case, hints_of
 
 
@@ -36,6 +37,24 @@ class DeclaredKey(msgspec.Struct, frozen=True, omit_defaults=True):
     kinds: tuple[str, ...] = ()
 
 
+class DeclaredSubscription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which messages of a type in a subscribed category are handled.
+
+    Attributes:
+        id: the JSON name of the field that holds the id of the entity; None if a function gives it.
+        from_position: the global position from which on they are handled.
+        correlated: the component that their correlation has to lead back to; None if any does.
+    """
+
+    id: str | None = None
+    from_position: int = 0
+    correlated: str | None = None
+
+
+# By category, and by the type of the message, under each of its names.
+Subscriptions = dict[str, dict[str, DeclaredSubscription]]
+
+
 class Declaration(msgspec.Struct, frozen=True):
     """What a component declares of its messages.
 
@@ -43,11 +62,14 @@ class Declaration(msgspec.Struct, frozen=True):
         keys: how the keys are made, by the type of the command, under each of its names.
         id: the JSON name of the field that holds the id of a command's entity.
         names: the former names of types, with the one that each has today.
+        subscribed: which messages of other categories are handled; unset if there are none, so that
+            the text of a component without subscriptions stays what it was.
     """
 
     keys: dict[str, DeclaredKey] = {}
     id: str = ""
     names: dict[str, str] = {}
+    subscribed: Subscriptions | msgspec.UnsetType = msgspec.UNSET
 
     def to_json(self) -> str:
         """Return it as text, for an option of the source."""
@@ -57,6 +79,11 @@ class Declaration(msgspec.Struct, frozen=True):
     def from_json(cls, text: str) -> "Declaration":
         """Return what `to_json` made text of."""
         return msgspec.json.decode(text, type=cls)
+
+    @property
+    def subscriptions(self) -> Subscriptions:
+        """Which messages of other categories are handled."""
+        return {} if self.subscribed is msgspec.UNSET else self.subscribed
 
     @property
     def by_function(self) -> list[str]:
@@ -102,7 +129,8 @@ class Declaration(msgspec.Struct, frozen=True):
             )
         own = {name: component.types[name].__name__ for name in component.types}
         former = {name: now for name, now in sorted(own.items()) if name != now}
-        return cls(keys, camel_case(component.id), former)
+        subscribed = _subscriptions(component) or msgspec.UNSET
+        return cls(keys, camel_case(component.id), former, subscribed)
 
 
 # The kinds of JSON value that are parts of keys as they are. For other types, the component's own
@@ -141,9 +169,66 @@ def _declared(
     )
 
 
+def _subscriptions(component: Component) -> Subscriptions:
+    """Return which messages of other categories a component handles."""
+    return {
+        category: {
+            type_: DeclaredSubscription(
+                id=None if (field := of.id_field(type_)) is None else camel_case(field),
+                from_position=declared.from_position,
+                correlated=component.name if declared.correlated else None,
+            )
+            for type_, declared in sorted(of.subscriptions.items())
+        }
+        for category, of in sorted(component.subscribed.items())
+    }
+
+
 def categories_of(component: Component) -> list[str]:
-    """Return the categories in which a component's messages are: commands, copies and events."""
+    """Return the categories in which a component's messages are.
+
+    These are its commands, their copies, its events, and the categories that it subscribes to.
+    """
+    return [*own_categories_of(component), *component.subscribed_categories]
+
+
+def own_categories_of(component: Component) -> list[str]:
+    """Return the component's own categories: its commands, their copies and its events."""
     return [component.command_category, *component.reservation_categories, component.name]
+
+
+def sources_of(component: Component) -> list[str]:
+    """Return all that is read of a component: its categories, and the passes of its consumers.
+
+    The consumer of a subscribed category records the messages that no event followed from
+    (``reservation.passes``). They are read as if they were messages of a category of their own.
+    """
+    return [*categories_of(component), *passes_of(component)]
+
+
+def passes_of(component: Component) -> list[str]:
+    """Return the names under which the passes of a component's consumers are read."""
+    return [passes_name(component.name, name) for name in component.subscribed_categories]
+
+
+def passes_name(consumer: str, category: str) -> str:
+    """Return the name under which passes are read; no category has such a name.
+
+    Args:
+        consumer: the component's name.
+        category: the subscribed category.
+    """
+    return f"{consumer}{stream_name.ID_SEPARATOR}{category}"
+
+
+def passes_in(name: str) -> tuple[str, str] | None:
+    """Return the consumer and the category of passes; None for the name of a category.
+
+    Args:
+        name: the name of either.
+    """
+    consumer, separator, category = name.partition(stream_name.ID_SEPARATOR)
+    return (consumer, category) if separator else None
 
 
 def _may_lack(command: type, fields: Sequence[str]) -> bool:

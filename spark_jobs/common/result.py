@@ -94,6 +94,32 @@ class EffectCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionCounts:
+    """What became of the messages of another category that the component subscribes to.
+
+    They are those of a declared type, from its first position on and with the correlation that it
+    asks for. ``subscribed = handled + passed + pending + unhandled + dead``.
+
+    Attributes:
+        category: where they are.
+        subscribed: how many there are.
+        handled: those that an event follows.
+        passed: those that no event follows, and that the consumer has recorded as handled.
+        pending: those that the consumer has not read yet.
+        unhandled: those that it has read, and that neither an event follows nor a pass.
+        dead: those that are a dead letter, or parked behind one.
+    """
+
+    category: str
+    subscribed: int
+    handled: int
+    passed: int
+    pending: int
+    unhandled: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
 class Events:
     """The events of the component's entities.
 
@@ -276,6 +302,8 @@ class Report:
         accepted: the rows that would, but were accepted.
         accepted_counts: by the names of kinds, what of the counts is accepted.
         latency, volume, reissues: where a report shows them; empty or None otherwise.
+        subscriptions: for each category that the component subscribes to, what became of its
+            messages.
     """
 
     component: str
@@ -289,6 +317,7 @@ class Report:
     reissues: Reissues | None = None
     accepted: Sequence[AcceptedFinding] = ()
     accepted_counts: Mapping[str, int] = field(default_factory=dict)
+    subscriptions: Sequence[SubscriptionCounts] = ()
 
     def outstanding(self, name: str) -> int:
         """Return how many findings of a kind there are that nobody has accepted.
@@ -317,9 +346,11 @@ class Report:
         if name in of_categories:
             return sum(getattr(counts, of_categories[name]) for counts in self.categories)
         if name in ("pending", "dead"):
-            return sum(getattr(counts, name) for counts in (*self.categories, *self.effects))
+            all_ = (*self.categories, *self.effects, *self.subscriptions)
+            return sum(getattr(counts, name) for counts in all_)
         if name == "unhandled":
-            return sum(effects.unhandled for effects in self.effects)
+            of_reserved = sum(effects.unhandled for effects in self.effects)
+            return of_reserved + sum(one.unhandled for one in self.subscriptions)
         return {
             "effect-twice": self.events.effect_twice,
             "without-cause": self.events.without_cause,

@@ -33,10 +33,10 @@ from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.analysis.verdicts.judging import Lookup
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
-from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.declaration import Declaration, categories_of, sources_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import accepted, incremental, late
+from spark_jobs.reconciliation import accepted, incremental, late, late_passes
 from spark_jobs.reconciliation import run as running
 from spark_jobs.reconciliation.incremental import IncrementalRun
 from spark_jobs.reconciliation.reading.categories import Categories
@@ -144,6 +144,7 @@ class Follower:
             effects=of_categories,
             events=events,
             findings=[],
+            subscriptions=effects.subscriptions(manifest.counts[effects.name]),
         )
 
     def look(self) -> StoreView:
@@ -218,7 +219,14 @@ class Follower:
         self._state.remove_leftovers()
         state, nothing = self._state, self._nothing
         step = IncrementalRun(
-            self._spark, state, nothing, look.heads, look.progress, look.store, self._lookup
+            self._spark,
+            state,
+            nothing,
+            look.heads,
+            look.progress,
+            look.store,
+            self._lookup,
+            has_passes=bool(self._run.component.subscribed),
         )
         self._read(step, look)
         run_concurrently([partial(step.take, job) for job in self._jobs])
@@ -245,16 +253,23 @@ class Follower:
         """Read what came after the state, up to what was seen, and what became visible late."""
         declaration, after = Declaration.of(self._run.component), self._state.after
         has_new = any(last > after.get(name, 0) for name, last in look.until.items())
-        if not (has_new or look.late):
+        component, names, messages = self._run.component, self._columns, None
+        if not (has_new or look.late or component.subscribed):
             return
         with exported_snapshot(self._run.database_url) as snapshot:
             if has_new:
                 read = Categories(self._spark, snapshot, declaration, after, look.until)
-                self._add(step, read(self.categories, self._columns), "rows")
+                self._add(step, read(sources_of(component), names), "rows")
+            read = Categories(self._spark, snapshot, declaration)
             if look.late:
                 known = incremental.known(self._spark, self._state)
-                read = Categories(self._spark, snapshot, declaration)
-                self._add(step, late.messages(read, known, look.late, self._columns), "late")
+                messages = late.messages(read, known, look.late, names)
+                self._add(step, messages, "late")
+            passes = late_passes.of_known(
+                self._spark, self._state, component, read, names, messages
+            )
+            if passes is not None:
+                self._add(step, passes, "passes")
 
     @contextmanager
     def _lookup(self) -> Iterator[Lookup]:

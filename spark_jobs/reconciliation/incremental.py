@@ -44,8 +44,6 @@ from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StateManifest, run_name
 from spark_jobs.snapshot.progress import Progress
 
-_WATCHED = "watched"
-
 # The pairs of messages that were compared.
 _COMPARED = "global_position bigint, compared_with bigint, same boolean"
 
@@ -88,6 +86,8 @@ class IncrementalRun:
         progress: Progress,
         store: str | None = None,
         opened: OpenLookup | None = None,
+        *,
+        has_passes: bool = False,
     ) -> None:
         """Begin.
 
@@ -100,8 +100,10 @@ class IncrementalRun:
             store: the id of the store; None if it has none.
             opened: opens what reads some of the messages, to compare them by what they mean; None
                 to take what differs as it is stored for different.
+            has_passes: whether there may be passes, which come without a new message.
         """
         self._spark = spark
+        self._has_passes = has_passes
         self._state = state
         self._new = new
         self._progress = progress
@@ -144,7 +146,7 @@ class IncrementalRun:
         schema, added = self._schemas[job.name], self._added[job.name]
         older = [] if before is None else before.rows[job.name]
         # An empty part is read only this once.
-        is_empty = before is not None and before.heads == self._heads
+        is_empty = before is not None and before.heads == self._heads and not self._has_passes
         self._rows[job.name] = older if is_empty else [*older, *added]
         is_past, counts = None, Counter[str]()
         if (
@@ -156,12 +158,12 @@ class IncrementalRun:
         else:
             is_past, counts = F.col("group.is_past"), Counter(before.counts[job.name])
             new = self._read(schema, *added)
-            watched = self._read(schema, f"{run_name(before.run)}/{job.name}/{_WATCHED}")
+            watched = self._read(schema, watched_folder(before.run, job.name))
             recorded = _recorded_since(before, self._progress)
             known = _touched(self._read(schema, *older), new, watched, recorded)
             known = known.unionByName(watched)
             marked = _twice(known, new, before.was(), self._progress)
-        self._watched_in.append(f"{self.name}/{job.name}/{_WATCHED}")
+        self._watched_in.append(watched_folder(self._run, job.name))
         self._counts[job.name] = self._judge(job, marked, is_past, counts)
         if job.comparison is not None and self._compare(job, job.comparison):
             self._counts[job.name] = self._judge(job, marked, is_past, counts)
@@ -184,7 +186,7 @@ class IncrementalRun:
             watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
         differs = [] if job.comparison is None else ["compared_with"]
         columns = dict.fromkeys([*schema.names, *FOUND, *differs])
-        folder = f"{self.name}/{job.name}/{_WATCHED}"
+        folder = watched_folder(self._run, job.name)
         watched = watched.where("is_kept").select(*columns)
         self._write(watched, folder)
         self._watched[job.name] = self._read(watched.schema, folder)
@@ -226,7 +228,10 @@ class IncrementalRun:
         for job in jobs:
             names = [name for name in self._schemas[job.name].names if name != _HASH]
             here, there = (
-                rows.select("global_position", F.struct(*names).alias(of))
+                # Passes are recorded apart from the log.
+                rows.where("global_position > 0").select(
+                    "global_position", F.struct(*names).alias(of)
+                )
                 for rows, of in ((self.rows(job), "here"), (job.rows(read), "there"))
             )
             here_, there_ = F.col("here"), F.col("there")
@@ -294,6 +299,11 @@ class IncrementalRun:
         )
 
 
+def watched_folder(run: int, job: str) -> str:
+    """Return the folder, within that of the state, with the groups that a run watches for a job."""
+    return f"{run_name(run)}/{job}/watched"
+
+
 def known(spark: SparkSession, state: State) -> DataFrame:
     """Return the global positions of the messages that a state has read."""
     manifest = state.judged
@@ -321,13 +331,15 @@ def _touched(
         of_recorded = known.join(F.broadcast(at), "global_position", "left_semi")
         touched = touched.unionByName(of_recorded.select("group", _HASH))
     groups = touched.join(watched.select("group"), "group", "left_anti")
+    place = F.abs(position)  # a pass is at the negative of its message's
     (first, last) = (
         known.select(_HASH, "global_position")
         .join(groups, _HASH, "left_semi")
-        .agg(F.min(position), F.max(position))
+        .agg(F.min(place), F.max(place))
         .collect()[0]
     )
-    here = known.where(position.between(F.lit(first), F.lit(last)))
+    first, last = F.lit(first), F.lit(last)
+    here = known.where(position.between(first, last) | position.between(-last, -first))
     return here.join(groups, "group", "left_semi").select(*known.columns)
 
 

@@ -27,10 +27,10 @@ from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
-from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.declaration import Declaration, categories_of, sources_of
 from spark_jobs.common.errors import StateError
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.reconciliation import accepted, incremental, late, stored_state
+from spark_jobs.reconciliation import accepted, incremental, late, late_passes, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
@@ -87,12 +87,13 @@ class Run:
         """Refuse a component that has nothing to reconcile.
 
         Raises:
-            DeclarationError: the component reserves no command and initiates with none.
+            DeclarationError: the component neither reserves, initiates nor subscribes.
         """
-        if not (self.component.reservations or self.component.initiations):
+        component = self.component
+        if not (component.reservations or component.initiations or component.subscribed):
             raise DeclarationError(
-                f"The component {self.component.name!r} reserves no command and initiates with "
-                f"none, so there is nothing to reconcile"
+                f"The component {component.name!r} reserves no command, initiates with none and "
+                f"subscribes to none, so there is nothing to reconcile"
             )
 
 
@@ -160,6 +161,7 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             findings=samples(found.open),
             accepted=found.accepted,
             accepted_counts=found.counts,
+            subscriptions=following.subscriptions(effects),
         )
         if run.findings is not None:
             rows = found.marked.select(*accepted.COLUMNS)
@@ -311,10 +313,13 @@ def opened(
     with stored_state.opened(run.state, component.name, judged_by(run)) as state:
         last, behind = heads(component, state, snapshot, archive)
         columns = looked_at(declaration)
-        new = reading(state.after)(categories_of(component), columns)
+        new, behind_it = reading(state.after)(sources_of(component), columns), None
         if behind:
             known = incremental.known(spark, state)
-            new = new.unionByName(late.messages(stored({}), known, behind, columns))
+            behind_it = late.messages(stored({}), known, behind, columns)
+            new = new.unionByName(behind_it)
+        passes = late_passes.of_known(spark, state, component, stored({}), columns, behind_it)
+        new = new if passes is None else new.unionByName(passes)
         # Read once for both jobs, unless it is the whole store, which would fill the disk.
         kept = [new.persist(StorageLevel.DISK_ONLY)] if state.judged is not None else []
         with unpersisted(kept):
@@ -326,6 +331,7 @@ def opened(
                 progress,
                 snapshot.store,
                 lambda: nullcontext(partial(lookup.at, reading({}))),
+                has_passes=bool(component.subscribed),
             )
             yield step
             if run.verify:

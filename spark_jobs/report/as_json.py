@@ -23,6 +23,7 @@ def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, A
         "categories": [_category(counts) for counts in report.categories if not counts.initiates],
         "initiations": [_category(counts) for counts in report.categories if counts.initiates],
         "effects": [as_object(effects) for effects in report.effects],
+        "subscriptions": [as_object(counts) for counts in report.subscriptions],
         "events": as_object(report.events),
         "samples": [as_object(finding) for finding in report.findings],
         "accepted": [_accepted(one) for one in report.accepted],

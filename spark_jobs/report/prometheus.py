@@ -33,6 +33,14 @@ _EFFECTS = {
     "unhandled": "Reserved commands that were read and that no event follows",
     "dead": "Reserved commands that are a dead letter, or parked behind one",
 }
+_SUBSCRIPTIONS = {
+    "subscribed": "Messages of another category that the component subscribes to",
+    "handled": "Subscribed messages that an event follows",
+    "passed": "Subscribed messages that no event follows, recorded as handled",
+    "pending": "Subscribed messages that were not read yet",
+    "unhandled": "Subscribed messages that were read and that neither an event follows nor a pass",
+    "dead": "Subscribed messages that are a dead letter, or parked behind one",
+}
 _EVENTS = {
     "events": "Events of the component's entities",
     "causes": "Messages that the events follow",
@@ -77,6 +85,10 @@ def render_prometheus(report: Report, reached: Sequence[ExceededThreshold]) -> s
     for effects in report.effects:
         for name, help_ in _EFFECTS.items():
             gauges.set(f"effects_{name}", help_, asdict(effects)[name], category=effects.category)
+    for subscribed in report.subscriptions:
+        for name, help_ in _SUBSCRIPTIONS.items():
+            value = asdict(subscribed)[name]
+            gauges.set(f"subscriptions_{name}", help_, value, category=subscribed.category)
     for name, help_ in _EVENTS.items():
         value = asdict(report.events)[name]
         gauges.set(name, help_, value, category=report.events.category)

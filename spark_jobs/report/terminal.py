@@ -6,9 +6,26 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spark_jobs.common.result import CommandCounts, EffectCounts, Events, Latency, Reissues, Report
+from spark_jobs.common.result import (
+    CommandCounts,
+    EffectCounts,
+    Events,
+    Latency,
+    Reissues,
+    Report,
+    SubscriptionCounts,
+)
 from spark_jobs.report.thresholds import ExceededThreshold, in_order
-from spark_jobs.report.words import ALARMING, COUNTS, EFFECTS, EVENTS, STAGES, duration, shown
+from spark_jobs.report.words import (
+    ALARMING,
+    COUNTS,
+    EFFECTS,
+    EVENTS,
+    STAGES,
+    SUBSCRIPTIONS,
+    duration,
+    shown,
+)
 
 
 def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableType:
@@ -24,6 +41,9 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
         parts.append(
             _counts([effects.category for effects in report.effects], report.effects, EFFECTS)
         )
+    if report.subscriptions:
+        headings = [counts.category for counts in report.subscriptions]
+        parts.append(_counts(headings, report.subscriptions, SUBSCRIPTIONS))
     if report.events.events:
         parts.append(_counts([report.events.category], [report.events], EVENTS))
     latency = [
@@ -38,7 +58,7 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
     if report.accepted:
         parts.append(_accepted(report))
     parts.extend(_threshold(exceeded) for exceeded in reached)
-    parts.append(_verdict(reached))
+    parts.append(_verdict(report, reached))
     return Group(*parts)
 
 
@@ -47,12 +67,14 @@ def print_report(report: Report, reached: Sequence[ExceededThreshold], console: 
     console.print(render(report, reached))
 
 
-def _verdict(reached: Sequence[ExceededThreshold]) -> Text:
+def _verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Text:
     if in_order(reached):
-        return Text.assemble(
-            ("In order: ", "bold green"),
-            "every command is reserved once, still to be read, or a dead letter.",
-        )
+        said = []
+        if report.categories or not report.subscriptions:
+            said.append("every command is reserved once, still to be read, or a dead letter")
+        if report.subscriptions:
+            said.append("every subscribed message is handled, still to be read, or a dead letter")
+        return Text.assemble(("In order: ", "bold green"), "; ".join(said) + ".")
     return Text.assemble(
         ("Not in order: ", "bold red"),
         "the counts in red need attention; --output DIR writes all their rows as Parquet.",
@@ -66,7 +88,7 @@ def _threshold(reached: ExceededThreshold) -> Text:
 
 def _counts(
     headings: Sequence[str],
-    columns: Sequence[CommandCounts | EffectCounts | Events],
+    columns: Sequence[CommandCounts | EffectCounts | SubscriptionCounts | Events],
     rows: Sequence[tuple[str, str]],
 ) -> Table:
     """Return a table with a column for each category and a row for each count."""

@@ -60,7 +60,11 @@ _NOUNS = {
     "conflict-mismatch": ("conflict mismatch", "conflict mismatches"),
     "duplicates": ("duplicate", "duplicates"),
 }
-_CALLED = {"commands": "commands", "events": "events", "reserved": "reserved commands"}
+_CALLED = {
+    "commands": "commands",
+    "events": "events",
+    "reserved": "reserved and subscribed messages",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,9 @@ def reached(
     wholes = {
         "commands": sum(counts.commands for counts in report.categories),
         "events": report.events.events,
-        "reserved": sum(effects.reserved for effects in report.effects),
+        # What an event was to follow from.
+        "reserved": sum(effects.reserved for effects in report.effects)
+        + sum(counts.subscribed for counts in report.subscriptions),
     }
     counted = (
         ExceededThreshold(

@@ -80,15 +80,17 @@ KINDS = (
     Kind(
         "unhandled",
         "Unhandled",
-        "The consumer has read the reserved command, which is not a dead letter, but no event "
-        "follows it.",
-        "Check whether events were deleted or the position was changed, and whether its handler "
-        "may write nothing.",
+        "The consumer has read the message, which is not a dead letter, but no event follows it. "
+        "It is a reserved command, or a message of another component that this one subscribes to "
+        "and has not recorded as passed.",
+        "Check whether events were deleted or the position was changed, and whether the handler of "
+        "the command may write nothing.",
     ),
     Kind(
         "without-cause",
         "Without a cause",
-        "The event follows no message of the component's command and reservation categories.",
+        "The event follows no message of the component's command and reservation categories, nor "
+        "of those that it subscribes to.",
         "Find out who wrote the event, and check whether commands were deleted.",
     ),
 )
@@ -114,6 +116,14 @@ EFFECTS = (
     ("reserved", "reserved"),
     ("handled", "handled"),
     ("silent", "handled without a trace"),
+    ("pending", "pending"),
+    ("unhandled", "unhandled"),
+    ("dead", "dead letters"),
+)
+SUBSCRIPTIONS = (
+    ("subscribed", "subscribed"),
+    ("handled", "handled"),
+    ("passed", "passed"),
     ("pending", "pending"),
     ("unhandled", "unhandled"),
     ("dead", "dead letters"),
@@ -189,27 +199,39 @@ def verdict(report: Report, reached: Sequence[ExceededThreshold]) -> Verdict:
             f"accepted, and there is no other.",
         )
     commands = sum(counts.commands for counts in report.categories)
-    if not commands:
-        return Verdict(True, "Nothing was sent yet.", "There are no commands to compare.")
+    subscribed = sum(counts.subscribed for counts in report.subscriptions)
+    if not commands and not subscribed:
+        what = "messages" if report.subscriptions else "commands"
+        return Verdict(True, "Nothing was sent yet.", f"There are no {what} to compare.")
     left = {
         "still to be read": report.count("pending"),
         "dead letters": report.count("dead"),
         "handled in a way that leaves no trace": sum(effects.silent for effects in report.effects),
     }
     rest = [f"{count:,} {what}" for what, count in left.items() if count]
-    if rest or not (report.effects or any(counts.initiates for counts in report.categories)):
+    is_comparable = report.effects or any(counts.initiates for counts in report.categories)
+    if rest or (commands and not is_comparable):
+        parts = [_many(commands, "command")] if commands or not subscribed else []
+        parts += [_many(subscribed, "subscribed message")] if subscribed else []
         return Verdict(
             True,
             "Nothing was lost, nothing was done twice.",
-            f"Of {_many(commands, 'command')}, those that the consumers have handled took effect "
+            f"Of {_listed(parts)}, those that the consumers have handled took effect "
             f"once" + (f"; {_listed(rest)}." if rest else "."),
         )
-    return Verdict(
-        True,
-        "Every command took effect once.",
-        f"{_many(commands, 'command')} with {_many(report_keys(report), 'distinct key')}: each key "
-        f"was reserved once, and its effect is there once.",
-    )
+    said = []
+    if commands:
+        said.append(
+            f"{_many(commands, 'command')} with {_many(report_keys(report), 'distinct key')}: each "
+            f"key was reserved once, and its effect is there once."
+        )
+    if subscribed:
+        said.append(
+            f"{_many(subscribed, 'subscribed message')}: what followed from each is there once, or "
+            f"that nothing did is recorded."
+        )
+    what = "message" if subscribed else "command"
+    return Verdict(True, f"Every {what} took effect once.", " ".join(said))
 
 
 def report_keys(report: Report) -> int:

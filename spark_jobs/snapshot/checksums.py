@@ -25,7 +25,15 @@ _QUERIES = {
 _SETTINGS = load_queries("spark_jobs.source")["settings"]
 
 # The columns that are archived beside the category; the others follow from data and metadata.
-_FOLLOWING = ("function_data", "entity_id", "source", "version")
+_FOLLOWING = (
+    "function_data",
+    "entity_id",
+    "source",
+    "version",
+    "starts",
+    "is_first",
+    "is_subscribed",
+)
 COLUMNS = [name for name in MESSAGE | MADE if name not in ("category", *_FOLLOWING)]
 
 # Where the two parts of a hash begin, and how many hexadecimal digits each has.

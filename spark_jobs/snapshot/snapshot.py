@@ -22,7 +22,7 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
 from reservation.store.schema.install import is_attached
-from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
@@ -74,7 +74,11 @@ class Snapshot:
             ForeignPositionError: a position is of another log, so it does not say what was read of
                 this one.
         """
-        categories = [component.command_category, *component.reservation_categories]
+        categories = [
+            component.command_category,
+            *component.reservation_categories,
+            *component.subscribed_categories,
+        ]
         return Progress({name: self._consumed(component, name, grace) for name in categories})
 
     def _consumed(self, component: Component, category: str, grace: timedelta) -> Consumed:
@@ -100,14 +104,25 @@ class Snapshot:
                             category,
                         ),
                     )
-            theirs = {"category": position_stream(category, None)}
-            rows = self._connection.execute(_QUERIES["position_of_eventide"], theirs).fetchall()
-        position = rows[0][0]
+            position = None
+            # In a category of others, their own consumers store positions.
+            if category not in component.subscribed:
+                theirs = {"category": position_stream(category, None)}
+                ((position,),) = self._connection.execute(
+                    _QUERIES["position_of_eventide"], theirs
+                ).fetchall()
         if position is not None:
             return Consumed(int(position))
         if self.has_positions:
             return Consumed(0)
         return Consumed(None, before=self.time - grace)
+
+    def readable(self, names: Sequence[str]) -> list[str]:
+        """Return those of some categories and passes that there are; all of the categories.
+
+        Passes are recorded by this package's consumers only.
+        """
+        return [name for name in names if self.has_positions or passes_in(name) is None]
 
     def accepted(self) -> dict[str, Decision]:
         """Return the decisions by which findings were accepted, by the findings' ids."""
@@ -140,6 +155,8 @@ class Snapshot:
             until: the global positions to read up to; other categories are read to the end.
         """
         connection = self._connection
+        if not queries:
+            return []
         names = [query.category for query in queries]
         begins = [after.get(name, 0) + 1 for name in names]
         ends = [until[name] if name in until else ranges.head(connection, name) for name in names]

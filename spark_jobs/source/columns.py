@@ -1,12 +1,17 @@
 """The columns of the source, and the queries that read them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection, sql
 
 from reservation.postgres.queries import load_queries
-from spark_jobs.common.declaration import Declaration, DeclaredKey
+from spark_jobs.common.declaration import (
+    Declaration,
+    DeclaredKey,
+    DeclaredSubscription,
+    Subscriptions,
+)
 
 # The columns by name, with their types in Spark: those of a message, and those computed from it.
 MESSAGE = {
@@ -31,6 +36,9 @@ MADE = {
     "content": "string",
     "function_data": "string",
     "source": "string",
+    "is_subscribed": "boolean",
+    "starts": "boolean",
+    "is_first": "boolean",
 }
 TYPES = MESSAGE | MADE
 
@@ -39,12 +47,13 @@ _COLUMNS = {
 }
 _QUERIES = {name: text.decode() for name, text in load_queries("spark_jobs.source").items()}
 
-# The condition that reads only the first message of each stream.
-FIRST = sql.SQL("m.position = 0")
-
 
 def _sql(text: str) -> sql.SQL:
     return sql.SQL(text)  # from this package's files only
+
+
+# The condition that reads only the first message of each stream.
+FIRST = _sql(_COLUMNS["is_first"])
 
 
 def types_of(names: Sequence[str]) -> dict[str, str]:
@@ -57,6 +66,7 @@ def looked_at(declaration: Declaration) -> list[str]:
     unasked = {"data", "metadata"}
     unasked |= set() if declaration.by_function else {"function_data"}
     unasked |= set() if declaration.renamed_within else {"source"}
+    unasked |= set() if declaration.subscriptions else {"is_subscribed"}
     return [name for name in TYPES if name not in unasked]
 
 
@@ -88,7 +98,8 @@ def expressions(
         "renamed_within": _texts(declaration.renamed_within),
         "within": _texts([type_ for type_, key in keys.items() if key.within]),
         "by_function": _texts(declaration.by_function),
-        "id": sql.Literal(declaration.id),
+        "id": _entity_id(category, declaration),
+        "taken": _by_category(declaration.subscriptions, _is_taken),
         "volatile": by_type({type_: _texts(key.volatile) for type_, key in keys.items()}),
     }
     return {name: _sql(_COLUMNS[name]).format(**values) for name in names}
@@ -157,19 +168,6 @@ class CategoryQuery:
         return self.composed(connection).in_range(first, last)
 
 
-def queries(
-    categories: Sequence[str],
-    columns: Sequence[str],
-    declaration: Declaration,
-    firsts_of: Sequence[str],
-) -> list[CategoryQuery]:
-    """Return what is read of each category; see `spark_jobs.analysis.verdicts.judging.Read`."""
-    return [
-        CategoryQuery(name, columns, declaration, [FIRST] if name in firsts_of else [])
-        for name in categories
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class PositionsQuery:
     """What is read of messages that are known by their global positions.
@@ -208,17 +206,34 @@ def _composed(
     connection: Connection[tuple[object, ...]] | None,
 ) -> ComposedQuery:
     """Return the query of columns of the messages that fulfil a condition."""
-    named = [
+    values = {"columns": named(columns), "kept": kept, "where": where}
+    return ComposedQuery(*around_choice(_QUERIES["messages"], values, connection))
+
+
+def named(columns: Mapping[str, sql.Composable]) -> sql.Composable:
+    """Return the SQL of columns under their names."""
+    return sql.SQL(", ").join(
         sql.SQL("{} AS {}").format(value, sql.Identifier(name)) for name, value in columns.items()
-    ]
-    chosen = sql.SQL("")
-    query = _sql(_QUERIES["messages"]).format(
-        columns=sql.SQL(", ").join(named), kept=kept, where=where, chosen=chosen
     )
-    parts = list(query)
+
+
+def around_choice(
+    query: str,
+    values: Mapping[str, sql.Composable],
+    connection: Connection[tuple[object, ...]] | None,
+) -> tuple[str, str]:
+    """Return the SQL of a query before and after the condition that it calls ``chosen``.
+
+    Args:
+        query: the query, from a file of this package.
+        values: what it consists of beside the condition.
+        connection: decides how texts are escaped.
+    """
+    chosen = sql.SQL("")
+    parts = list(_sql(query).format(**values, chosen=chosen))
     place = next(n for n, part in enumerate(parts) if part is chosen)
     before, after = sql.Composed(parts[:place]), sql.Composed(parts[place + 1 :])
-    return ComposedQuery(before.as_string(connection), after.as_string(connection))
+    return before.as_string(connection), after.as_string(connection)
 
 
 def _key_stream(key: DeclaredKey, sent_to: str = "sent_to") -> sql.Composable:
@@ -251,6 +266,37 @@ def _is_copied_to(key: DeclaredKey) -> sql.Composable:
     if key.by_function:
         return _sql(_COLUMNS["is_beneath"]).format(beneath=_beneath("source_of_copy"))
     return _sql(_COLUMNS["is_named"]).format(key_stream=_key_stream(key, "source_of_copy"))
+
+
+def _entity_id(category: sql.Composable, declaration: Declaration) -> sql.Composable:
+    """Return the SQL of the name of the field that holds the id of a message's entity."""
+    own = sql.Literal(declaration.id)
+    if not declaration.subscriptions:
+        return own
+    ids = _by_category(declaration.subscriptions, lambda one: sql.Literal(one.id))
+    return _sql(_COLUMNS["id_by_category"]).format(category=category, ids=ids, id=own)
+
+
+def _is_taken(one: DeclaredSubscription) -> sql.Composable:
+    """Return the SQL of whether a message of a subscribed type is handled."""
+    is_from = _sql(_COLUMNS["is_from"]).format(from_position=sql.Literal(one.from_position))
+    if one.correlated is None:
+        return is_from
+    is_correlated = _sql(_COLUMNS["is_correlated"]).format(correlated=sql.Literal(one.correlated))
+    return sql.SQL("{} AND {}").format(is_from, is_correlated)
+
+
+def _by_category(
+    subscriptions: Subscriptions, value: Callable[[DeclaredSubscription], sql.Composable]
+) -> sql.Composable:
+    """Return the branches of a CASE by category, each a CASE by type; at least one."""
+    branches: list[sql.Composable] = [
+        sql.SQL("WHEN {} THEN (CASE m.type {} END)").format(
+            sql.Literal(category), by_type({name: value(one) for name, one in types.items()})
+        )
+        for category, types in subscriptions.items()
+    ]
+    return sql.SQL(" ").join(branches or [sql.SQL("WHEN NULL THEN NULL")])
 
 
 def by_type(values: Mapping[str, sql.Composable]) -> sql.Composable:

@@ -41,8 +41,23 @@ END
 message_store.category(coalesce(m.metadata->>'correlationStreamName', m.metadata->>'replyStreamName'))::text
 
 -- name: entity_id
--- The id of the entity that a command names, as it stands in the data.
+-- The id of the entity that a command or a subscribed message names, as it stands in the data.
 m.data->>{id}
+
+-- name: id_by_category
+-- Messages of subscribed categories name it in fields of their own; one that a function gives is not known.
+(CASE {category} {ids} ELSE {id} END)
+
+-- name: is_subscribed
+-- Whether the component handles it, of another category.
+coalesce((CASE {category} {taken} END)::boolean, false)
+
+-- name: is_from
+m.global_position >= {from_position}
+
+-- name: is_correlated
+-- Its correlation leads back to the component.
+message_store.category(m.metadata->>'correlationStreamName') = {correlated}
 
 -- name: key_category
 CASE m.type {key_categories} END
@@ -107,6 +122,16 @@ m.stream_name::text
 -- name: source
 -- The stream of the command that a copy in the command category follows, where that has had other keys.
 CASE WHEN m.type = ANY ({renamed_within}) THEN m.metadata->>'causationMessageStreamName' END
+
+-- name: starts
+-- Whether an event can start its entity's stream: a pseudo event cannot, unless it is the rejection of a
+-- command that initiates.
+(m.type <> 'PseudoEvent' OR coalesce(m.data->'initiation' = 'true', false))
+
+-- name: is_first
+-- Whether it is the first of its stream, or the first event after nothing but rejections of other commands,
+-- which then says so itself.
+(m.position = 0 OR coalesce(m.metadata->'localProperties'->'first' = to_jsonb(m.position), false))
 
 -- name: is_beneath
 starts_with(m.stream_name::text, {beneath})

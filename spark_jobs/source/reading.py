@@ -65,10 +65,14 @@ def parts(
 
 
 def chosen(
-    query: ComposedQuery, snapshot: str, schema: pa.Schema, positions: Iterable[pa.RecordBatch]
+    queries: Sequence[ComposedQuery],
+    snapshot: str,
+    schema: pa.Schema,
+    positions: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Read the messages at the global positions in the one column of the rows."""
-    wanted = (query.at(batch.column(0).to_pylist()) for batch in positions)
+    """Read what is at the positions in the one column of the rows, of one query or several."""
+    numbers = (batch.column(0).to_pylist() for batch in positions)
+    wanted = (query.at(chosen) for chosen in numbers for query in queries)
     return batches(wanted, snapshot, schema)
 
 

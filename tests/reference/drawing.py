@@ -177,6 +177,7 @@ def _role(
         led=apart or not sometimes(chance, 30),
         alone=sometimes(chance, 10),
         form=chance.pick(["list", "tuple"]),
+        awaited=sometimes(chance, 30),
     )
 
 

@@ -11,8 +11,9 @@ from reservation import (
     Revisions,
     StateBased,
 )
+from tests.awaiting import awaited
 from tests.reference.messages import COMMANDS, EVENTS, Thing
-from tests.reference.programs import Calls, Step, handle, project
+from tests.reference.programs import Calls, Row, Step, handle, project
 
 ONCE: dict[str, Any] = {
     "": None,
@@ -50,6 +51,8 @@ class Role:
         led: whether the entity leads the reservation streams.
         alone: whether each message has a transaction of its own.
         form: what the handler returns its events in.
+        awaited: whether the handler is async, if it can be: it uses no connection, and shares its
+            transaction.
     """
 
     command: str
@@ -61,6 +64,14 @@ class Role:
     led: bool = True
     alone: bool = False
     form: str = "list"
+    awaited: bool = False
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the handler is async."""
+        uses_connection = any(isinstance(step, Row) for step in self.steps)
+        alone = self.alone or self.once in ("whole", "delta")
+        return self.awaited and not uses_connection and not alone
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,8 @@ def _declare(component: Component, role: Role, calls: Calls) -> None:
         def initiate(command, context):
             return handle(role.steps, role.form, calls, command, None, context)
 
-        component.initiate(command, volatile="sent", transaction=transaction)(initiate)
+        initiator = awaited(initiate) if role.is_async else initiate
+        component.initiate(command, volatile="sent", transaction=transaction)(initiator)
         return
     if role.how != "direct":
         within = role.how == "within"
@@ -135,7 +147,8 @@ def _declare(component: Component, role: Role, calls: Calls) -> None:
     def decide(command, entity, context):
         return handle(role.steps, role.form, calls, command, entity, context)
 
-    component.handle(command, transaction=transaction, once=ONCE[role.once])(decide)
+    handler = awaited(decide) if role.is_async else decide
+    component.handle(command, transaction=transaction, once=ONCE[role.once])(handler)
 
 
 def _projector(steps: tuple[Step, ...]) -> Any:

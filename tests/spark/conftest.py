@@ -53,8 +53,8 @@ def spark_connection(spark_database_url: str) -> Iterator[Connection[Any]]:
     with connect(spark_database_url, autocommit=True) as connection:
         connection.execute(
             "TRUNCATE message_store.messages, reservation.groups, reservation.positions, "
-            "reservation.dead_letters, reservation.corrections, reservation.finding_decisions "
-            "RESTART IDENTITY"
+            "reservation.dead_letters, reservation.corrections, reservation.finding_decisions, "
+            "reservation.passes, reservation.scheduled RESTART IDENTITY"
         )
         yield connection
 

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
+from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
@@ -19,14 +20,14 @@ SCHEMA = (
     "category string, global_position bigint, position bigint, stream_name string, type string, "
     "id string, time timestamp, causation bigint, sender string, entity_id string, "
     "key_category string, key_stream string, is_copy boolean, version string, content string, "
-    "data string"
+    "data string, starts boolean, is_first boolean"
 )
 COLUMNS = [field.split()[0] for field in SCHEMA.split(", ")]
 
 
 def message(global_position: int, stream_name: str, type_: str, **columns: Any) -> dict[str, Any]:
     """Return a message's row; what is not given follows from its global position, or is null."""
-    return {
+    made = {
         **dict.fromkeys(COLUMNS),
         "category": stream_name.partition("-")[0],
         "global_position": global_position,
@@ -36,8 +37,10 @@ def message(global_position: int, stream_name: str, type_: str, **columns: Any) 
         "id": f"id{global_position}",
         "time": START + timedelta(seconds=global_position),
         "is_copy": False,
+        "starts": type_ != PSEUDO_EVENT,
         **columns,
     }
+    return {**made, "is_first": made["is_first"] or made["position"] == 0}
 
 
 def reading(spark: SparkSession, messages: Sequence[dict[str, Any]]) -> Rows:

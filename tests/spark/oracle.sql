@@ -107,7 +107,9 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   FROM said r WHERE r.category = 'sent' AND r.type IN ('Send', 'Post', 'Count')
 ), started AS (
   SELECT r.* FROM read r
-  WHERE r.category = 'thing' AND r.position = 0 AND r.type <> 'PseudoEvent'
+  WHERE r.category = 'thing'
+    AND (r.position = 0 OR coalesce(r.metadata->'localProperties'->'first' = to_jsonb(r.position), false))
+    AND (r.type <> 'PseudoEvent' OR coalesce(r.data->'initiation' = 'true', false))
 ), keyed AS (
   SELECT c.*, (r.global_position IS NOT NULL OR s.global_position IS NOT NULL) AS is_reserved,
          -- What the key stands for: its reservation; what the start of the stream follows; or the first.
@@ -182,7 +184,23 @@ WITH RECURSIVE corrected AS MATERIALIZED (
 ), causes AS (
   SELECT r.*, r.category = 'sent' AND r.type IN ('Send', 'Post', 'Count') AS is_copy,
          EXISTS (SELECT FROM read e WHERE e.category = 'thing' AND e.follows = r.global_position) AS is_followed
-  FROM read r WHERE r.category IN ('thing:command', 'sent')
+  FROM read r WHERE r.category IN ('thing:command', 'sent', 'other')
+), subscribed AS (
+  SELECT s.global_position,
+         CASE WHEN s.is_followed THEN 'handled' WHEN s.is_passed THEN 'passed' WHEN s.is_letter THEN 'dead'
+              WHEN NOT s.was_read THEN 'pending' ELSE 'unhandled' END AS verdict
+  FROM (
+    SELECT c.*,
+           EXISTS (SELECT FROM reservation.passes p
+                   WHERE p.consumer = 'thing' AND p.category = 'other' AND p.global_position = c.global_position
+                     AND p.message_id = c.id
+                     AND (p.reason <> 'written' OR p.follower IN (SELECT m.id FROM message_store.messages m)))
+             AS is_passed
+    FROM causes c
+    WHERE c.category = 'other'
+      AND CASE WHEN c.type IN ('Heard', 'Noticed') THEN c.global_position >= 12
+               ELSE c.type = 'Rung' AND split_part(c.metadata->>'correlationStreamName', '-', 1) = 'thing' END
+  ) AS s
 ), copies AS (
   SELECT c.global_position,
          CASE WHEN c.is_followed THEN 'handled' WHEN c.is_letter THEN 'dead' WHEN NOT c.was_read THEN 'pending'
@@ -191,7 +209,8 @@ WITH RECURSIVE corrected AS MATERIALIZED (
 ), events AS (
   SELECT e.*, e.metadata->>'made' = 'derived' AS is_derived,
          row_number() OVER effect AS nth, first_value(e.metadata->>'made' = 'derived') OVER effect AS first_is
-  FROM read e WHERE e.category = 'thing' AND e.type <> 'PseudoEvent'
+  FROM read e WHERE e.category = 'thing'
+    AND (e.type <> 'PseudoEvent' OR coalesce(e.data->'initiation' = 'true', false))
   WINDOW effect AS (PARTITION BY e.follows, e.stream_name, CASE e.type WHEN 'Made' THEN 'Done' ELSE e.type END
                     ORDER BY e.position)
 ), twice AS (
@@ -207,6 +226,7 @@ WITH RECURSIVE corrected AS MATERIALIZED (
   UNION ALL SELECT 'multiple', r.global_position FROM reservations r WHERE r.nth > 1
   UNION ALL SELECT 'wrong-type', w.global_position FROM wrong w
   UNION ALL SELECT 'unhandled', c.global_position FROM copies c WHERE c.verdict = 'unhandled'
+  UNION ALL SELECT 'unhandled', s.global_position FROM subscribed s WHERE s.verdict = 'unhandled'
   UNION ALL SELECT 'effect-twice', t.global_position FROM twice t
   UNION ALL SELECT 'without-cause', l.global_position FROM lost l
 )
@@ -222,5 +242,12 @@ SELECT (SELECT counts FROM pairs WHERE pair = 'sent'), (SELECT counts FROM pairs
          'causes', (SELECT count(*) FROM causes WHERE is_followed),
          'effect_twice', (SELECT count(DISTINCT follows) FROM twice),
          'without_cause', (SELECT count(*) FROM lost)),
+       jsonb_build_object(
+         'subscribed', (SELECT count(*) FROM subscribed),
+         'handled', (SELECT count(*) FROM subscribed WHERE verdict = 'handled'),
+         'passed', (SELECT count(*) FROM subscribed WHERE verdict = 'passed'),
+         'pending', (SELECT count(*) FROM subscribed WHERE verdict = 'pending'),
+         'unhandled', (SELECT count(*) FROM subscribed WHERE verdict = 'unhandled'),
+         'dead', (SELECT count(*) FROM subscribed WHERE verdict = 'dead')),
        (SELECT coalesce(jsonb_agg(jsonb_build_array(f.finding, f.global_position)
                                   ORDER BY f.finding, f.global_position), '[]') FROM findings f)

@@ -43,6 +43,18 @@ class Done:
     n: int
 
 
+@dataclass
+class Heard:
+    """Was `Noticed`; of another component, as `Rung` is."""
+
+    about: str
+
+
+@dataclass
+class Rung:
+    thing_id: str
+
+
 def note(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"note": data.get("remark", "")}
 
@@ -57,10 +69,17 @@ component.reserve(Count, into="sent", entity="thing_id", key="key")
 for _type in (Send, Count):
     component.handle(_type)(lambda command, entity, context: None)
 component.message(Done, was="Made")
+# Where the handler of what is heard begins.
+FIRST = 12
+component.on(
+    Heard, category="other", was="Noticed", id=lambda heard: heard.about, from_position=FIRST
+)(lambda message, entity, context: None)
+component.on(Rung, category="other", correlated=True)(lambda message, entity, context: None)
 
 THINGS: list[Any] = [*["1", "2"] * 9, "3+4", "", 1]
 KEYS: dict[str, list[Any]] = {"Send": ["a", "b", "5", "x+y"], "Count": [5, 6, 70]}
 ODD_KEYS: list[Any] = ["a", "5", 5, 5.0, "", None, True, [5], {"a": 5}]
+NOT_INITIAL: list[Any] = [{}, {}, {"initiation": False}, {"initiation": "true"}]
 NOTES = ["", "", "", "x"]
 AMOUNTS: list[Any] = [1, 1, 1.0, 2, [1, 2], [2, 1], {"a": 1, "b": 2}, {"a": 2, "b": 1}]
 
@@ -78,6 +97,7 @@ class Planting:
         self._is_behind = False
         self._free: list[int] = []
         self._places: dict[str, int] = {}
+        self._started: set[str] = set()
         self._sent: list[tuple[int, str, str, dict[str, Any]]] = []
         self._causes: list[tuple[int, str, dict[str, Any]]] = []
 
@@ -93,6 +113,7 @@ class Planting:
             *[self._command] * 6,
             *[self._reservation] * 4,
             *[self._events] * 4,
+            *[self._foreign] * 4,
             self._odd,
             self._start,
         ]
@@ -112,7 +133,7 @@ class Planting:
     def consumers(self, head: int, partitions: int) -> None:
         """Give consumers positions, dead letters and conflicts."""
         chance = self.chance
-        for category in ("thing:command", "sent"):
+        for category in ("thing:command", "sent", "other"):
             self._connection.execute(
                 "INSERT INTO reservation.groups (consumer, category, partitions, first_position) "
                 "VALUES ('thing', %s, %s, %s) ON CONFLICT DO NOTHING",
@@ -140,6 +161,26 @@ class Planting:
                         category,
                     ],
                 )
+
+    def passes(self, number: int) -> None:
+        """Record that some messages of another component were handled, not always rightly."""
+        rows = self._connection.execute(
+            "SELECT m.global_position, m.id FROM message_store.messages m "
+            "WHERE message_store.category(m.stream_name) = 'other' ORDER BY m.global_position"
+        ).fetchall()
+        chance = self.chance
+        for at, id_ in chance.sample(rows, min(number, len(rows))):
+            message = id_ if chance.random() < 0.8 else uuid.UUID(int=chance.getrandbits(128))
+            reason = chance.choice(["nothing", "duplicate", "written", "written"])
+            follower = None
+            if reason == "written":
+                follower = chance.choice([id_, uuid.UUID(int=chance.getrandbits(128))])
+            self._connection.execute(
+                "INSERT INTO reservation.passes (consumer, category, global_position, message_id, "
+                "reason, follower) VALUES ('thing', 'other', %s, %s, %s, %s) "
+                "ON CONFLICT DO NOTHING",
+                [at, message, reason, follower],
+            )
 
     def corrections(self, number: int) -> None:
         """Correct some commands and copies, to what others of their type may say."""
@@ -194,6 +235,8 @@ class Planting:
                 id_ or uuid.UUID(int=self.chance.getrandbits(128), version=4),
             ],
         ).fetchall()
+        if type_ != "PseudoEvent" or data.get("initiation") is True:
+            self._started.add(stream_name)
         if not rows:  # of an id that is taken
             self._places[stream_name] = position - 1
             return 0, ""
@@ -248,6 +291,17 @@ class Planting:
         copy, id_ = self._write(stream_name, type_, stored, metadata)
         self._causes.append((copy, id_, data))
 
+    def _foreign(self) -> None:
+        """Write a message of another component."""
+        chance = self.chance
+        type_ = chance.choice(["Heard", "Heard", "Noticed", "Rung", "Rung", "Other"])
+        leads_to: Any = chance.choice(["thing-1", "thing", "thing-2", "things-1", 5, None])
+        data = {"about" if type_ != "Rung" else "thingId": chance.choice(["1", "2"])}
+        at, id_ = self._write(
+            f"other-{chance.randrange(3)}", type_, data, {"correlationStreamName": leads_to}
+        )
+        self._causes.append((at, id_, {"thingId": next(iter(data.values()))}))
+
     def _events(self) -> None:
         chance = self.chance
         at, cause, data = chance.choice(self._causes or [(10**6, str(uuid.UUID(int=1)), {})])
@@ -265,18 +319,31 @@ class Planting:
                 )
             metadata = {"causationMessageGlobalPosition": follows, "made": made}
             type_ = chance.choice(["Done", "Done", "Made", "Noted", "PseudoEvent"])
-            self._write(stream_name, type_, {"n": ordinal}, metadata, id_)
+            written: dict[str, Any] = {"n": ordinal}
+            if type_ == "PseudoEvent" and chance.random() < 0.5:  # of another command
+                written = {"rejected": "Send", "reason": "no", **chance.choice(NOT_INITIAL)}
+            self._write(stream_name, type_, written, metadata, id_)
 
     def _start(self) -> None:
-        """Start an entity's stream, as a command that initiates does."""
-        opened = [sent for sent in self._sent if sent[2] == "Open"]
+        """Start an entity's stream, or reject the command that initiates, as its handler does.
+
+        There may be nothing but pseudo events before.
+        """
+        opened = [sent for sent in self._sent if sent[2] == "Open" and "thingId" in sent[3]]
         if opened:
             at, cause, _, data = self.chance.choice(opened)
             stream_name = f"thing-{data['thingId']}"
-            if stream_name not in self._places and data["thingId"] != "":
+            if stream_name not in self._started and data["thingId"] != "":
                 metadata = {"causationMessageGlobalPosition": at, "made": "derived"}
+                position = self._places.get(stream_name, -1) + 1
+                if position:
+                    metadata["localProperties"] = {"first": position}
                 id_ = followed_id(cause, stream_name, 0)
-                self._write(stream_name, "Opened", {}, metadata, id_)
+                if self.chance.random() < 0.4:
+                    rejection = {"rejected": "Open", "reason": "no", "initiation": True}
+                    self._write(stream_name, "PseudoEvent", rejection, metadata, id_)
+                else:
+                    self._write(stream_name, "Opened", {}, metadata, id_)
 
     def _odd(self) -> None:
         """Write a message that belongs nowhere, or remove one that does."""

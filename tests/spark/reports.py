@@ -15,6 +15,7 @@ from spark_jobs.common.result import (
     Reissues,
     Report,
     Sender,
+    SubscriptionCounts,
     Volume,
 )
 
@@ -85,6 +86,14 @@ def in_order(**more: object) -> Report:
     )
 
 
+def subscribing(**counts: int) -> Report:
+    """Return the report of a component of subscriptions alone, 0 unless given."""
+    names = ("subscribed", "handled", "passed", "pending", "unhandled", "dead")
+    of_payments = SubscriptionCounts("payment", **{**dict.fromkeys(names, 0), **counts})
+    events = Events("order", of_payments.handled, of_payments.handled, 0, 0)
+    return Report("order", TIME, [], [], events, [], subscriptions=[of_payments])
+
+
 def everything(text: str = "Deposit") -> Report:
     """Return a report with something of every kind, in which a text is wherever one may be."""
     deposits = category(
@@ -112,6 +121,7 @@ def everything(text: str = "Deposit") -> Report:
         categories=[deposits, openings],
         effects=[EffectCounts("accountTransaction", 175_813, 175_640, 31, 118, 6, 18)],
         events=Events("account", 181_002, 180_840, 5, 7),
+        subscriptions=[SubscriptionCounts(text, 5_040, 4_000, 1_000, 17, 19, 4)],
         findings=[
             finding(name, 100 * n + m, text) for n, name in enumerate(VIOLATIONS) for m in range(3)
         ],

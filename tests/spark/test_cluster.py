@@ -11,6 +11,7 @@ from psycopg import conninfo
 from tests.bank import drain
 from tests.clusters import HOME, cluster, connect_server, python_of_workers, quick
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
+from tests.orders import APP, ROOT, capture, orders
 from tests.processes import EXAMPLES, run_cli
 
 pytestmark = pytest.mark.spark
@@ -42,11 +43,15 @@ def findings(connection, store):
     store.write(deposit("o1"), "accountTransaction-123+o1")
 
 
-def reconcile(database_url, *arguments, status=1, **environment):
+def reconcile(
+    database_url, *arguments, status=1, app="bank:account", app_dir=EXAMPLES, **environment
+):
     """Run the command, and return the report or, if it could not run, what it printed."""
     done = run_cli(
         "reconcile",
-        "bank:account",
+        app,
+        "--app-dir",
+        str(app_dir),
         "--json",
         *arguments,
         env={"RESERVATION_DATABASE_URL": database_url, **environment},
@@ -118,6 +123,24 @@ def test_a_cluster_and_a_server_find_the_same_as_one_process(
     assert "spark.executorEnv.RESERVATION_DATABASE_URL" in written
     assert SECRET not in written
     assert PAYLOAD not in written
+
+
+@pytest.mark.long
+def test_a_cluster_reads_what_a_component_follows(
+    connection, store, database_url, standalone, tmp_path
+):
+    """A component of subscriptions is reconciled on a cluster as in one process."""
+    store.write_batch([capture("p1"), capture("p2", amount=0), capture("p3", amount=1)])
+    drain(connection, orders)
+    connection.execute("DELETE FROM message_store.messages WHERE type = 'Paid'")
+    python = python_of_workers(tmp_path)
+    app = {"app": APP, "app_dir": ROOT}
+    there = reconcile(
+        database_url, "--master", standalone, *quick(), PYSPARK_PYTHON=str(python), **app
+    )
+    (counts,) = there["subscriptions"]
+    assert (counts["subscribed"], counts["passed"], counts["unhandled"]) == (3, 2, 1)
+    assert there == reconcile(database_url, "--master", "local[2]", **app)
 
 
 @pytest.mark.long

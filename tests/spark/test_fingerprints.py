@@ -74,6 +74,11 @@ MESSAGES = [
     ("thing-1", "Shifted", {"by": 2}, {"causationMessageGlobalPosition": 11}),
     ("thing-2", "Shifted", {}, {}),
     ("thing-2", PSEUDO_EVENT, {}, {"causationMessageGlobalPosition": 12}),
+    ("thing-3", PSEUDO_EVENT, {"rejected": "Shift", "reason": "no"}, None),
+    ("thing-3", PSEUDO_EVENT, {"initiation": "true"}, {"localProperties": {"first": 0}}),
+    ("thing-3", PSEUDO_EVENT, {"initiation": True}, {"localProperties": {"first": 2}}),
+    ("thing-3", "Opened", {"initiation": True}, {"localProperties": {"first": "3"}}),
+    ("thing-4", PSEUDO_EVENT, {"rejected": "Open", "reason": "no", "initiation": True}, None),
 ]
 # Of these only what is equal matters, not what it is.
 HASHES = ("key", "says", "kind")

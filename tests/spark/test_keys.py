@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from consumers.handling.blocking import FailurePolicy
+from consumers.decisions.blocking import FailurePolicy
 from reservation import Component
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.run import Run, in_session

@@ -14,7 +14,7 @@ import pytest
 from consumers.correcting.correct import correct
 from consumers.dead_letters import administration
 from consumers.dead_letters.administration import Selection
-from consumers.handling.blocking import FailurePolicy
+from consumers.decisions.blocking import FailurePolicy
 from reservation.messages.comparison import same_content
 from spark_jobs.analysis.verdicts import meaning
 from spark_jobs.common.errors import StateError

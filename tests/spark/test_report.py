@@ -32,6 +32,7 @@ REPORTS = {
     "in order": reports.in_order(),
     "everything": reports.everything(),
     "nasty": reports.everything(reports.NASTY),
+    "subscriptions": reports.subscribing(subscribed=12, handled=9, passed=3),
     "one hour": reports.in_order(latency=reports.over_time(1), volume=reports.volume(1)),
     "years": reports.in_order(latency=reports.over_time(10_000), volume=reports.volume(10_000)),
 }
@@ -167,6 +168,7 @@ def test_the_json_has_what_was_counted():
     assert [initiation["commands"] for initiation in document["initiations"]] == [5_310]
     assert document["categories"][0]["wrongType"] == 4
     assert document["events"]["effectTwice"] == 5
+    assert document["subscriptions"][0]["passed"] == 1_000
     assert {threshold["name"] for threshold in document["thresholds"]} == set(VIOLATIONS)
     assert len(document["samples"]) == 27
 
@@ -183,7 +185,7 @@ def test_junit_has_a_case_for_everything_that_is_counted(name):
     assert suite.get("failures") == str(len(failed))
     warned = thresholds.parse("duplicates:1%", failing=False)
     document = render_junit(report, thresholds.reached(report, warned))
-    assert ("Warning: " in document) == (name not in {"empty"})
+    assert ("Warning: " in document) == (name not in {"empty", "subscriptions"})
 
 
 def test_metrics_are_what_was_counted():
@@ -202,6 +204,7 @@ def test_metrics_are_what_was_counted():
     assert samples[f"{name}commands", *pair] == 184_203
     assert samples[f"{name}missing", *pair] == 3
     assert samples[f"{name}effects_handled", "accountTransaction"] == 175_640
+    assert samples[f"{name}subscriptions_unhandled", "Deposit"] == 19
     assert samples[f"{name}effect_twice", "account"] == 5
     assert samples[f"{name}in_order",] == 0
     assert samples[f"{name}time_seconds",] == reports.TIME.timestamp()
@@ -266,3 +269,28 @@ def test_a_threshold_is_given_once():
     """A threshold that is given twice is refused."""
     with pytest.raises(ThresholdError, match="missing is given twice"):
         thresholds.parse("missing,missing:5")
+
+
+def test_messages_of_others_are_shown_as_commands_are():
+    """A component of subscriptions alone has a verdict, a picture and a table of its own."""
+    for counts, headline in {
+        (): "Nothing was sent yet.",
+        (("subscribed", 12), ("handled", 9), ("passed", 3)): "Every message took effect once.",
+        (("subscribed", 2), ("handled", 1), ("pending", 1)): "Nothing was lost",
+        (("subscribed", 2), ("handled", 1), ("unhandled", 1)): "1 finding needs attention.",
+    }.items():
+        report = reports.subscribing(**dict(counts))
+        page = " ".join(Page(rendered(render_html, report)).texts)
+        assert headline in page
+        assert "From message to effect" in page
+        assert "From command to effect" not in page
+        assert "payment" in on_terminal(report)
+    assert "3 passed" in " ".join(Page(rendered(render_html, REPORTS["subscriptions"])).texts)
+
+
+def test_a_percentage_of_unhandled_messages_counts_those_of_others():
+    """A percentage of what is unhandled is one of reserved and subscribed messages together."""
+    report = reports.subscribing(subscribed=100, handled=90, unhandled=10)
+    (reached,) = thresholds.reached(report, thresholds.parse("unhandled:9%"))
+    assert (reached.count, reached.whole) == (10, 100)
+    assert thresholds.reached(report, thresholds.parse("unhandled:10%")) == ()

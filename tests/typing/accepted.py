@@ -2,18 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Self, assert_type
+from uuid import UUID
 
 import consumers
 from reservation import (
+    AsyncMessageStore,
+    Cancellation,
     Component,
     Context,
     MessageIdInEvents,
     MessageStore,
-    Outcome,
     PositionInEvents,
     Processed,
+    ReserveOutcome,
+    Retry,
+    RetryLater,
     Revisions,
     StateBased,
     StoredMessage,
@@ -111,6 +117,27 @@ def open_account(command: Open, context: Context) -> Opened:
 
 def call(context: Context) -> None:
     assert_type(open_account(Open("1"), context), Opened)
+
+
+@account.initiate(Open, retry=Retry(attempts=3, on=OSError), concurrency=5)
+async def open_elsewhere(command: Open, context: Context) -> Opened:
+    return context.follow(command, Opened)
+
+
+@account.handle(
+    Deposit,
+    retry=Retry(attempts=10, first="1s", most=timedelta(hours=1), on=(OSError, ValueError)),
+    concurrency=50,
+)
+async def deposit_elsewhere(
+    command: Deposit, account: Account, context: Context
+) -> Deposited | list[Deposited | None] | None:
+    raise RetryLater("90s")
+
+
+async def call_and_wait(context: Context) -> None:
+    assert_type(await open_elsewhere(Open("1"), context), Opened)
+    await deposit_elsewhere(Deposit("1", "d", Decimal(1)), Account(), context)
 
 
 @account.initiate(Open, volatile="account_id", transaction="message")
@@ -225,6 +252,20 @@ account.handle(Deposit, once=StateBased("delta"))(deposit)
 account.handle(Deposit, once=None)(deposit)
 
 
+# Subscriptions.
+
+
+@account.on(Withdrawn, category="till", id=lambda event: str(event.amount))
+def on_withdrawn(event: Withdrawn, account: Account, context: Context) -> Deposited | None:
+    context.write(event, "mail-1", correlated=True)
+    return Deposited(event.amount)
+
+
+account.on(Withdrawn, category="till", id="amount", from_position=5, correlated=True)(
+    lambda event, account, context: Deposited(event.amount)
+)
+
+
 # Projectors.
 
 
@@ -292,4 +333,19 @@ def test() -> Any:
 def run(database_url: str) -> int:
     consumers.run(account, database_url, batch_size=10)
     done = consumers.drain(mailer, database_url)
-    return done.messages + done.counts["handled"] + len(Outcome)
+    return done.messages + done.counts["handled"] + len(ReserveOutcome)
+
+
+def schedules(store: MessageStore, context: Context) -> None:
+    later = store.schedule(Open("1"), "account:command-1", after="30m")
+    assert_type(later, UUID)
+    assert_type(store.cancel(later), Cancellation)
+    store.schedule(Open("1"), "account:command-1", at=datetime.now(UTC))
+    context.write(Open("1"), "account:command-1", after=timedelta(minutes=30))
+    context.write(Open("1"), "account:command-1", at=datetime.now(UTC))
+    assert_type([one.id for one in context.scheduled], list[UUID])
+
+
+async def schedules_in_a_loop(store: AsyncMessageStore) -> None:
+    assert_type(await store.schedule(Open("1"), "account:command-1", after="30m"), UUID)
+    assert_type(await store.cancel(UUID(int=1)), Cancellation)

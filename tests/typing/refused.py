@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import consumers
-from reservation import Component, Context, MessageStore, Processed
+from reservation import Component, Context, MessageStore, Processed, Retry, RetryLater
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ mailer = Component("mailer", id="account_id")
 def other_command(command: Open, account: Account, context: Context) -> Deposited: ...
 
 
+@account.on(Deposited, category="till")  # mypy: arg-type, pyright: reportArgumentType
+def other_event(event: Open, account: Account, context: Context) -> Deposited: ...
+
+
+account.on(Deposited)  # mypy: call-arg, pyright: reportCallIssue
+
+
 @account.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType
 def other_entity(command: Deposit, cart: Cart, context: Context) -> Deposited: ...
 
@@ -100,7 +107,25 @@ def generates(command: Deposit, account: Account, context: Context) -> Iterator[
 
 
 @account.handle(Deposit)  # mypy: type-var, pyright: reportArgumentType
-async def is_asynchronous(command: Deposit, account: Account, context: Context) -> Deposited: ...
+async def returns_no_event_when_awaited(
+    command: Deposit, account: Account, context: Context
+) -> int: ...
+
+
+@account.handle(Deposit, concurrency=50)  # mypy: arg-type, pyright: reportArgumentType
+async def takes_another_command_when_awaited(
+    command: Open, account: Account, context: Context
+) -> Deposited: ...
+
+
+@account.initiate(Open)  # mypy: type-var, pyright: reportArgumentType
+async def returns_no_first_event_when_awaited(command: Open, context: Context) -> None: ...
+
+
+account.handle(Deposit, retry="1s")  # mypy: arg-type, pyright: reportArgumentType
+Retry(attempts="10")  # mypy: arg-type, pyright: reportArgumentType
+Retry(attempts=10, on=OSError())  # mypy: arg-type, pyright: reportArgumentType
+RetryLater(90)  # mypy: arg-type, pyright: reportArgumentType
 
 
 @mailer.handle(Deposit)  # mypy: arg-type, pyright: reportArgumentType

@@ -3,19 +3,32 @@
 import hashlib
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 
 from reservation.errors import HandlerError, StoreError
-from reservation.handlers.returned import encode_events, encode_further
+from reservation.handlers.returned import encode_events, encode_further, encode_scheduled
 from reservation.messages.message import StoredMessage
 from reservation.messages.written import WrittenAs, written_as
 from reservation.serialization import codec
+from reservation.store.scheduling import ScheduledRow, ScheduledWrite
 from reservation.store.writing import Row, Write, check_size
 
 _Stored = tuple[uuid.UUID, str, str, msgspec.Raw, msgspec.Raw]
 _decoder = msgspec.json.Decoder(list[_Stored])
+_Scheduled = tuple[uuid.UUID, str, str, msgspec.Raw, msgspec.Raw, datetime]
 _NONE = b"null"
+
+
+class _WithScheduled(msgspec.Struct):
+    """The form of outputs of which some are scheduled; those without are a list."""
+
+    written: list[_Stored]
+    scheduled: list[_Scheduled]
+
+
+_scheduled_decoder = msgspec.json.Decoder(_WithScheduled)
 
 
 def outputs(
@@ -69,21 +82,50 @@ def encode_state(state: object, message: StoredMessage) -> str:
         ) from error
 
 
-def to_text(rows: Sequence[Row]) -> str:
+def scheduled_outputs(
+    message: StoredMessage, scheduled: Sequence[ScheduledWrite], written: WrittenAs = written_as
+) -> list[ScheduledRow]:
+    """Return what the handler of a message schedules; see `outputs`.
+
+    Raises:
+        MessageError: a message cannot be stored.
+    """
+    rows = encode_scheduled(scheduled, message, written)
+    try:
+        check_size([Row(*row[:5], None) for row in rows])
+    except StoreError as error:
+        raise HandlerError(f"The handler of {message} cannot schedule: {error}") from error
+    return rows
+
+
+def to_text(rows: Sequence[Row], scheduled: Sequence[ScheduledRow] = ()) -> str:
     """Return outputs as one JSON text, each digit of their data as it is."""
-    stored = [
-        (id_, name, type_, msgspec.Raw(data.encode()), msgspec.Raw((metadata or "null").encode()))
-        for id_, name, type_, data, metadata, _ in rows
-    ]
-    return msgspec.json.encode(stored).decode()
+    stored = [_stored(row) for row in rows]
+    if not scheduled:  # as former versions have it
+        return msgspec.json.encode(stored).decode()
+    later = [(*_stored(row), row.due) for row in scheduled]
+    return msgspec.json.encode(_WithScheduled(stored, later)).decode()
 
 
-def from_text(text: str) -> list[Row]:
-    """Return the outputs that `to_text` made a text of."""
-    return [
-        Row(id_, name, type_, bytes(data).decode(), _text(bytes(metadata)), None)
-        for id_, name, type_, data, metadata in _decoder.decode(text)
-    ]
+def from_text(text: str) -> tuple[list[Row], list[ScheduledRow]]:
+    """Return the outputs that `to_text` made a text of, and those that are scheduled."""
+    if text.startswith("["):
+        return [Row(*_row(one), None) for one in _decoder.decode(text)], []
+    both = _scheduled_decoder.decode(text)
+    return (
+        [Row(*_row(one), None) for one in both.written],
+        [ScheduledRow(*_row(one), one[5]) for one in both.scheduled],
+    )
+
+
+def _stored(row: Row | ScheduledRow) -> _Stored:
+    id_, name, type_, data, metadata = row[:5]
+    return id_, name, type_, msgspec.Raw(data.encode()), msgspec.Raw((metadata or "null").encode())
+
+
+def _row(stored: _Stored | _Scheduled) -> tuple[uuid.UUID, str, str, str, str | None]:
+    data, metadata = bytes(stored[3]).decode(), bytes(stored[4])
+    return stored[0], stored[1], stored[2], data, _text(metadata)
 
 
 def _text(metadata: bytes) -> str | None:

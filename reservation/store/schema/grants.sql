@@ -16,7 +16,23 @@ GRANT EXECUTE ON FUNCTION
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
-  reservation.next_revision(text)
+  reservation.next_revision(text),
+  reservation.outcome(jsonb),
+  reservation.ask(jsonb),
+  reservation.may_read(),
+  reservation.notice_channel(text),
+  reservation.notice_lock(text, integer),
+  reservation.expect_notice(text),
+  reservation.expect_no_notice(text, integer),
+  reservation.schedule_messages(uuid[], text[], text[], jsonb[], jsonb[], timestamptz[]),
+  reservation.schedule_message(uuid, text, text, jsonb, jsonb, timestamptz, interval),
+  reservation.send_scheduled(uuid[], text[], text[], jsonb[], jsonb[], timestamptz[]),
+  reservation.cancel_scheduled(uuid),
+  reservation.cancel_sent(uuid),
+  reservation.http_request(uuid),
+  reservation.begin_http_request(uuid, bytea),
+  reservation.answer_http_request(uuid, integer, jsonb, bytea),
+  reservation.park_http_request(uuid, jsonb, bytea)
 TO {role};
 INSERT INTO reservation.sender_categories (role, category)
 SELECT {role_name}::regrole, unnest(ARRAY[{categories}]);
@@ -37,7 +53,8 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.states, reservation.state_horizons
 TO {role};
-GRANT SELECT, INSERT ON reservation.processed_messages TO {role};
+GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
 GRANT DELETE ON reservation.states TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
@@ -47,8 +64,10 @@ TO {role};
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
   message_store.messages, reservation.versions, reservation.upgrades, reservation.store_identity,
-  reservation.dead_letters, reservation.corrections, reservation.finding_decisions
+  reservation.dead_letters, reservation.corrections, reservation.finding_decisions,
+  reservation.scheduled
 TO {role};
+GRANT UPDATE (cancelled_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};
 GRANT INSERT (finding, is_accepted, reason) ON reservation.finding_decisions TO {role};
 GRANT EXECUTE ON FUNCTION

@@ -66,11 +66,13 @@ class Detached:
         positions: the consumers, the category that each read, and its position there.
         dependents: what outside the schema depended on it and was removed with it, such as
             ``trigger wake_up on message_store.messages``.
+        scheduled: how many scheduled messages it held that were not written.
     """
 
     version: int | None
     positions: tuple[tuple[str, str, int], ...] = ()
     dependents: tuple[str, ...] = ()
+    scheduled: int = 0
 
 
 def install(connection: Connection[Any]) -> Installed:
@@ -153,10 +155,14 @@ def attached(connection: Connection[Any]) -> Detached:
             return Detached(None)
         version = _version(connection)
         _refuse_newer(connection, version)
+        scheduled = 0
+        if _exists(connection, "reservation.scheduled"):  # since version 19
+            ((scheduled,),) = connection.execute(_QUERIES["scheduled"]).fetchall()
         return Detached(
             version,
             tuple(connection.execute(_QUERIES["positions"])),
             tuple(row[0] for row in connection.execute(_QUERIES["dependents"])),
+            scheduled,
         )
 
 

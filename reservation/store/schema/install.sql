@@ -20,6 +20,9 @@ SELECT consumer, category, min(position) FROM reservation.positions
 GROUP BY consumer, category
 ORDER BY consumer, category
 
+-- name: scheduled
+SELECT count(*) FROM reservation.scheduled WHERE cancelled_at IS NULL
+
 -- name: running
 -- Consumers by the name that they give their connections. Readers of ours have the two others.
 SELECT DISTINCT application_name FROM pg_stat_activity

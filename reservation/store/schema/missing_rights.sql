@@ -68,16 +68,19 @@ WITH senders AS (
     ('consumer', 'reservation.snapshots', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_handlers', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_messages', ARRAY['SELECT', 'INSERT']),
+    ('consumer', 'reservation.passes', ARRAY['SELECT', 'INSERT']),
     ('consumer', 'reservation.revisions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.states', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('consumer', 'reservation.state_horizons', ARRAY['SELECT', 'INSERT', 'UPDATE']),
+    ('consumer', 'reservation.scheduled', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
     ('operator', 'message_store.messages', ARRAY['SELECT']),
     ('operator', 'reservation.versions', ARRAY['SELECT']),
     ('operator', 'reservation.upgrades', ARRAY['SELECT']),
     ('operator', 'reservation.store_identity', ARRAY['SELECT']),
     ('operator', 'reservation.dead_letters', ARRAY['SELECT']),
     ('operator', 'reservation.corrections', ARRAY['SELECT']),
-    ('operator', 'reservation.finding_decisions', ARRAY['SELECT'])
+    ('operator', 'reservation.finding_decisions', ARRAY['SELECT']),
+    ('operator', 'reservation.scheduled', ARRAY['SELECT'])
   UNION ALL
   SELECT 'auditor', s.nspname || '.' || c.relname, ARRAY['SELECT']
   FROM pg_catalog.pg_class c
@@ -92,7 +95,8 @@ WITH senders AS (
 ), needed_columns (kind, name, columns, privilege) AS (
   VALUES
     ('operator', 'dead_letters', ARRAY['state', 'attempts', 'changed_at'], 'UPDATE'),
-    ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason'], 'INSERT')
+    ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason'], 'INSERT'),
+    ('operator', 'scheduled', ARRAY['cancelled_at'], 'UPDATE')
 ), columns AS (
   SELECT n.kind, n.name, n.privilege, c.oid, a.attname, a.attnum
   FROM needed_columns n
@@ -106,10 +110,15 @@ WITH senders AS (
   JOIN schemas s ON s.oid = p.pronamespace
   WHERE s.nspname = 'reservation' AND (
       k.kind = 'consumer' AND p.proname <> 'correct'
-      OR k.kind = 'operator' AND p.proname = 'correct'
+      OR k.kind = 'operator' AND p.proname IN ('correct', 'cancel_scheduled')
       OR k.kind = 'auditor' AND p.provolatile <> 'v'
       OR k.kind = 'sender' AND p.proname IN (
-           'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision'))
+           'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision',
+           'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
+           'expect_no_notice',
+           'schedule_messages', 'schedule_message', 'send_scheduled', 'cancel_scheduled',
+           'cancel_sent',
+           'http_request', 'begin_http_request', 'answer_http_request', 'park_http_request'))
     OR s.nspname = 'message_store' AND p.proname = ANY (CASE k.kind
       WHEN 'consumer' THEN ARRAY['category', 'hash_64', 'message_store_version']
       WHEN 'operator' THEN ARRAY['message_store_version']

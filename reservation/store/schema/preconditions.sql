@@ -19,7 +19,11 @@ WITH needed (schema, name, privilege) AS (
     ('reservation', 'dead_letters', 'SELECT'),
     ('reservation', 'dead_letters', 'INSERT'),
     ('reservation', 'dead_letters', 'UPDATE'),
-    ('reservation', 'corrections', 'SELECT')
+    ('reservation', 'corrections', 'SELECT'),
+    ('reservation', 'scheduled', 'SELECT'),
+    ('reservation', 'scheduled', 'INSERT'),
+    ('reservation', 'scheduled', 'UPDATE'),
+    ('reservation', 'scheduled', 'DELETE')
 ), named AS (
   SELECT n.schema, n.name, n.privilege, s.oid AS schema_oid, c.oid AS table_oid
   FROM needed n

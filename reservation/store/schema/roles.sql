@@ -27,7 +27,7 @@ FROM pg_proc p, pg_identify_object('pg_proc'::regclass, p.oid, 0) AS object
 WHERE p.pronamespace = to_regnamespace('reservation')
     AND CASE %(kind)s
       WHEN 'consumer' THEN p.proname <> 'correct'
-      WHEN 'operator' THEN p.proname = 'correct'
+      WHEN 'operator' THEN p.proname IN ('correct', 'cancel_scheduled')
       WHEN 'auditor' THEN p.provolatile <> 'v'
     END
   OR p.pronamespace = to_regnamespace('message_store')

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 20
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -16,13 +16,18 @@ FUNCTION_SCRIPTS = (
     "reading",
     "writing",
     "correcting",
+    "retrying",
     "reserving",
     "snapshots",
     "processed",
+    "passes",
     "revisions",
     "states",
     "notice",
+    "answers",
+    "scheduling",
     "group",
+    "http",
     "privileges",
 )
 MIGRATIONS = {
@@ -41,6 +46,11 @@ MIGRATIONS = {
     13: "013_copied_versions",
     14: "014_corrections",
     15: "015_finding_decisions",
+    16: "016_passes",
+    17: "017_answers",
+    18: "018_retries",
+    19: "019_scheduled",
+    20: "020_http_requests",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

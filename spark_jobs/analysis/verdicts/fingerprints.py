@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
-from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.postgres.queries import load_queries
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
-from spark_jobs.analysis.verdicts.judging import Read, number_of, own_name
-from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.analysis.verdicts.judging import Read, is_passes, number_of, own_name
+from spark_jobs.common.declaration import Declaration, own_categories_of, passes_in, sources_of
 from spark_jobs.snapshot import partitions
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.source import columns
+from spark_jobs.source.passes import PassesQuery
 
 # Under each column's name its type in Spark:
 TYPES = {
@@ -30,14 +30,15 @@ TYPES = {
     # The numbers of names, from 0, in a `Numbering`; null for other types and for types of events.
     "category": "int",
     "type": "int",
-    # Whether it is the first of its stream, and whether it is a copy in the command category.
+    # Whether it is the first of its stream; whether it is a copy in the command category, or of
+    # another category and handled here. See `columns.sql`.
     "is_first": "boolean",
     "is_copy": "boolean",
     # Of commands and reservations: hashes of pair and key, null without a key, and of the content.
     "key": "bigint",
     "says": "bigint",
-    # Of events: what they follow; a hash of stream and type, null for pseudo events. First events
-    # have a key too, for the commands that initiate.
+    # Of events: what they follow; a hash of stream and type, null for most pseudo events. First
+    # events have a key too, for the commands that initiate.
     "causation": "bigint",
     "kind": "bigint",
     # The hash of the cardinal id of its stream, where its partition says whether it was read.
@@ -55,7 +56,8 @@ class Numbering:
     """Numbers in the place of names.
 
     Attributes:
-        categories: the component's: commands, their copies, events.
+        categories: the component's: commands, their copies, events, those that it subscribes to,
+            and their passes.
         types: those of the commands that have keys.
     """
 
@@ -65,7 +67,7 @@ class Numbering:
     @classmethod
     def of(cls, component: Component) -> "Numbering":
         """Return the numbering of a component."""
-        return cls(categories_of(component), list(Declaration.of(component).keys))
+        return cls(sources_of(component), list(Declaration.of(component).keys))
 
     def category(self, name: str) -> int:
         """Return the number of a category."""
@@ -96,7 +98,7 @@ class FingerprintQuery(columns.CategoryQuery):
         made = columns.expressions(
             [
                 *("global_position", "time", "is_copy", "key_category", "key_stream"),
-                *("causation", "version"),
+                *("causation", "version", "starts", "is_first", "is_subscribed"),
             ],
             category,
             self.declaration,
@@ -116,7 +118,7 @@ class FingerprintQuery(columns.CategoryQuery):
             **{name: made[name] for name in ("global_position", "time")},
             "category": sql.Literal(numbering.category(self.category)),
             "type": part("type", numbers=columns.by_type(numbers)),
-            "is_first": part("is_first"),
+            "is_first": made["is_first"],
             "is_copy": sql.SQL("false"),
             "key": by_stream,
             "says": part("says", version=made["version"]),
@@ -133,6 +135,9 @@ class FingerprintQuery(columns.CategoryQuery):
                 "key_of_command",
                 **{name: made[name] for name in ("key_category", "key_stream", "is_copy")},
             )
+        elif self.category in component.subscribed:
+            parts |= {"is_copy": made["is_subscribed"], "key": null, "says": null}
+            parts["type"] = sql.SQL("NULL::integer")
         elif self.category == component.name:
             parts["key"] = by_stream if component.initiations else null
             parts["says"] = null
@@ -141,10 +146,32 @@ class FingerprintQuery(columns.CategoryQuery):
             own_names = {name: sql.Literal(own) for name, own in self.declaration.names.items()}
             parts["kind"] = part(
                 "kind",
-                pseudo_event=sql.Literal(PSEUDO_EVENT),
+                starts=made["starts"],
                 own_names=columns.by_type(own_names),
             )
         return {name: parts[name] for name in self.columns}
+
+
+def query_of(
+    name: str, declaration: Declaration, component: Component, seed: int, progress: Progress
+) -> columns.CategoryQuery:
+    """Return what is read of a category of a component, or of the passes of its consumers.
+
+    Args:
+        name: the name of either.
+        declaration: what the component declares of its messages.
+        component: the component.
+        seed: of the hashes.
+        progress: how far the consumers are that the fingerprints will be marked with.
+    """
+    names, passes = list(TYPES), passes_in(name)
+    if passes is None:
+        return FingerprintQuery(
+            name, names, declaration, component=component, seed=seed, progress=progress
+        )
+    consumer, category = passes
+    number = Numbering.of(component).category(name)
+    return PassesQuery(category, names, declaration, consumer=consumer, types=TYPES, number=number)
 
 
 def of_messages(
@@ -160,12 +187,14 @@ def of_messages(
         app_dir: the folder of the app; None if its modules were sent to the workers.
     """
     declaration, numbering = Declaration.of(component), Numbering.of(component)
-    wanted = ["global_position", "time", "category", "type", "position", "stream_name"]
-    made = ["is_copy", "causation", "version", "content", "key_category", "key_stream"]
+    wanted = ["global_position", "time", "category", "type", "is_first", "stream_name"]
+    made = ["starts", "is_copy", "causation", "version", "content", "key_category", "key_stream"]
     if declaration.by_function:
         made.append("function_data")
     if declaration.renamed_within:
         made.append("source")
+    if declaration.subscriptions:
+        made.append("is_subscribed")
     messages = with_function_keys(
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )
@@ -175,13 +204,16 @@ def of_messages(
     seed = F.lit(secrets.randbits(63))
     was_sent, is_event = category == component.command_category, category == component.name
     is_copy = was_sent & F.col("is_copy")
+    is_own, is_pass = category.isin(*own_categories_of(component)), is_passes(category)
+    if declaration.subscriptions:
+        is_copy |= F.col("is_subscribed")
     pair = F.when(was_sent, F.col("key_category")).otherwise(category)
     named = (
         F.when(was_sent & ~is_copy, F.col("key_stream"))
         .when(is_event, stream)
         .otherwise(reserved_key(declaration))
     )
-    has_key = pair.isNotNull() & named.isNotNull()
+    has_key = is_own & pair.isNotNull() & named.isNotNull()
     if not component.initiations:
         has_key &= ~is_event
     asked = F.lit(False)
@@ -193,15 +225,16 @@ def of_messages(
         "global_position",
         "time",
         number_of(category, numbering.categories).alias("category"),
-        F.when(~is_event, number_of(type_, numbering.types)).alias("type"),
-        (F.col("position") == 0).alias("is_first"),
+        F.when(is_own & ~is_event, number_of(type_, numbering.types)).alias("type"),
+        "is_first",
         is_copy.alias("is_copy"),
         F.when(has_key, F.xxhash64(seed, pair, named)).alias("key"),
         # A hash passes over what is null, so a version is never in the place of the content.
         F.when(
-            ~is_event, F.xxhash64(seed, type_, F.coalesce("version", F.lit("")), "content")
+            is_own & ~is_event,
+            F.xxhash64(seed, type_, F.coalesce("version", F.lit("")), "content"),
         ).alias("says"),
-        F.when(is_event, F.col("causation")).alias("causation"),
-        F.when(is_event & (type_ != PSEUDO_EVENT), F.xxhash64(seed, stream, event)).alias("kind"),
+        F.when(is_event | is_pass, F.col("causation")).alias("causation"),
+        F.when(is_event & F.col("starts"), F.xxhash64(seed, stream, event)).alias("kind"),
         F.when(asked, partitions.hashed(stream)).alias("cardinal"),
     )

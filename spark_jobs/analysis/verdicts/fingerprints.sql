@@ -3,10 +3,7 @@
 -- by row. The seed is random in each run, so that no sender can know which texts have the same hash.
 
 -- name: type
-CASE m.type {numbers} END
-
--- name: is_first
-m.position = 0
+(CASE m.type {numbers} END)::integer
 
 -- name: key_of_command
 hashtextextended({key_category} || E'\n' || CASE WHEN {is_copy} THEN m.stream_name::text ELSE {key_stream} END, {seed})
@@ -20,7 +17,7 @@ hashtextextended(m.type || ' ' || coalesce({version}, '') || ' ' || coalesce(m.k
 
 -- name: kind
 -- The type counts under the name that it has today.
-CASE WHEN m.type <> {pseudo_event}
+CASE WHEN {starts}
      THEN hashtextextended(m.stream_name || ' ' || CASE m.type {own_names} ELSE m.type END, {seed}) END
 
 -- name: cardinal

@@ -18,6 +18,7 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Progress
@@ -55,7 +56,7 @@ class Rows:
         category = F.col("category")
         wanted = category.isin(*categories)
         if firsts_of:
-            wanted &= ~category.isin(*firsts_of) | (F.col("position") == 0)
+            wanted &= ~category.isin(*firsts_of) | F.col("is_first")
         return self.messages.where(wanted).select(*columns)
 
 
@@ -78,6 +79,15 @@ def own_name(type_: Column, names: Mapping[str, str]) -> Column:
     for name, now in names.items():
         own = F.when(type_ == name, F.lit(now)).otherwise(own)
     return own
+
+
+def is_passes(category: Column) -> Column:
+    """Return whether a row is a pass of a consumer, and no message.
+
+    Args:
+        category: the name of its category, or of the passes that it is one of.
+    """
+    return F.contains(category, F.lit(ID_SEPARATOR))
 
 
 class Naming(Protocol):

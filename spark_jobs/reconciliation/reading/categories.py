@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
 from spark_jobs.analysis.verdicts import fingerprints
-from spark_jobs.common.declaration import Declaration, categories_of
+from spark_jobs.common.declaration import Declaration, passes_in, sources_of
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source import columns as made
-from spark_jobs.source import reading
+from spark_jobs.source import passes, reading
 from spark_jobs.source.columns import CategoryQuery
 from spark_jobs.source.options import arrow_schema
 
@@ -49,7 +49,8 @@ class Categories:
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
-        queries = made.queries(categories, columns, self.declaration, firsts_of)
+        names = self.snapshot.readable(categories)
+        queries = passes.queries(names, columns, self.declaration, firsts_of)
         return self._read(queries, made.types_of(columns))
 
     def fingerprints(self, component: Component, progress: Progress) -> DataFrame:
@@ -59,12 +60,10 @@ class Categories:
             component: the component.
             progress: how far the consumers are that the fingerprints will be marked with.
         """
-        seed, types = secrets.randbits(63), list(fingerprints.TYPES)
+        seed = secrets.randbits(63)
         queries = [
-            fingerprints.FingerprintQuery(
-                name, types, self.declaration, component=component, seed=seed, progress=progress
-            )
-            for name in categories_of(component)
+            fingerprints.query_of(name, self.declaration, component, seed, progress)
+            for name in self.snapshot.readable(sources_of(component))
         ]
         return self._read(queries, fingerprints.TYPES)
 
@@ -102,7 +101,12 @@ class CategoryLookup:
     ) -> DataFrame:
         """Return columns of those that are in some categories, in one DataFrame."""
         of = self.categories
-        query = made.PositionsQuery(categories, columns, of.declaration, firsts_of).composed()
+        names = of.snapshot.readable(categories)
+        own = [name for name in names if passes_in(name) is None]
+        query = made.PositionsQuery(own, columns, of.declaration, firsts_of).composed()
+        passed = [name for name in names if passes_in(name) is not None]
+        of_passes = passes.queries(passed, columns, of.declaration, ())
+        composed = [query, *(one.composed() for one in of_passes)]
         types = made.types_of(columns)
-        read = partial(reading.chosen, query, of.snapshot.id, arrow_schema(types))
+        read = partial(reading.chosen, composed, of.snapshot.id, arrow_schema(types))
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))

@@ -19,7 +19,8 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.errors import SparkSettingError
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.snapshot import Snapshot
-from spark_jobs.source.columns import queries
+from spark_jobs.source.columns import schema, types_of
+from spark_jobs.source.passes import queries
 
 _SETTINGS = load_queries("spark_jobs.source")["settings"].decode()
 
@@ -77,7 +78,10 @@ class Jdbc:
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
-        of_all = queries(categories, columns, self.declaration, firsts_of)
+        names = self.snapshot.readable(categories)
+        if not names:
+            return self.spark.createDataFrame([], schema(types_of(columns)))
+        of_all = queries(names, columns, self.declaration, firsts_of)
         number = _RANGES * parallelism(self.spark)
         parts = self.snapshot.parts(of_all, number, after=self.after, until={})
         # An empty store still has the columns.

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
+from reservation.messages.pseudo_event import PSEUDO_EVENT
+from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.remade import remade
-from spark_jobs.common.declaration import Declaration
+from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.reconciliation import late
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc
@@ -52,8 +54,13 @@ class Union:
     ) -> DataFrame:
         """Return columns of categories, in one DataFrame."""
         archived = self.of(self.archived(), categories, columns, firsts_of)
-        stored = self.store(categories, columns, firsts_of=firsts_of)
-        return archived.unionByName(stored).unionByName(self._late(categories, columns))
+        # Passes are not archived.
+        passes = [name for name in categories if passes_in(name) is not None]
+        messages = [name for name in categories if name not in passes]
+        stored = self.store(messages, columns, firsts_of=firsts_of)
+        if passes:
+            stored = stored.unionByName(self.all_stored(passes, columns))
+        return archived.unionByName(stored).unionByName(self._late(messages, columns))
 
     def _late(self, categories: Sequence[str], columns: Sequence[str]) -> DataFrame:
         """Return the messages of the store before the end of the archive that the archive lacks."""
@@ -95,13 +102,17 @@ class Union:
         of_function = F.col("type").isin(self.declaration.by_function)
         renamed = F.col("type").isin(self.declaration.renamed_within)
         fields = F.from_json("data", "map<string, string>")
+        entity_id = F.try_element_at(fields, id_field(self.declaration))
         source = F.get_json_object("metadata", "$.causationMessageStreamName")
         messages = archived.withColumns(
             {
                 "function_data": F.when(of_function, F.col("data")),
                 "source": F.when(renamed, source),
-                "entity_id": F.try_element_at(fields, F.lit(self.declaration.id)),
+                "entity_id": entity_id,
                 "version": _version(),
+                "is_subscribed": is_subscribed(self.declaration),
+                "starts": _starts(),
+                "is_first": _is_first(),
             }
         )
         if self.archive.former:
@@ -148,6 +159,31 @@ def _behind(positions: Mapping[str, int]) -> Column:
     return is_behind
 
 
+def id_field(declaration: Declaration) -> Column:
+    """Return the field that holds the id of a message's entity, as `columns.sql` has it."""
+    field = F.lit(declaration.id)
+    for category, types in declaration.subscriptions.items():
+        for type_, one in types.items():
+            is_here = (F.col("category") == category) & (F.col("type") == type_)
+            field = F.when(is_here, F.lit(one.id)).otherwise(field)
+    return field
+
+
+def is_subscribed(declaration: Declaration) -> Column:
+    """Return whether the component handles a message of another category, as `columns.sql` does."""
+    correlation = F.get_json_object("metadata", "$.correlationStreamName")
+    leads_to = F.substring_index(correlation, ID_SEPARATOR, 1)
+    found = F.lit(False)
+    for category, types in declaration.subscriptions.items():
+        for type_, one in types.items():
+            is_here = (F.col("category") == category) & (F.col("type") == type_)
+            is_here &= F.col("global_position") >= one.from_position
+            if one.correlated is not None:
+                is_here &= F.coalesce(leads_to == one.correlated, F.lit(False))
+            found |= is_here
+    return found
+
+
 def _version() -> Column:
     """Return the version of a message's shape, from its metadata, as `columns.sql` gives it."""
     metadata = F.try_parse_json("metadata")
@@ -155,6 +191,19 @@ def _version() -> Column:
     value = F.regexp_replace(value, r"^(-?[0-9]+)\.0+$|^(-?[0-9]+\.[0-9]*?[1-9])0+$", "$1$2")
     is_versioned = F.contains("metadata", F.lit('"schemaVersion"')) & value.rlike('^["0-9-]')
     return F.when(is_versioned, value)
+
+
+def _starts() -> Column:
+    """Return whether an event can start its entity's stream, as `columns.sql` gives it."""
+    initiates = F.get_json_object("data", "$.initiation") == "true"
+    return (F.col("type") != PSEUDO_EVENT) | F.coalesce(initiates, F.lit(False))
+
+
+def _is_first() -> Column:
+    """Return whether a message is the first of its stream, as `columns.sql` gives it."""
+    says = F.get_json_object("metadata", "$.localProperties.first")
+    is_marked = says == F.col("position").cast("string")
+    return (F.col("position") == 0) | F.coalesce(is_marked, F.lit(False))
 
 
 def of_one_run(spark: SparkSession, folder: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The picture of commands that are reserved and handled, after H. R. Sankey's of a steam engine.
+"""The pictures of messages that are handled, after H. R. Sankey's of a steam engine.
 
 The stream runs along one side and what is lost bends away from it; widths are in proportion to
 counts. On a narrow page it runs downwards, which is the same picture with x and y exchanged.
@@ -110,6 +110,24 @@ def stages(report: Report) -> list[Stage]:
     return way
 
 
+def subscribed_stages(report: Report) -> list[Stage]:
+    """Return the way of the messages that a report's component subscribes to."""
+    sums = {
+        name: sum(getattr(counts, name) for counts in report.subscriptions)
+        for name in ("subscribed", "handled", "passed", "pending", "unhandled", "dead")
+    }
+    losses = (
+        Loss("unhandled", sums["unhandled"], "alarming"),
+        Loss("dead letters", sums["dead"], "dead"),
+        Loss("pending", sums["pending"], "waiting"),
+    )
+    note = f"{compact(sums['passed'])} passed" if sums["passed"] else ""
+    return [
+        Stage("subscribed messages", sums["subscribed"], "", _some(*losses)),
+        Stage("handled", sums["handled"] + sums["passed"], note, ()),
+    ]
+
+
 def _some(*losses: Loss) -> tuple[Loss, ...]:
     return tuple(loss for loss in losses if loss.count)
 
@@ -154,8 +172,16 @@ _WIDE = _Layout(False, 960, 120, 76, 26, 270, 62, 0, 274)
 _NARROW = _Layout(True, 360, 96, 46, 40, 84, 0, 4, 170)
 
 
-def draw(way: Sequence[Stage], *, narrow: bool = False) -> Element:
-    """Return the picture."""
+def draw(
+    way: Sequence[Stage], *, narrow: bool = False, title: str = "From command to effect"
+) -> Element:
+    """Return the picture.
+
+    Args:
+        way: the stages.
+        narrow: whether it runs downwards, for a narrow page.
+        title: what it is called.
+    """
     layout = _NARROW if narrow else _WIDE
     scale = layout.thickest / max(1, *(_through(stage, after) for stage, after in _pairs(way)))
     starts = [layout.along]
@@ -172,12 +198,12 @@ def draw(way: Sequence[Stage], *, narrow: bool = False) -> Element:
     picture = drawing(
         layout.width,
         end,
-        "From command to effect",
+        title,
         describe(way),
         f"flow {'narrow' if narrow else 'wide'}",
     )
     for number, (stage, after) in enumerate(_pairs(way)):
-        _draw_stage(picture, layout, starts, number, stage, after, scale, way[0].count)
+        _draw_stage(picture, layout, starts, number, stage, after, scale, way[0])
     return picture
 
 
@@ -203,7 +229,7 @@ def _draw_stage(
     stage: Stage,
     after: int,
     scale: float,
-    whole: int,
+    whole: Stage,
 ) -> None:
     """Draw what flows out of a stage, then the stage, then what both are called."""
     along, top = starts[number], layout.across
@@ -244,7 +270,7 @@ def _draw_loss(
     thick: float,
     middle: float,
     loss: Loss,
-    whole: int,
+    whole: Stage,
 ) -> None:
     """Draw one loss: it leaves the stage, turns in a quarter of a circle, and ends."""
     inner = 12.0
@@ -274,8 +300,8 @@ def _draw_loss(
         ("L", [(near, low)]),
     )
     band = add(picture, "path", class_=f"loss {loss.tone}", d=shape + "Z")
-    part = share(loss.count, whole)
-    add(band, "title", f"{loss.count:,} {loss.label}, {part} of the commands")
+    part = share(loss.count, whole.count)
+    add(band, "title", f"{loss.count:,} {loss.label}, {part} of the {whole.label}")
     count = f"{loss.count:,}" if loss.count < 10_000_000 else compact(loss.count)
     if layout.downwards:
         x, y = end + 9, middle

@@ -46,7 +46,7 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
     """Return a report, and the thresholds that it exceeds, as a page."""
     style = _file("page.css")
     commands = sum(counts.commands for counts in report.categories)
-    way = flow.stages(report)
+    way, subscribed = flow.stages(report), flow.subscribed_stages(report)
     return (
         _environment()
         .get_template("page.html.j2")
@@ -59,6 +59,8 @@ def render_html(report: Report, reached: Sequence[ExceededThreshold]) -> str:
             commands=commands,
             flow=_both(lambda narrow: flow.draw(way, narrow=narrow)) if _flows(way) else None,
             flow_words=flow.describe(way),
+            has_commands=bool(report.categories),
+            subscribed_flow=_subscribed_flow(subscribed) if _flows(subscribed) else None,
             latency=_latency_pictures(report.latency),
             latency_rows=_latency_rows(report.latency),
             volume=_both(lambda narrow: charts.draw_volume(report.volume, narrow=narrow))
@@ -104,6 +106,10 @@ def _found(report: Report) -> list[FindingRows]:
 
 def _flows(way: Sequence[flow.Stage]) -> bool:
     return any(stage.count for stage in way)
+
+
+def _subscribed_flow(way: Sequence[flow.Stage]) -> Markup:
+    return _both(lambda narrow: flow.draw(way, narrow=narrow, title="From message to effect"))
 
 
 def _both(draw: Callable[[bool], Element]) -> Markup:
@@ -163,6 +169,10 @@ def _environment() -> Environment:
         share=words.share,
     )
     environment.globals.update(
-        COUNTS=words.COUNTS, EFFECTS=words.EFFECTS, EVENTS=words.EVENTS, ALARMING=words.ALARMING
+        COUNTS=words.COUNTS,
+        EFFECTS=words.EFFECTS,
+        SUBSCRIPTIONS=words.SUBSCRIPTIONS,
+        EVENTS=words.EVENTS,
+        ALARMING=words.ALARMING,
     )
     return environment

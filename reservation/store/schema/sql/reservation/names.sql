@@ -69,3 +69,9 @@ CREATE OR REPLACE FUNCTION reservation.schema_version(metadata jsonb) RETURNS js
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN jsonb_typeof(metadata->'schemaVersion') IN ('string', 'number')
             THEN metadata->'schemaVersion' END;
+
+-- Whether a message of an entity's stream starts it, if it is the first that does. A pseudo event does
+-- not, unless it is the rejection of a command that was to start the stream.
+CREATE OR REPLACE FUNCTION reservation.starts(type text, data jsonb) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN type <> 'PseudoEvent' OR coalesce(data->'initiation' = 'true', false);

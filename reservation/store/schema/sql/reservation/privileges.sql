@@ -18,7 +18,8 @@ GRANT SELECT, INSERT, UPDATE ON
   reservation.snapshots, reservation.processed_handlers, reservation.revisions,
   reservation.states, reservation.state_horizons
 TO message_store;
-GRANT SELECT, INSERT ON reservation.processed_messages TO message_store;
+GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
+GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
 GRANT DELETE ON reservation.states TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
 REVOKE EXECUTE ON FUNCTION reservation.correct(text, text, bigint, jsonb, text, text[]) FROM message_store;

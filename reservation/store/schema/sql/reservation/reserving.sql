@@ -191,7 +191,7 @@ END
 $$;
 
 -- Tells for commands whose entity's stream is started already whether they say the same as the one
--- that its first message follows. Pseudo events start no stream. `corrected` is as in reserve.
+-- that its first message follows. Pseudo events start no stream, see reservation.starts. `corrected` is as in reserve.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
   commands bigint[], stream_names text[], volatile jsonb, corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)
@@ -231,7 +231,7 @@ BEGIN
   LEFT JOIN LATERAL (
     SELECT m.metadata
     FROM message_store.messages m
-    WHERE m.stream_name = i.stream_name AND m.type <> 'PseudoEvent'
+    WHERE m.stream_name = i.stream_name AND reservation.starts(m.type, m.data)
     ORDER BY m.position
     LIMIT 1
   ) AS initial ON true

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Failure, Letter, Reason
-from consumers.handling.decisions import Decisions
+from consumers.decisions.decisions import Decisions
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 
@@ -29,16 +29,24 @@ class FailurePolicy:
         given_up: by global position, the messages that are no longer tried: why, and after how
             many attempts.
         stop: whether to raise the error instead.
+        again: by global position, how often letters that are handled again were tried before; None
+            where the messages are read from the category. A letter whose policy has no attempt
+            left is dead again, and no error.
     """
 
     blocked: set[str] = field(default_factory=set)
     given_up: Mapping[int, tuple[Failure, int]] = field(default_factory=dict)
     stop: bool = False
+    again: Mapping[int, int] | None = None
 
     def gives_up(self, message: StoredMessage, reason: Reason) -> bool:
         """Return whether a message is given up for a reason."""
         given_up = self.given_up.get(message.global_position)
         return given_up is not None and given_up[0].reason is reason
+
+    def tried(self, message: StoredMessage) -> int:
+        """Return how often a message was tried before."""
+        return 0 if self.again is None else self.again.get(message.global_position, 0)
 
 
 # For a batch that must succeed as a whole: nothing is parked, and every error is raised.
@@ -46,7 +54,12 @@ ALL_OR_NOTHING = FailurePolicy(stop=True)
 
 
 class Blocking:
-    """The letters of one batch, while it is decided on."""
+    """The letters of one batch, while it is decided on.
+
+    Attributes:
+        policy: what applies.
+        failed: the entities that are blocked because a handler has failed.
+    """
 
     def __init__(self, policy: FailurePolicy, decisions: Decisions) -> None:
         """Prepare.
@@ -55,21 +68,22 @@ class Blocking:
             policy: what applies.
             decisions: where the letters are collected and counted.
         """
-        self._policy = policy
+        self.policy = policy
+        self.failed: set[str] = set()
         self._decisions = decisions
         self._blocked_here: set[str] = set()
 
     @property
     def anything_blocked(self) -> bool:
         """Whether messages may have to be parked; if not, their entities need not be known."""
-        return bool(self._policy.blocked or self._blocked_here or self._policy.given_up)
+        return bool(self.policy.blocked or self._blocked_here or self.policy.given_up)
 
     def takes(self, message: StoredMessage, entity: str | None) -> bool:
         """Take a message if it must not be handled: it was given up, or its entity is blocked.
 
         Returns whether it was taken.
         """
-        given_up = self._policy.given_up.get(message.global_position)
+        given_up = self.policy.given_up.get(message.global_position)
         if self._is_blocked(entity):
             self._add(Letter(message, entity, _PARKED))
         elif given_up is not None:
@@ -87,9 +101,42 @@ class Blocking:
         if self.takes(message, entity):
             return
         failure = Failure.of(error)
-        if self._policy.stop or failure.may_pass:
+        if self.policy.stop or failure.may_pass:
             raise error
         self._bury(Letter(message, entity, failure, attempts=1))
+
+    def sets_aside(
+        self,
+        message: StoredMessage,
+        entity: str | None,
+        error: MessageError,
+        attempts: int = 1,
+    ) -> bool:
+        """Set a message aside whose handler failed, unless its error is to be raised.
+
+        Args:
+            message: the message, of which nothing is left in the transaction.
+            entity: its entity; later messages of the batch wait behind it.
+            error: what its handler raised, with what is to follow.
+            attempts: how often it was tried now.
+
+        Returns:
+            Whether it is set aside: until its next attempt, or as a dead letter.
+        """
+        failure = Failure.of(error)
+        if failure.wait is None and self.policy.stop and self.policy.again is None:
+            return False
+        self._bury(Letter(message, entity, failure, self.policy.tried(message) + attempts))
+        if entity is not None:
+            self.failed.add(entity)
+        return True
+
+    def parks(self, message: StoredMessage, entity: str | None) -> bool:
+        """Park a message if the handler of an earlier one of its entity failed in this batch."""
+        if entity not in self.failed:
+            return False
+        self._add(Letter(message, entity, _PARKED))
+        return True
 
     def _bury(self, letter: Letter) -> None:
         self._add(letter)
@@ -97,11 +144,12 @@ class Blocking:
             self._blocked_here.add(letter.entity)
 
     def _is_blocked(self, entity: str | None) -> bool:
-        return entity in self._policy.blocked or entity in self._blocked_here
+        return entity in self.policy.blocked or entity in self._blocked_here
 
     def _add(self, letter: Letter) -> None:
         self._decisions.letters.append(letter)
-        self._decisions.counts["parked" if letter.parked else "dead"] += 1
+        outcome = "parked" if letter.parked else "waiting" if letter.waits else "dead"
+        self._decisions.counts[outcome] += 1
 
 
 def blocking(entity_stream: str) -> str:

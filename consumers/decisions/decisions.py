@@ -4,12 +4,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Letter, conflict
-from consumers.handling.two_phase import PendingOutputs
+from consumers.decisions.pending_outputs import PendingOutputs
 from reservation.entity.projection import Loaded
-from reservation.idempotence.reserve import Outcome
+from reservation.idempotence.passes import Pass
+from reservation.idempotence.reserve import ReserveOutcome
 from reservation.idempotence.strategy import Check, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import category
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -20,6 +22,7 @@ class Decisions:
     Attributes:
         writes: the events, and the further messages that handlers wrote, in order.
         further: those of them that are not events.
+        scheduled: the messages that handlers scheduled, in order.
         conditional: whether a handler gave one of the further messages an expected version.
         entities: by their streams, those that the batch was decided on, with its events in them.
         reservations: commands to be reserved, each with the stream that its key names.
@@ -27,17 +30,20 @@ class Decisions:
             reserved in before their declaration was changed.
         corrected: by their global position, the data to which some messages have been corrected.
         reissued: commands that found their entity's stream started already, and that stream.
-        counts: how many messages were handled, reserved, duplicates, conflicts, ignored, or
-            redelivered: handled before and now passed.
+        counts: how many messages were handled, rejected, reserved, duplicates, conflicts,
+            ignored, redelivered (handled before and now passed), dead, waiting for their next
+            attempt, or parked.
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
         letters: the messages that are passed without having been handled.
+        passes: messages of a subscribed category that no event follows from.
         pending: the outputs of a two-phase strategy, whose states have to be committed first; None
             for other batches.
     """
 
     writes: list[Row] = field(default_factory=list)
     further: list[Row] = field(default_factory=list)
+    scheduled: list[ScheduledRow] = field(default_factory=list)
     conditional: bool = False
     entities: dict[str, Loaded] = field(default_factory=dict)
     reservations: list[tuple[StoredMessage, str]] = field(default_factory=list)
@@ -48,12 +54,33 @@ class Decisions:
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     pending: PendingOutputs | None = None
 
-    def add_outcome(self, message: StoredMessage, stream_name: str, outcome: Outcome) -> None:
+    def add_reservation(
+        self, message: StoredMessage, key_stream: str, former_stream: str | None
+    ) -> None:
+        """Note a command that is to be reserved, and where it may be reserved already."""
+        self.reservations.append((message, key_stream))
+        if former_stream is not None:
+            self.former_streams[message.global_position] = former_stream
+
+    def add_effects(self, effects: "Decisions") -> None:
+        """Add what one message brings about."""
+        self.writes += effects.writes
+        self.further += effects.further
+        self.conditional |= effects.conditional
+        self.reissued += effects.reissued
+        self.scheduled += effects.scheduled
+        self.passes += effects.passes
+        self.counts.update(effects.counts)
+
+    def add_outcome(
+        self, message: StoredMessage, stream_name: str, outcome: ReserveOutcome
+    ) -> None:
         """Count what became of a command whose key was compared with the stored ones."""
         self.counts[outcome.value] += 1
-        if outcome is Outcome.CONFLICT:
+        if outcome is ReserveOutcome.CONFLICT:
             self.conflicts.append((message, stream_name))
             self.letters.append(Letter(message, None, conflict(message, stream_name), attempts=1))
 

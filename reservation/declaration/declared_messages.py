@@ -5,21 +5,27 @@ whoever looks something up does so by the type that a message carries.
 """
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Literal, overload
 
+from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.projection import Projection
-from reservation.errors import UnknownTypeError
+from reservation.errors import DeclarationError, UnknownTypeError
 from reservation.handlers.declaration_checks import check_class, check_single, check_upcaster
+from reservation.handlers.execution import check_execution
 from reservation.handlers.initiation import Handler, Initiation
 from reservation.handlers.protocols import DataclassInstance, UpcasterDecorator
+from reservation.handlers.retry import Retry
 from reservation.handlers.returned_checks import check_events
 from reservation.idempotence.reserve import Reservation
-from reservation.idempotence.strategy import Strategy
+from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages.message import StoredMessage
+from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.messages.stream_name import category
 from reservation.messages.upcasting import Recognizer
 from reservation.serialization.codec import camel_case
+from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
@@ -40,6 +46,10 @@ class DeclaredMessages:
         self.handlers: dict[str, Handler] = {}
         self.own_transaction: set[str] = set()
         self.strategies: dict[str, Strategy] = {}
+        self.subscribed: dict[str, SubscribedCategory] = {}
+        self.retries: dict[str, Retry] = {}
+        # How many calls may run at a time, by the types of messages with an async handler.
+        self.concurrency: dict[str, int] = {}
         self.ignored = self.projection.ignored
 
     @overload
@@ -87,6 +97,30 @@ class DeclaredMessages:
             self.projection.passed.add(self.types.add(message, was=was, stored_as=stored_as))
         self._spread()
 
+    def events(self, *events: type[DataclassInstance]) -> None:
+        """Declare the classes of events, as which a sender gets what follows from its command.
+
+        Classes that have a projector, or that a handler is annotated to return, are known already.
+        An event without a projector does not change the entity, as with `message`.
+
+        Args:
+            events: the events' dataclasses.
+
+        Raises:
+            DeclarationError: none is given, a class cannot be a message, or another class has its
+                name.
+        """
+        if not events:
+            raise DeclarationError(
+                f"{self.name}: events names no class; write {self.name}.events(Withdrawn)"
+            )
+        for event in events:
+            check_class(self.name, "events", event, "Withdrawn")
+            name = self.types.add(event)
+            if name not in self.projection.projectors:
+                self.projection.passed.add(name)
+        self._spread()
+
     def upcast(
         self, message: type[DataclassInstance], *, to: int, when: Recognizer | None = None
     ) -> UpcasterDecorator:
@@ -113,8 +147,13 @@ class DeclaredMessages:
 
         def declare(upcaster: Any) -> Any:
             check_upcaster(self.name, message, upcaster, when)
-            self.types.add(message)
-            self.types.add_upcaster(message, to, upcaster, when)
+            subscribed = [one.types for one in self.subscribed.values()]
+            known = [types for types in (self.types, *subscribed) if types.has(message)]
+            registries = known or [self.types]
+            registries[0].add(message)
+            registries[0].add_upcaster(message, to, upcaster, when)
+            for types in registries[1:]:  # which have the same upcasters
+                types.add(message)
             return upcaster
 
         return declare
@@ -141,11 +180,13 @@ class DeclaredMessages:
             UnknownTypeError: its type is not declared.
             DecodeError: it does not have the shape of its class, or of a former one.
         """
-        if message.type not in self.types:
+        subscribed = self.subscribed.get(category(message.stream_name))
+        types = self.types if subscribed is None else subscribed.types
+        if message.type not in types:
             raise UnknownTypeError(
                 f"Cannot decode {message}: no class of the component {self.name} has this type"
             )
-        return self.types.decode(message)
+        return types.decode(message)
 
     @property
     def commands(self) -> frozenset[type]:
@@ -154,15 +195,40 @@ class DeclaredMessages:
         return frozenset(map(self.types.__getitem__, names))
 
     @property
+    def has_commands(self) -> bool:
+        """Whether there is a command, and so a consumer of the command category."""
+        return bool(self.initiations or self.reservations or self.handlers)
+
+    @property
     def reservation_categories(self) -> list[str]:
         """The reservation categories, sorted, without the command category."""
         into = {reservation.into for reservation in self.reservations.values()}
         return sorted(category for category in into if category is not None)
 
     @property
+    def subscribed_categories(self) -> list[str]:
+        """The categories of others that the component subscribes to, sorted."""
+        return sorted(self.subscribed)
+
+    @property
     def reserves_within(self) -> frozenset[str]:
         """The types of commands whose copies are in the command category itself."""
         return frozenset(name for name, to in self.reservations.items() if to.into is None)
+
+    @property
+    def two_phase(self) -> dict[str, TwoPhaseStrategy]:
+        """The two-phase strategies, by the types of the commands they are declared for."""
+        return {name: once for name, once in self.strategies.items() if is_two_phase(once)}
+
+    @property
+    def state_window(self) -> timedelta | None:
+        """How long versions of states are kept: the longest window of any; None for no limit."""
+        subscribed = [one.two_phase for one in self.subscribed.values()]
+        windows = [
+            strategy.window for one in (self.two_phase, *subscribed) for strategy in one.values()
+        ]
+        known = [window for window in windows if window is not None]
+        return max(known) if known and len(known) == len(windows) else None
 
     def volatile(self, role: Literal["initiate", "reserve"]) -> dict[str, list[str]]:
         """Return, by message type, the JSON names of the fields in which a reissue may differ.
@@ -185,7 +251,15 @@ class DeclaredMessages:
             if reservation.same_key or not self.types.is_changed(name)
         }
 
-    def check_written(self, rows: Iterable[Row], cause: StoredMessage) -> None:
+    def passes(self, message: StoredMessage) -> bool:
+        """Return whether a message is passed without being handled, because of its type.
+
+        Args:
+            message: one of a category of the component's own.
+        """
+        return message.type in self.ignored or message.type == PSEUDO_EVENT
+
+    def check_written(self, rows: Iterable[Row | ScheduledRow], cause: StoredMessage) -> None:
         """Refuse events that nobody would know when their entity is loaded.
 
         Args:
@@ -209,9 +283,32 @@ class DeclaredMessages:
         """
         for name in {*self.initiations, *self.reservations, *self.handlers, *self.projection.types}:
             self.types.chain(self.types[name]).check_complete()
+        for subscribed in self.subscribed.values():
+            for name in subscribed.subscriptions:
+                subscribed.types.chain(subscribed.types[name]).check_complete()
         if self.projection.is_used:
             handlers = {name: one.handler for name, one in self.initiations.items()} | self.handlers
             check_events(self.name, handlers, self.projection.knows_class)
+            for subscribed in self.subscribed.values():
+                check_events(self.name, subscribed.handlers, self.projection.knows_class)
+
+    def _note_calls(
+        self,
+        name: str,
+        handler: Any,
+        *,
+        retry: Retry | None,
+        concurrency: int | None,
+        alone: str | None,
+    ) -> None:
+        """Note how the handler of a type is called; see `check_execution`."""
+        at_a_time = check_execution(
+            self.name, self.types[name], handler, retry=retry, concurrency=concurrency, alone=alone
+        )
+        if retry is not None:
+            self.retries[name] = retry
+        if at_a_time is not None:
+            self.concurrency[name] = at_a_time
 
     def _spread(self) -> None:
         """Let all that is declared of a type be found under each name that it is stored under."""
@@ -220,6 +317,8 @@ class DeclaredMessages:
             self.reservations,
             self.handlers,
             self.strategies,
+            self.retries,
+            self.concurrency,
             self.projection.projectors,
         )
         for names in (self.own_transaction, self.projection.passed, self.ignored):

@@ -10,9 +10,10 @@ exception may be of any connection.
 A handler may use that connection, and must leave the transaction as it found it, open and sound.
 """
 
+import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -21,6 +22,8 @@ import structlog
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
+from consumers.dead_letters.failure import HandlerRaisedError
+from consumers.runtime.event_loop import EventLoop
 from reservation.errors import (
     DatabaseUnavailableError,
     HandlerError,
@@ -28,6 +31,7 @@ from reservation.errors import (
     SerializationError,
     describe,
 )
+from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
 from reservation.postgres.sqlstates import Fault, fault_of_state
 
@@ -43,8 +47,10 @@ def call(
         handler: calls the handler and takes the events from what it returns.
 
     Raises:
-        HandlerError: the handler raised, or returned what is no event, or left the transaction
-            failed or ended.
+        Reject: the handler rejected its command, and left the transaction sound.
+        HandlerRaisedError: the handler raised otherwise.
+        HandlerError: the handler returned what is no event, or left the transaction failed or
+            ended.
         DatabaseUnavailableError: the connection was lost meanwhile.
         SerializationError: the handler lost against another transaction; run the batch again.
     """
@@ -66,9 +72,12 @@ def call(
             raise SerializationError(
                 f"The handler of {message} lost against another transaction: {describe(error)}"
             ) from error
-        if problem is not None and problem is not _FAILED:
+        rejects = isinstance(error, Reject)
+        if problem is not None and (rejects or problem is not _FAILED):
             raise HandlerError(f"The handler of {message} {problem}") from error
-        raise HandlerError(f"The handler of {message} raised {describe(error)}") from error
+        if rejects:
+            raise
+        raise raised(message, error) from error
     if _copies != copies:
         _end_fork(None)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:  # as it should be
@@ -80,6 +89,42 @@ def call(
         raise _lost(message)
     if problem is not None:
         raise HandlerError(f"The handler of {message} {problem}")
+    return events
+
+
+async def await_call(
+    message: StoredMessage,
+    handler: Callable[[], Awaitable[list[object]]],
+    loop: EventLoop,
+) -> list[object]:
+    """Return the events that the async handler of a message returns.
+
+    It has no connection, so there is nothing to leave as it was. Other handlers run meanwhile.
+
+    Args:
+        message: the message that is handled.
+        handler: calls the handler and takes the events from what it returns.
+        loop: the event loop, which may be cancelling its calls.
+
+    Raises:
+        Reject: the handler rejected its command.
+        HandlerRaisedError: the handler raised otherwise.
+        CancelledError: the call was cancelled.
+        HandlerError: it returned what is no event.
+    """
+    copies = _copies
+    try:
+        events = await handler()
+    except BaseException as error:  # a handler can raise anything
+        if _copies != copies:
+            _end_fork(error)
+        if loop.cancelling:
+            raise asyncio.CancelledError from error
+        if is_interrupt(error) or isinstance(error, MessageError | Reject):
+            raise
+        raise raised(message, error) from error
+    if _copies != copies:
+        _end_fork(None)
     return events
 
 
@@ -210,6 +255,11 @@ def _has_descriptor(connection: Connection[Any]) -> bool:
     """Return whether the descriptor of a connection still stands for the same file."""
     file = _file(connection.pgconn.socket)
     return file is not None and file == _files.get(id(connection), file)
+
+
+def raised(message: StoredMessage, error: BaseException) -> HandlerRaisedError:
+    """Return the error for what a handler raised."""
+    return HandlerRaisedError(f"The handler of {message} raised {describe(error)}", message)
 
 
 def _lost(message: StoredMessage) -> DatabaseUnavailableError:

@@ -1,0 +1,135 @@
+"""``reservation scheduled``: show and cancel messages that are to be written later."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from cli.common.errors import Group, NotInOrder, debug_option
+from cli.common.options import database_option, json_option
+from cli.common.tables import console
+from reservation.inspection.schedule import ScheduledMessage, list_scheduled
+from reservation.messages.message import printable
+from reservation.postgres.connection import connect
+from reservation.store.client import MessageStore
+from reservation.store.scheduling import Cancellation
+from reservation.store.schema.install import check_installed
+
+
+@click.group(cls=Group)
+@debug_option
+def scheduled() -> None:
+    """Show the messages of a store that are to be written later, and cancel them.
+
+    \b
+    scheduled  the message is not due yet
+    overdue    it is due; any consumer that runs on the store writes it
+    refused    it is due, and the log refuses it; it is tried again every minute at least
+    cancelled  it will not be written
+
+    \b
+    Example:
+      reservation scheduled list
+    """
+
+
+@scheduled.command("list")
+@click.option("--category", help="Only messages that are written to this category.")
+@click.option("--all", "cancelled", is_flag=True, help="Also cancelled ones.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="How many to show."
+)
+@database_option
+@json_option
+@debug_option
+def list_command(
+    category: str | None, cancelled: bool, limit: int, database_url: str, as_json: bool
+) -> None:
+    """List scheduled messages, the first due first.
+
+    The data of messages is not shown. Written messages are in the log and no longer listed.
+
+    \b
+    Examples:
+      reservation scheduled list --category order:command
+      reservation scheduled list --json | jq '.scheduled[] | select(.state == "refused")'
+    """
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        now, messages = list_scheduled(connection, limit, category=category, cancelled=cancelled)
+    if as_json:
+        click.echo(json.dumps({"scheduled": [_as_json(one, now) for one in messages]}))
+    elif not messages:
+        click.echo("Nothing is scheduled.")
+    else:
+        console().print(_table(messages, now))
+        if len(messages) == limit:
+            click.echo(f"There may be more than these {limit:,}; see --limit.", err=True)
+
+
+@scheduled.command("cancel")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.UUID)
+@database_option
+@json_option
+@debug_option
+def cancel_command(ids: tuple[uuid.UUID, ...], database_url: str, as_json: bool) -> None:
+    """Cancel scheduled messages by their ids.
+
+    Each is cancelled unless it was written. A cancelled message is not scheduled again by a repeat
+    of the handler that scheduled it. The exit status is 1 if one was written or is unknown. Needs
+    the rights of an operator, or of a sender that may write the message.
+
+    \b
+    Example:
+      reservation scheduled cancel 0190163d-8694-739b-aea5-966c26f8ad91
+    """
+    with connect(database_url, autocommit=True) as connection:
+        store = MessageStore(connection)
+        done = {message_id: store.cancel(message_id) for message_id in ids}
+    if as_json:
+        changed = [{"id": str(one), "outcome": outcome.value} for one, outcome in done.items()]
+        click.echo(json.dumps({"changed": changed}))
+    else:
+        for one, outcome in done.items():
+            click.echo(f"{one}: {outcome.value}")
+    missed = [str(one) for one, outcome in done.items() if outcome is not Cancellation.CANCELLED]
+    if missed:
+        raise NotInOrder(f"Not cancelled: {', '.join(missed)}")
+
+
+def _as_json(message: ScheduledMessage, now: datetime) -> dict[str, object]:
+    attempt_at, cancelled_at = message.attempt_at, message.cancelled_at
+    return {
+        "id": str(message.id),
+        "streamName": message.stream_name,
+        "type": message.type,
+        "state": message.state(now),
+        "dueAt": message.due_at.isoformat(),
+        "scheduledAt": message.scheduled_at.isoformat(),
+        "cancelledAt": cancelled_at and cancelled_at.isoformat(),
+        "attempts": message.attempts,
+        "attemptAt": attempt_at and attempt_at.isoformat(),
+        "error": message.error,
+    }
+
+
+def _table(messages: Sequence[ScheduledMessage], now: datetime) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("due", "state", "type", "stream", "id", "attempts", "error"):
+        table.add_column(title, overflow="fold", no_wrap=title == "id")
+    for message in messages:
+        cells = [
+            f"{message.due_at.astimezone():%Y-%m-%d %H:%M:%S}",
+            message.state(now),
+            message.type,
+            message.stream_name,
+            str(message.id),
+            str(message.attempts or ""),
+            message.error or "",
+        ]
+        table.add_row(*[Text(printable(cell)) for cell in cells])
+    return table

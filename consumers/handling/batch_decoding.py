@@ -1,0 +1,104 @@
+"""Which messages of a batch are decided on, decoded, and what becomes of the others."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from consumers.dead_letters.corrections import CorrectedReissues, Corrections, with_data
+from consumers.dead_letters.failure import Reason
+from consumers.decisions.blocking import Blocking
+from consumers.decisions.decisions import Decisions
+from consumers.handling.decoding import Decoded, Decoding
+from consumers.handling.transaction_needs import TransactionNeeds
+from consumers.runtime.context import ConsumerContext
+from reservation.errors import MessageError
+from reservation.messages.message import StoredMessage
+
+
+class BatchDecoding:
+    """How one consumer of a component decodes a batch."""
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        decoding: Decoding,
+        needs: TransactionNeeds,
+        corrections: Corrections,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer.
+            decoding: what decodes a message.
+            needs: what transactions the messages need.
+            corrections: those of the category's messages.
+        """
+        self._context = context
+        self._declared = context.component.declared_in(context.category)
+        self._decoding = decoding
+        self._corrections = corrections
+        self._needs = needs
+
+    def decode(
+        self,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        blocking: Blocking,
+        handled: frozenset[str],
+        decisions: Decisions,
+    ) -> list[Decoded]:
+        """Return the messages to decide on, decoded; the others are counted, or dead letters."""
+        policy = blocking.policy
+        decoded: list[Decoded] = []
+        whose = self._decoding.whose
+        reissues = CorrectedReissues(self._corrections, self._context.connection, messages)
+        given_up = bool(policy.given_up)
+        for message, key_stream in zip(messages, key_streams, strict=True):
+            died = given_up and policy.gives_up(message, Reason.PROCESS_DIED)
+            if died and not self._decoding.ignores(message):
+                blocking.takes(message, self._decoding.whose_unread(message))
+                continue
+            if message.id in handled:
+                decisions.counts["redelivered"] += 1
+                decoded.extend(self._redelivered(message, key_stream))
+                continue
+            try:
+                item = self._look(message, key_stream, reissues)
+            except MessageError as error:
+                blocking.fails(message, whose(message), error)
+                continue
+            if item is None:
+                decisions.counts["ignored"] += 1
+                continue
+            if blocking.anything_blocked:
+                # Nothing waits for a message whose place in the order is not known.
+                unplaced = item.unordered and policy.gives_up(message, Reason.KEY)
+                if blocking.takes(message, whose(message, None if unplaced else item)):
+                    continue
+            decoded.append(item)
+        decisions.corrected.update(reissues.found)
+        return decoded
+
+    def _look(
+        self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues
+    ) -> Decoded | None:
+        """Decode a message; one that says what a corrected message said, as that was corrected.
+
+        Raises:
+            MessageError: it cannot be decoded, or has no key or no handler.
+        """
+        try:
+            return self._decoding.look(message, key_stream)
+        except MessageError:
+            data = reissues.data_of(message)
+            if data is None:
+                raise
+        return self._decoding.look(with_data(message, data), None)
+
+    def _redelivered(self, message: StoredMessage, key_stream: str | None) -> Iterator[Decoded]:
+        """Give a message that was handled before, if a strategy is to remember it."""
+        if message.type in self._declared.strategies and not self._needs.is_two_phase(message):
+            with contextlib.suppress(MessageError):
+                item = self._decoding.look(message, key_stream)
+                if item is not None and item.entity_stream is not None:
+                    yield replace(item, redelivered=True)

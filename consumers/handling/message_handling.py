@@ -1,0 +1,257 @@
+"""Handling one message: calling its handler, and collecting what that brings about."""
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+
+from consumers.calls.handler_call import call
+from consumers.calls.undoing import UndoableContext
+from consumers.dead_letters.failure import HandlerRaisedError
+from consumers.decisions.decisions import Decisions
+from consumers.decisions.next_attempt import decide_on
+from consumers.handling.decoding import Decoded
+from consumers.runtime.context import ConsumerContext
+from reservation.context import Context
+from reservation.entity.projection import Loaded
+from reservation.errors import HandlerError, MessageError, describe
+from reservation.handlers.copying import copied
+from reservation.handlers.reject import Reject
+from reservation.handlers.returned import (
+    encode_events,
+    encode_further,
+    encode_scheduled,
+    events_of,
+    with_trace,
+)
+from reservation.idempotence.in_events.event_causes import with_local
+from reservation.idempotence.passes import Pass, PassReason
+from reservation.messages.message import StoredMessage
+from reservation.messages.pseudo_event import FIRST, PSEUDO_EVENT
+from reservation.store.writing import Row
+
+
+class MessageHandling:
+    """How one consumer of a component handles a message."""
+
+    def __init__(self, context: ConsumerContext) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer.
+        """
+        self._context = context
+        self._component = context.component
+        self._declared = context.component.declared_in(context.category)
+        self._is_subscribed = context.category in context.component.subscribed
+        self._commands = context.component.commands
+        # With other strategies pseudo events of theirs may come first, and nobody relies on it.
+        once = context.component.strategies.values()
+        self._marks_first = bool(context.component.initiations) and all(
+            one.two_phase for one in once
+        )
+        # The types of messages whose handlers may have to be undone.
+        self._undoable = set(self._declared.retries)
+
+    def handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
+        """Call the handler, apply its events to the entity and collect them to be written.
+
+        Args:
+            item: the message, decoded, whose handler is not async.
+            stream_name: the stream of its entity.
+            decisions: where the entity is, and its effects go.
+
+        Raises:
+            HandlerRaisedError: the handler raised; see `undo`.
+            MessageError: the message cannot be handled.
+        """
+        if self.passes(item, stream_name, decisions):
+            return
+        connection = self._context.connection
+        self._context.heartbeat()
+        message, declared = item.message, self._declared
+        initiation = declared.initiations.get(message.type)
+        undoable = message.type in self._undoable
+        context = (UndoableContext if undoable else Context)(
+            message,
+            entity_stream=stream_name,
+            connection=connection,
+            unordered=item.unordered,
+        )
+        entity = None if initiation is not None else lent(decisions.entities[stream_name], message)
+
+        def handle() -> list[object]:
+            if initiation is not None:
+                returned = initiation.handler(item.command, context)
+            else:
+                returned = declared.handlers[message.type](item.command, entity, context)
+            return events_of(returned, message, self._commands, starts=initiation is not None)
+
+        outcome = "handled"
+        try:
+            events = call(connection, message, handle)
+        except Reject as reject:
+            outcome, events = "rejected", self.rejection(item, reject, context)
+        except HandlerRaisedError as error:
+            error.undo = partial(self._undo, item, context, decisions)
+            raise
+        if undoable and isinstance(context, UndoableContext):
+            context.keep()
+        self.collect(item, stream_name, events, context, decisions, outcome)
+
+    def passes(self, item: Decoded, stream_name: str, decisions: Decisions) -> bool:
+        """Return whether a message needs no call, because it is a reissue or was handled before.
+
+        Raises:
+            ExpiredError: whether it was handled before is no longer known.
+        """
+        type_ = item.message.type
+        if type_ in self._declared.initiations and decisions.entities[stream_name].started:
+            decisions.reissued.append((item.message, stream_name))
+            return True
+        strategy = self._declared.strategies.get(type_)
+        if strategy is not None and decisions.checks[strategy].is_duplicate(item.incoming):
+            decisions.counts["duplicate"] += 1
+            # What the log shows, as long as it is there, is not recorded beside it.
+            if self._is_subscribed and not strategy.leaves_trace:
+                decisions.passes.append(Pass(item.message, PassReason.DUPLICATE))
+            return True
+        return False
+
+    def context_of(self, item: Decoded, stream_name: str) -> Context:
+        """Return the context for a call of an async handler, which has no connection."""
+        return Context(item.message, entity_stream=stream_name, unordered=item.unordered)
+
+    async def awaited(
+        self, item: Decoded, stream_name: str, decisions: Decisions, context: Context
+    ) -> list[object]:
+        """Return the events of an async handler."""
+        message, declared = item.message, self._declared
+        initiation = declared.initiations.get(message.type)
+        if initiation is not None:
+            returned = await initiation.handler(item.command, context)
+        else:
+            entity = lent(decisions.entities[stream_name], message)
+            returned = await declared.handlers[message.type](item.command, entity, context)
+        return events_of(returned, message, self._commands, starts=initiation is not None)
+
+    def undo(self, error: HandlerRaisedError, tried: int) -> bool:
+        """Take back what a handler did that raised, if its message is to be tried later.
+
+        Args:
+            error: as `handle` raised it; what is to follow is noted in it.
+            tried: how often the message was tried before.
+
+        Returns:
+            Whether nothing of the message is left, and it can be set aside; else the error stands.
+        """
+        return decide_on(error, self._declared, tried) and error.undo()
+
+    def _undo(self, item: Decoded, context: Context, decisions: Decisions) -> bool:
+        """Take back what one call of a handler did; return whether that was possible.
+
+        If it was not, the next call for a message of the type can be undone.
+        """
+        if isinstance(context, UndoableContext):
+            context.undo()
+        elif context.gave_connection:
+            self._undoable.add(item.message.type)
+            return False
+        self.take_back(item, decisions)
+        return True
+
+    def take_back(self, item: Decoded, decisions: Decisions) -> None:
+        """Let its strategy forget a message that failed."""
+        strategy = self._declared.strategies.get(item.message.type)
+        if strategy is not None:
+            decisions.checks[strategy].take_back(item.incoming)
+
+    def remember(self, item: Decoded, decisions: Decisions) -> None:
+        """Let its strategy remember a message that was handled before."""
+        with contextlib.suppress(MessageError):
+            check = decisions.checks[self._declared.strategies[item.message.type]]
+            check.is_duplicate(item.incoming)
+
+    def rejection(self, item: Decoded, reject: Reject, context: Context) -> list[object]:
+        """Return the event of a command that was rejected; what its handler wrote is dropped."""
+        context.writes.clear()
+        context.scheduled = ()
+        type_ = item.message.type
+        return [reject.event(type_, starts=type_ in self._declared.initiations)]
+
+    def collect(
+        self,
+        item: Decoded,
+        stream_name: str,
+        events: Sequence[object],
+        context: Context,
+        decisions: Decisions,
+        outcome: str = "handled",
+    ) -> None:
+        """Apply the events of a handler to its entity, and collect all that it wrote.
+
+        Args:
+            item: the message, decoded.
+            stream_name: the stream of its entity.
+            events: what the handler returned, or the event of its rejection.
+            context: what else it wrote.
+            decisions: where the entity is, and its effects go.
+            outcome: "handled" or "rejected".
+        """
+        message, component, loaded = item.message, self._component, decisions.entities[stream_name]
+        metadata = message.follow_metadata()
+        strategy = self._declared.strategies.get(message.type)
+        if strategy is not None:
+            check = decisions.checks[strategy]
+            events, metadata = check.effects(item.incoming, events, metadata)
+        if self._marks_first and not loaded.started and loaded.version >= 0:
+            metadata = with_local(metadata, FIRST, loaded.version + 1)
+        if context.scheduled:
+            events = with_trace(events, context.scheduled)
+        written = component.types.written
+        rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
+        further = encode_further(context.writes, message, written)
+        component.check_written(further, message)
+        if not rows and self._is_subscribed:
+            decisions.passes.append(Pass.handled(message, further))
+        for row in rows:
+            decisions.writes.append(row)
+            self._apply(row, loaded, message)
+        for row in further:
+            self._further(row, message, decisions)
+        if context.scheduled:
+            scheduled = encode_scheduled(context.scheduled, message, written)
+            component.check_written(scheduled, message)
+            decisions.scheduled += scheduled
+        if outcome == "rejected":
+            loaded.started = loaded.started or message.type in self._declared.initiations
+        decisions.counts[outcome] += 1
+
+    def _further(self, row: Row, message: StoredMessage, decisions: Decisions) -> None:
+        """Collect a message that a handler wrote besides its events.
+
+        If its stream is that of another entity of the batch, what is decided on that entity later
+        is decided on this message too.
+        """
+        decisions.conditional |= row.expected_version is not None
+        loaded = decisions.entities.get(row.stream_name)
+        if loaded is not None and row.expected_version in (None, loaded.version):
+            row = row._replace(expected_version=loaded.version)
+            self._apply(row, loaded, message)
+        decisions.writes.append(row)
+        decisions.further.append(row)
+
+    def _apply(self, row: Row, loaded: Loaded, message: StoredMessage) -> None:
+        self._component.projection.apply_encoded(loaded.entity, row, message)
+        loaded.version += 1
+        loaded.started = loaded.started or row.type != PSEUDO_EVENT
+
+
+def lent(loaded: Loaded, message: StoredMessage) -> object:
+    """Return a copy of an entity for a handler, so that only projectors change what is kept."""
+    try:
+        return copied(loaded.entity)
+    except Exception as error:
+        raise HandlerError(
+            f"The {type(loaded.entity).__name__} that {message} is for cannot be copied for its "
+            f"handler: {describe(error)}; keep in an entity what `copy.deepcopy` can copy"
+        ) from error

@@ -1,0 +1,124 @@
+"""Writing scheduled messages of the store that are due: what a consumer does besides its own work.
+
+Every consumer's process does so: between two batches, where it waits, and, while a batch takes
+long, from the thread that renews its lease. One call writes a set, and is one commit. The process
+knows the time of the next message from each turn of its group, and from a notice where a sooner one
+is scheduled.
+"""
+
+import time
+from typing import Any
+
+from psycopg import Connection
+
+from consumers.runtime.logs import Log
+from consumers.runtime.telemetry import Telemetry
+from reservation.postgres.error_translation import TO_BE_RETRIED
+from reservation.store.scheduling import count_scheduled, write_due
+
+# Seconds until the next attempt where another process is at it, or somebody holds a lock. Each
+# further pause is twice as long, up to the longest.
+PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+
+# Seconds between two counts of what is scheduled, for metrics, and how many messages are counted.
+COUNT_AFTER = 15.0
+MOST_COUNTED = 100_000
+
+
+class Schedule:
+    """When the next scheduled message of the store is due, as far as one process knows."""
+
+    def __init__(self, log: Log, telemetry: Telemetry) -> None:
+        """Prepare; nothing is known to be scheduled.
+
+        Args:
+            log: the consumer's logger.
+            telemetry: where it reports what is scheduled, and what it wrote.
+        """
+        self._log = log
+        self._telemetry = telemetry
+        # By the monotonic clock.
+        self._next = float("inf")
+        self._not_before = 0.0
+        self._pause = PAUSE
+        self._count_at = 0.0
+
+    def next_in(self, seconds: float | None) -> None:
+        """Note when the next message is due.
+
+        Args:
+            seconds: from now, negative if it is overdue; None if there is none.
+        """
+        self._next = float("inf") if seconds is None else time.monotonic() + seconds
+
+    def look(
+        self, connection: Connection[Any], next_in: float | None, overdue: float | None
+    ) -> None:
+        """Note what a turn of the group has found.
+
+        Args:
+            connection: to count the messages on, from time to time.
+            next_in: as for `next_in`.
+            overdue: for how many seconds the oldest message is overdue; None if there is none.
+
+        Raises:
+            StoreError: the database refuses or is away.
+        """
+        self.next_in(next_in)
+        count = None
+        if overdue is None:
+            count, self._count_at = 0, 0.0
+        elif time.monotonic() >= self._count_at:
+            count = count_scheduled(connection, MOST_COUNTED)
+            self._count_at = time.monotonic() + COUNT_AFTER
+        self._telemetry.scheduled(overdue or 0.0, count)
+
+    def add(self, seconds: float) -> None:
+        """Note that a message was scheduled.
+
+        Args:
+            seconds: until it is due.
+        """
+        self._next = min(self._next, time.monotonic() + seconds)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for `write`."""
+        return time.monotonic() >= max(self._next, self._not_before)
+
+    def limit(self, seconds: float) -> float:
+        """Return how long to wait at most, of so many seconds."""
+        next_attempt = max(self._next, self._not_before)
+        return max(0.0, min(seconds, next_attempt - time.monotonic()))
+
+    def write(self, connection: Connection[Any]) -> bool:
+        """Write what is due, up to a limit; return whether anything was written.
+
+        Args:
+            connection: in autocommit.
+
+        Raises:
+            StoreError: the database refuses for a lasting reason, or is away.
+        """
+        try:
+            done = write_due(connection)
+        except TO_BE_RETRIED:
+            self._wait()
+            return False
+        self.next_in(done.next_in)
+        self._telemetry.wrote_scheduled(done.written, done.refused)
+        if done.written or done.refused:
+            self._pause = PAUSE
+        elif self.is_due:
+            self._wait()
+        if done.written:
+            self._log.info("scheduled_written", messages=done.written)
+        if done.refused:
+            self._log.warning("scheduled_refused", messages=done.refused)
+        return done.written > 0
+
+    def _wait(self) -> None:
+        """Leave it alone for a while."""
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)

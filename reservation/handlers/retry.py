@@ -1,0 +1,168 @@
+"""When a message whose handler failed is tried again: a policy, and an exception that asks for it.
+
+The message waits in the database, and the consumer goes on with other entities. (Policy and names
+are those of Celery's `retry_backoff` and tenacity's `wait_exponential_jitter`.)
+"""
+
+import random
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from reservation.errors import DeclarationError
+from reservation.serialization.durations import time_span, written
+
+# Of a policy's attempts, because the store counts them in 32 bits, and nobody waits for more.
+MOST_ATTEMPTS = 1_000_000
+
+_SHORTEST = timedelta(milliseconds=1)
+
+
+class RetryLater(Exception):
+    """Raised by a handler to be called again later, with the same message.
+
+    What the handler did through the context is undone. Of a handler that is declared with a `Retry`
+    this counts as one of its attempts; without one there is no limit to them.
+
+    Attributes:
+        after: how long to wait.
+    """
+
+    def __init__(self, after: str | timedelta, reason: str = "") -> None:
+        """Ask for another attempt.
+
+        Args:
+            after: how long to wait at least, such as "90s" or "10m", or a `timedelta`.
+            reason: why, for whoever reads the traceback; neither stored nor logged.
+
+        Raises:
+            ValueError: the time span cannot be read, or is negative.
+        """
+        try:
+            self.after = time_span(after)
+        except ValueError as error:
+            raise ValueError(f"RetryLater: {error}") from None
+        super().__init__(reason or f"again in {written(self.after)}")
+
+
+class Retry:
+    """How often, and at which intervals, a message is tried whose handler raises.
+
+    ``@payments.handle(Refund, retry=Retry(attempts=10, first="1s", most="1h", on=(HTTPError,)))``
+
+    The interval doubles from one attempt to the next. Each is shortened at random by up to a half,
+    so that many messages that failed together do not come back together.
+
+    Attributes:
+        attempts: how often a message is tried before it becomes a dead letter.
+        first: the interval after the first attempt, at most.
+        most: the longest interval.
+        on: the exceptions after which a message is tried again.
+    """
+
+    __slots__ = ("attempts", "first", "most", "on")
+
+    def __init__(
+        self,
+        *,
+        attempts: int,
+        first: str | timedelta = "1s",
+        most: str | timedelta = "1h",
+        on: type[Exception] | Iterable[type[Exception]] = (Exception,),
+    ) -> None:
+        """Set the policy.
+
+        Args:
+            attempts: how often a message is tried before it becomes a dead letter; at least 1.
+            first: the interval after the first attempt, such as "500ms", or a `timedelta`.
+            most: the longest interval; not shorter than ``first``.
+            on: the exceptions after which a message is tried again, with those derived from them.
+                Another one fails the message as if it had no policy.
+
+        Raises:
+            DeclarationError: one of them is out of its range, or not what it must be.
+        """
+        if isinstance(attempts, bool) or not isinstance(attempts, int):
+            raise DeclarationError(
+                f"Retry: attempts={attempts!r} is not a whole number; write attempts=10"
+            )
+        if not 1 <= attempts <= MOST_ATTEMPTS:
+            raise DeclarationError(
+                f"Retry: attempts={attempts} is not from 1 to {MOST_ATTEMPTS}; a message is tried "
+                f"at least once"
+            )
+        self.attempts = attempts
+        self.first = _interval("first", first)
+        self.most = _interval("most", most)
+        if self.most < self.first:
+            raise DeclarationError(
+                f"Retry: most={written(self.most)} is shorter than first={written(self.first)}; "
+                f"exchange them"
+            )
+        self.on = _exceptions(on)
+
+    def __repr__(self) -> str:
+        on = ", ".join(one.__name__ for one in self.on)
+        return (
+            f"Retry(attempts={self.attempts}, first={written(self.first)!r}, "
+            f"most={written(self.most)!r}, on=({on},))"
+        )
+
+    def interval(self, attempt: int) -> float:
+        """Return the seconds to wait after an attempt: at random, from half the interval to all.
+
+        Args:
+            attempt: the number of the attempt that failed, from 1.
+        """
+        first, most = self.first.total_seconds(), self.most.total_seconds()
+        # 2 to the 60th times a millisecond is longer than any interval.
+        longest = min(most, first * 2.0 ** min(attempt - 1, 60))
+        return random.uniform(longest / 2, longest)
+
+    def applies_to(self, error: BaseException) -> bool:
+        """Return whether a message is tried again after an exception that its handler raised."""
+        return isinstance(error, self.on)
+
+
+def check_retry(component: str, command: type, retry: Any) -> None:
+    """Make sure that what was given as the policy of a handler is one.
+
+    Args:
+        component: the component's name.
+        command: the message that it is declared for.
+        retry: what was given; None for no policy.
+
+    Raises:
+        DeclarationError: it is no policy.
+    """
+    if retry is None or isinstance(retry, Retry):
+        return
+    given = "the class Retry" if retry is Retry else f"a {type(retry).__name__}"
+    raise DeclarationError(
+        f"{component}: retry= of {command.__name__} is {given}; write retry=Retry(attempts=10)"
+    )
+
+
+def _interval(name: str, given: str | timedelta) -> timedelta:
+    try:
+        span = time_span(given)
+    except ValueError as error:
+        raise DeclarationError(f"Retry: {name}={error}") from None
+    if span < _SHORTEST:
+        raise DeclarationError(f"Retry: {name}={written(span)} is too short; wait at least 1ms")
+    return span
+
+
+def _exceptions(
+    on: type[Exception] | Iterable[type[Exception]],
+) -> tuple[type[Exception], ...]:
+    given: tuple[object, ...] = (on,) if isinstance(on, type) else tuple(on)
+    for one in given:
+        if not isinstance(one, type) or not issubclass(one, Exception):
+            shown = one.__name__ if isinstance(one, type) else repr(one)
+            raise DeclarationError(
+                f"Retry: on= names {shown}, which is not an exception derived from Exception"
+            )
+    if not given:
+        raise DeclarationError("Retry: on=() names no exception; leave it out for every Exception")
+    return tuple(one for one in given if isinstance(one, type) and issubclass(one, Exception))

@@ -1,0 +1,199 @@
+"""The request that an endpoint answers, with which it sends its command."""
+
+import contextlib
+from functools import partial
+from typing import Any
+
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+
+from reservation.component import Component
+from reservation.errors import (
+    DeclarationError,
+    EncodeError,
+    IdempotenceKeyError,
+    MessageIdConflictError,
+    RefusedError,
+    StreamNameError,
+)
+from reservation.handlers.protocols import DataclassInstance
+from reservation.http.identity import RequestId
+from reservation.http.problems import (
+    COMMAND_CONFLICT,
+    COMMAND_DEAD,
+    COMMAND_EXPIRED,
+    COMMAND_REFUSED,
+    Problem,
+)
+from reservation.messages import stream_name
+from reservation.messages.message import StoredMessage
+from reservation.store.answers.outcome import Outcome
+from reservation.store.async_client import AsyncMessageStore
+
+IN_SCOPE = "reservation.http"
+_OF_THE_REQUEST = (StreamNameError, IdempotenceKeyError, EncodeError, RefusedError)
+
+
+class Pending(Exception):
+    """The command is not handled yet; the request is answered with where to ask for it."""
+
+    def __init__(self, link: str) -> None:
+        """Say where to ask.
+
+        Args:
+            link: the path of the status.
+        """
+        super().__init__(f"The command is pending; ask at {link}")
+        self._link = link
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return JSONResponse(
+            {"state": "pending", "link": self._link},
+            202,
+            {"Location": self._link, "Retry-After": "1", "Cache-Control": "no-store"},
+        )
+
+
+class KeyedRequest:
+    """A request with an idempotency key, for the endpoint that answers it.
+
+    ``KeyedRequest.of(request)`` gives it to an endpoint. It can be a dependency of FastAPI:
+    ``keyed: Annotated[KeyedRequest, Depends(KeyedRequest.of)]``.
+
+    Attributes:
+        key: the idempotence key for the command: 36 characters, made of the scope and of the key
+            in the header. It is the same whenever the request is sent again, and nobody else's.
+    """
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        store: AsyncMessageStore,
+        timeout: float,
+        link: str,
+        *,
+        is_polled: bool,
+    ) -> None:
+        """Begin; the middleware does.
+
+        Args:
+            request_id: the identity of the request.
+            store: where commands are written to.
+            timeout: seconds to wait for a command.
+            link: where to ask for the status.
+            is_polled: whether the client asks for the status, and so is not to wait.
+        """
+        self.key = str(request_id.uuid)
+        self._id = request_id
+        self._store = store
+        self._timeout = timeout
+        self._link = link
+        self._is_polled = is_polled
+        self._sent = 0
+        self._unanswered: Problem | Pending | None = None
+
+    @staticmethod
+    def of(request: HTTPConnection) -> "KeyedRequest":
+        """Return the keyed request that belongs to a request.
+
+        Args:
+            request: the request of Starlette or FastAPI.
+
+        Raises:
+            DeclarationError: no `Idempotency` took it, or it came without a key although its
+                endpoint needs one.
+        """
+        found = request.scope.get(IN_SCOPE)
+        if not isinstance(found, KeyedRequest):
+            raise DeclarationError(
+                f"{request.scope['path']} is answered without an idempotency key; add the "
+                f"middleware reservation.http.Idempotency, with required=True for this endpoint"
+            )
+        return found
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether a command was sent."""
+        return self._sent > 0
+
+    @property
+    def unanswered(self) -> "Problem | Pending | None":
+        """Why the endpoint cannot answer yet; None if it can."""
+        return self._unanswered
+
+    async def send(
+        self, command: DataclassInstance, component: Component[Any], *, timeout: float | None = None
+    ) -> Outcome:
+        """Send a command and return its outcome, once it is handled or rejected.
+
+        The command is written to the command stream of its entity, under an id that is made of the
+        request: when the request is sent again, it is not written twice. Where there is no outcome
+        to answer with, the endpoint is ended by an exception that the middleware answers: 202 with
+        a link if the command is pending, 400 if the request cannot become a command, 422 if the
+        command's key was used for another command, 500 if it is a dead letter.
+
+        Args:
+            command: the command. Its idempotence key is `key`, or holds it.
+            component: the component that handles it.
+            timeout: seconds to wait; None for those of the middleware.
+
+        Raises:
+            UnknownTypeError: the component has no such command.
+            StoreError: the store refuses, or is away.
+        """
+        message_id = self._id.command_id(self._sent)
+        self._sent += 1
+        position = None
+        try:
+            entity_id = stream_name.identifier(component.entity_stream(command)) or ""
+            stream = stream_name.of(component.command_category, entity_id)
+            question = component.question(command, stream_name=stream, message_id=message_id)
+            with contextlib.suppress(MessageIdConflictError):
+                # In use if a former version of the endpoint made another command of the request.
+                position = await self._store.write(command, stream, id=message_id)
+        except _OF_THE_REQUEST as error:
+            raise self._end(COMMAND_REFUSED.problem()) from error
+        seconds = self._timeout if timeout is None else timeout
+        wait_for = partial(self._store.wait_for, timeout=0.0 if self._is_polled else seconds)
+        outcome = await wait_for(question)
+        if outcome.message is not None:
+            if not self._is_ours(outcome.message, stream, position):
+                raise self._end(COMMAND_CONFLICT.problem())
+            if position is None and outcome.state == "conflict":
+                outcome = await wait_for(component.decode(outcome.message), component)
+        return self._settled(outcome)
+
+    def _is_ours(self, stands: StoredMessage, stream: str, position: int | None) -> bool:
+        """Return whether the command that stands was sent by this request.
+
+        Args:
+            stands: the command, or its reserved copy.
+            stream: where this request sent its command to.
+            position: where it is there; None if unknown.
+        """
+        if self.key in (stands.data or ""):
+            return True
+        followed = stands.metadata
+        return position is not None and (stream, position) in (
+            (stands.stream_name, stands.position),
+            (followed.causation_message_stream_name, followed.causation_message_position),
+        )
+
+    def _settled(self, outcome: Outcome) -> Outcome:
+        """Return an outcome to answer with, or end the endpoint."""
+        match outcome.state:
+            case "handled" | "rejected":
+                return outcome
+            case "dead":
+                raise self._end(COMMAND_DEAD.problem(link=self._link))
+            case "expired":
+                raise self._end(COMMAND_EXPIRED.problem())
+            case "conflict":
+                raise self._end(COMMAND_CONFLICT.problem())
+            case _:
+                raise self._end(Pending(self._link))
+
+    def _end(self, why: "Problem | Pending") -> "Problem | Pending":
+        self._unanswered = why
+        return why

@@ -1,0 +1,141 @@
+"""What goes wrong with a request that has a key, as ``application/problem+json``.
+
+(Source: RFC 9457.)
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.responses import Response
+
+_RETRY = {"Retry-After": "1"}
+
+
+class Problem(Exception):
+    """A request is answered with what is wrong, and the answer is not stored."""
+
+    def __init__(self, kind: "Kind", detail: str, members: Mapping[str, Any]) -> None:
+        """Say what is wrong.
+
+        Args:
+            kind: what kind of problem it is.
+            detail: what is wrong this time, and what to do.
+            members: further members of the object; whatever JSON can hold.
+        """
+        super().__init__(f"{kind.title}: {detail}")
+        self.kind = kind
+        self._detail = detail
+        self._members = members
+
+    def response(self) -> Response:
+        """Return the answer."""
+        shown = {
+            "type": f"urn:reservation:problem:{self.kind.name}",
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "detail": self._detail,
+            **self._members,
+        }
+        headers = {"Cache-Control": "no-store", **self.kind.headers}
+        content, media_type = json.dumps(shown), "application/problem+json"
+        return Response(content, self.kind.status, headers, media_type)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of problem.
+
+    Attributes:
+        status: the status code of the answer.
+        name: the type of the problem is ``urn:reservation:problem:<name>``.
+        title: the kind in words, always the same.
+        detail: what to do, where nothing else is known.
+        headers: further headers of the answer.
+    """
+
+    status: int
+    name: str
+    title: str
+    detail: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def with_headers(self, headers: Mapping[str, str]) -> "Kind":
+        """Return the same kind with other headers."""
+        return replace(self, headers=headers)
+
+    def problem(self, detail: str = "", **members: Any) -> Problem:
+        """Return a problem of this kind, to be raised."""
+        return Problem(self, detail or self.detail, members)
+
+
+KEY_MISSING = Kind(
+    400,
+    "key-missing",
+    "The Idempotency-Key is missing",
+    'Send the header Idempotency-Key with a new key, such as "8e03978e-40d5-43dd-bc93", and the '
+    "same key with each repetition of the request.",
+)
+KEY_INVALID = Kind(400, "key-invalid", "The Idempotency-Key is not valid")
+KEY_REUSED = Kind(
+    422,
+    "key-reused",
+    "The Idempotency-Key was used for another request",
+    "The first request with this key had another method, address or content; send this one with a "
+    "new key.",
+)
+IN_PROGRESS = Kind(
+    409,
+    "in-progress",
+    "A request with this Idempotency-Key is in progress",
+    "Send it again later to get its answer.",
+    _RETRY,
+)
+NOT_AUTHENTICATED = Kind(
+    401, "not-authenticated", "The request is not authenticated", "An idempotency key needs it."
+)
+TOO_LARGE = Kind(413, "request-too-large", "The content of the request is too long")
+COMMAND_REFUSED = Kind(
+    400,
+    "command-refused",
+    "The request cannot become a command",
+    "An id or another value in it is empty, too long, or has characters that cannot be stored.",
+)
+COMMAND_DEAD = Kind(
+    500,
+    "command-dead",
+    "The command could not be handled",
+    "It was set aside to be looked at. Send the request again later, with the same key.",
+)
+COMMAND_EXPIRED = Kind(
+    410,
+    "command-expired",
+    "What became of the command is no longer known",
+    "The request was answered too long ago.",
+)
+COMMAND_CONFLICT = Kind(
+    422,
+    "command-conflict",
+    "The idempotence key of the command was used for another command",
+    "The command that was sent first stands.",
+)
+ANSWER_TOO_LARGE = Kind(
+    500, "answer-too-large", "The answer is too long to be stored, so it is not given"
+)
+STORE_UNAVAILABLE = Kind(
+    503,
+    "store-unavailable",
+    "The message store cannot be reached",
+    "Send the request again, with the same key.",
+    _RETRY,
+)
+REQUEST_UNKNOWN = Kind(
+    404, "request-unknown", "There is no such request", "Or it is somebody else's, or was removed."
+)
+INTERRUPTED = Kind(
+    409,
+    "interrupted",
+    "The request was interrupted",
+    "Send the request itself again, with the same key, to get its answer.",
+)

@@ -1,0 +1,63 @@
+"""Recognizing messages of subscribed categories by what followed from them.
+
+The ids of events depend on the message that they follow from, so the first event of a message shows
+that it was handled. A message that no event followed from has a row in ``reservation.passes``,
+written in the transaction that moves the consumer's position. Nothing else is stored, and nothing
+has to be declared. This is the default of `Component.on`.
+
+A message that now leads to another entity is not recognized by its events, and one whose row was
+pruned is not recognized either.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+
+from reservation.idempotence.strategy import Check, Incoming, Strategy
+from reservation.messages.message import followed_id
+from reservation.postgres.arrays import IntArray, TextArray, UuidArray, fetch_all
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("reservation.idempotence", "passes.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Strategy):
+    """Recognizes a message by the first event that followed from it, or by its recorded pass."""
+
+    @property
+    def leaves_trace(self) -> bool:
+        """Whether handled messages are recognized by the log: those with events are."""
+        return True
+
+    def begin(
+        self, connection: Connection[Any], consumer: str, category: str, batch: Sequence[Incoming]
+    ) -> Check:
+        """Look for the first events of the messages and for their passes, in one statement."""
+        events = [followed_id(incoming.message.id, incoming.entity_stream, 0) for incoming in batch]
+        rows = fetch_all(
+            connection,
+            _QUERIES["handled_before"],
+            {
+                "consumer": consumer,
+                "category": category,
+                "positions": IntArray([incoming.message.global_position for incoming in batch]),
+                "ids": TextArray([incoming.message.id for incoming in batch]),
+                "events": UuidArray(events),
+                "streams": TextArray([incoming.entity_stream for incoming in batch]),
+            },
+        )
+        return _Handled({position for (position,) in rows})
+
+
+class _Handled(Check):
+    """Which messages of a batch were handled before, by their global positions."""
+
+    def __init__(self, known: set[int]) -> None:
+        self._known = known
+
+    def is_duplicate(self, incoming: Incoming) -> bool:
+        """Return whether something followed from the message, or a pass of it is recorded."""
+        return incoming.message.global_position in self._known

@@ -1,0 +1,84 @@
+"""Recording the messages of a subscribed category that no event followed from.
+
+A row in ``reservation.passes`` is the evidence that such a message was handled: `Followed`
+recognizes it by that, and a reconciliation counts it.
+"""
+
+import uuid
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from psycopg import Connection
+
+from reservation.messages.message import StoredMessage
+from reservation.postgres.arrays import IntArray, TextArray, fetch_all
+from reservation.postgres.queries import load_queries
+from reservation.store.writing import Row
+
+_QUERIES = load_queries("reservation.idempotence", "passes.sql")
+
+
+class PassReason(StrEnum):
+    """Why no event followed from a message."""
+
+    NOTHING = "nothing"  # its handler decided on nothing
+    WRITTEN = "written"  # its handler only wrote messages to other streams
+    DUPLICATE = "duplicate"  # a strategy recognized it, so its handler was not called
+
+
+class Pass(NamedTuple):
+    """A message that no event followed from, and why.
+
+    Attributes:
+        message: the message.
+        reason: why no event followed.
+        follower: the id of the first message that the handler wrote; None if it wrote none. A
+            reconciliation looks for it in the log.
+    """
+
+    message: StoredMessage
+    reason: PassReason
+    follower: uuid.UUID | None = None
+
+    @classmethod
+    def handled(cls, message: StoredMessage, written: Sequence[Row]) -> "Pass":
+        """Return the pass of a message whose handler decided on no event.
+
+        Args:
+            message: the message.
+            written: what the handler wrote to other streams, in order.
+        """
+        if not written:
+            return cls(message, PassReason.NOTHING)
+        return cls(message, PassReason.WRITTEN, written[0].id)
+
+
+def record_passes(
+    connection: Connection[Any], consumer: str, category: str, passes: Sequence[Pass]
+) -> None:
+    """Record messages, in one statement.
+
+    Args:
+        connection: in the transaction that moves the consumer's position.
+        consumer: the component's name.
+        category: the category that the messages were read from.
+        passes: the messages; none is no statement.
+
+    Raises:
+        StoreError: the database refuses, or is unavailable.
+    """
+    if not passes:
+        return
+    fetch_all(
+        connection,
+        _QUERIES["record"],
+        {
+            "consumer": consumer,
+            "category": category,
+            "positions": IntArray([one.message.global_position for one in passes]),
+            "ids": TextArray([one.message.id for one in passes]),
+            "reasons": TextArray([one.reason.value for one in passes]),
+            "followers": [one.follower for one in passes],
+        },
+    )

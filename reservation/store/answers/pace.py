@@ -1,0 +1,45 @@
+"""How often to ask again, while an outcome is waited for."""
+
+import time
+
+from reservation.errors import StoreError
+
+
+class Pace:
+    """The time that is left of a wait, and the pauses between its questions.
+
+    Without notices a pause is a part of the time that has passed, so waiting costs few questions
+    and ends little later than it could. With notices a question is asked once there is something to
+    see, and pauses are for what no notice is given of: a dead letter, or a handler without events.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        """Begin to wait.
+
+        Args:
+            timeout: how long at most, in seconds.
+
+        Raises:
+            StoreError: it is no time.
+        """
+        if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+            raise StoreError(
+                f"A timeout of {timeout!r} is no time to wait; give it in seconds, 0 or more"
+            )
+        self._began = time.monotonic()
+        self._until = self._began + timeout
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self._until
+
+    def pause(self, *, notices: bool) -> float:
+        """Return how long to wait until the next question, in seconds.
+
+        Args:
+            notices: whether a notice ends the pause.
+        """
+        now = time.monotonic()
+        least, share, most = (0.1, 0.5, 1.0) if notices else (0.01, 0.2, 0.5)
+        return max(0.0, min(max(least, (now - self._began) * share), most, self._until - now))

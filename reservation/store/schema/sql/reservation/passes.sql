@@ -1,0 +1,49 @@
+-- Messages of subscribed categories that were handled before, and those that no event followed from.
+
+-- The global positions of those of some messages that were handled before: the first event that follows
+-- from each is in the stream of its entity, or it is recorded that none did.
+CREATE OR REPLACE FUNCTION reservation.handled_before(
+  consumer text, category text, positions bigint[], ids uuid[], events uuid[], streams text[]
+) RETURNS SETOF bigint
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET row_security = off
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    SELECT b.global_position
+    FROM unnest(positions, events, streams) AS b(global_position, event, stream_name)
+    JOIN message_store.messages m ON m.id = b.event
+    WHERE m.stream_name = b.stream_name
+    UNION ALL
+    SELECT b.global_position
+    FROM unnest(positions, ids) AS b(global_position, message_id)
+    JOIN reservation.passes p
+      ON (p.consumer, p.category, p.global_position, p.message_id)
+         = (handled_before.consumer, handled_before.category, b.global_position, b.message_id);
+END
+$$;
+
+-- Records messages, with the reason why no event followed, and the first message that was written instead.
+-- One that is read again, because the
+-- position was set back, is recorded already.
+CREATE OR REPLACE FUNCTION reservation.record_passes(
+  consumer text, category text, positions bigint[], ids uuid[], reasons text[],
+  followers uuid[]
+) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+  INSERT INTO reservation.passes (consumer, category, global_position, message_id, reason,
+                                  follower)
+  SELECT record_passes.consumer, record_passes.category, p.*
+  FROM unnest(positions, ids, reasons, followers) AS p(global_position, message_id, reason, follower)
+  ON CONFLICT DO NOTHING
+$$;
