@@ -57,7 +57,7 @@ def cancel_unpaid(command: CancelUnpaid, order: Order, context: Context) -> Canc
 def pay(event: Captured, order: Order, context: Context) -> Paid | None:
     """Record the payment; give the money back where the order was cancelled before it came."""
     if order.state == "cancelled":
-        refund = context.follow(event, Refund, refund_id=event.payment_id)
+        refund = context.follow(event, Refund, refund_id=str(context.id("refund")))
         context.write(refund, f"payment:command-{event.payment_id}")
         return None
     return context.follow(event, Paid)

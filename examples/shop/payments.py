@@ -49,7 +49,7 @@ async def refund(command: Refund, payment: Payment, context: Context) -> Refunde
     """Give the money back, but never more than was taken."""
     if command.cents > payment.captured - payment.refunded:
         raise Reject("more than was captured")
-    status, answer = await call("refunds", {"cents": command.cents}, context)
+    _, answer = await call("refunds", {"cents": command.cents}, context)
     return context.follow(command, Refunded, receipt=answer["receipt"])
 
 
