@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import (
+    answers,
     groups,
     idempotence,
     idle,
@@ -18,7 +19,7 @@ from benchmarks import (
 from benchmarks.harness import BENCHMARKS, run
 
 # Importing them registers their benchmarks.
-MODULES = (store, pattern, idempotence, whole, groups, memory, idle, notice, large, spark)
+MODULES = (store, pattern, idempotence, whole, groups, memory, idle, notice, answers, large, spark)
 
 if __name__ == "__main__":
     names = [name for name in sys.argv[1:] if name]

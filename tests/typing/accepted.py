@@ -15,8 +15,10 @@ from reservation import (
     Context,
     MessageIdInEvents,
     MessageStore,
+    Outcome,
     PositionInEvents,
     Processed,
+    Question,
     ReserveOutcome,
     Retry,
     RetryLater,
@@ -324,6 +326,25 @@ def decode(message: StoredMessage) -> Decimal:
     assert_type(account.decode(message), object)
     assert_type(check_upcast(account, "Deposit", {"amount": 1}), Any)
     return check_upcast(account, Deposited, {"cents": 1}, version=1).amount
+
+
+def ask(database_url: str) -> Outcome:
+    with MessageStore.open(database_url) as store:
+        question = account.question(Deposit, key="1", entity="2")
+        assert_type(store.outcome(Open("1"), account), Outcome)
+        assert_type(store.outcome(question), Outcome)
+        assert_type(account.question(Open("1"), stream_name="account:command-1"), Question)
+        return store.wait_for(question, timeout=5)
+
+
+async def ask_later(database_url: str) -> str | None:
+    async with await AsyncMessageStore.open(database_url) as store:
+        outcome = await store.wait_for(Open("1"), mailer, timeout=0.5)
+        assert_type(outcome.events, tuple[Any, ...])
+        return outcome.reason if outcome.state == "rejected" else None
+
+
+account.events(Opened, Deposited)
 
 
 def test() -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import consumers
-from reservation import Component, Context, MessageStore, Processed, Retry, RetryLater
+from reservation import Component, Context, MessageStore, Processed, Reject, Retry, RetryLater
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,17 @@ account.project(Opened, was=Open)  # mypy: arg-type, pyright: reportArgumentType
 account.message(Opened, Deposited, was="Begun")  # mypy: call-overload, pyright: reportCallIssue
 account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
 account.reserve(Open, Deposit, key="id", was="x")  # mypy: call-overload, pyright: reportCallIssue
+
+
+# Questions.
+
+
+def asks(store: MessageStore) -> None:
+    account.question(Open("1"), key="1")  # mypy: call-overload, pyright: reportArgumentType
+    account.events("Opened")  # mypy: arg-type, pyright: reportArgumentType
+    store.outcome(Open("1"), Open)  # mypy: arg-type, pyright: reportArgumentType
+    store.wait_for(Open("1"), account, 5)  # mypy: call-arg, pyright: reportCallIssue
+    raise Reject(5)  # mypy: arg-type, pyright: reportArgumentType
 
 
 # Components and programs.

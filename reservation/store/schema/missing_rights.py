@@ -18,6 +18,15 @@ from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("reservation.store.schema", "missing_rights.sql")
 
+# The rights of a kind that it got later than the functions that they are on: a role that lacks only
+# these had every right of its kind.
+_LATER = {
+    "sender": {
+        f"EXECUTE on reservation.{name}"
+        for name in ("notice_channel", "notice_lock", "expect_notice", "expect_no_notice")
+    }
+}
+
 
 @dataclass(frozen=True, slots=True)
 class KnownRole:
@@ -87,7 +96,10 @@ def renew_rights(
     Returns:
         The names of the roles that were given something.
     """
-    lacked = {(role.role, role.kind): role.lacks for role in before}
+    lacked = {
+        (role.role, role.kind): tuple(r for r in role.lacks if r not in _LATER.get(role.kind, ()))
+        for role in before
+    }
     had = {f"EXECUTE on reservation.{name}" for name in functions}
     renewed = []
     for role in known_roles(connection):
