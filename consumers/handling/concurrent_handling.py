@@ -233,7 +233,7 @@ class _Run:
             slot.attempts += 1
             await asyncio.sleep(backoff.next())
             # The handler may have changed the command before it failed.
-            item = replace(item, command=self._component.types.decode(message))
+            item = replace(item, command=self._declared.types.decode(message))
 
     def _is_over(self, slot: Slot, error: MessageError) -> bool:
         """Return whether a message that failed is set aside; if not, it is tried again directly.
