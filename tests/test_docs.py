@@ -19,6 +19,7 @@ import reservation
 from bank import account
 from cli.main import main
 from reservation import errors
+from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import RESERVED, batch
 from tests.controls import COMMANDS, deposit, open_
 from tests.pages import ROOT, anchors, blocks, commands, prose
@@ -126,6 +127,16 @@ def _leaves(command: click.Command) -> Iterator[click.Command]:
             yield from _leaves(subcommand)
     else:
         yield command
+
+
+def test_the_version_of_the_schema_is_shown_as_it_is():
+    """Where a page shows what installing prints, the version is that of today."""
+    shown = {
+        number
+        for page in PAGES
+        for number in re.findall(r"^reservation (\d+): (?:installed|removed)", page.read_text(), re.M)
+    }
+    assert shown == {str(SCHEMA_VERSION)}
 
 
 @pytest.mark.parametrize("name", NAMES)
