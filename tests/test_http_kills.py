@@ -140,13 +140,17 @@ def test_a_lost_connection_at_any_statement_is_harmless(database_url, connection
 
 
 class Fleet:
-    """Servers of which one is killed again and again, and replaced."""
+    """Servers of which one is killed again and again, and replaced.
 
-    def __init__(self, database_url, size=2):
+    All have started before the first is killed, so that requests are on their way at each kill.
+    """
+
+    def __init__(self, database_url, kills, size=2):
         self._database_url = database_url
         self._versions = itertools.count(1)
         self.servers = [self._start() for _ in range(size)]
-        for server in self.servers:
+        self._following = [self._start() for _ in range(kills)]
+        for server in (*self.servers, *self._following):
             server.await_start()
         self.killed = 0
 
@@ -160,15 +164,13 @@ class Fleet:
         )
 
     def kill_one(self, number):
-        """Kill a server, and put another in its place, which has started already."""
-        following = self._start()
-        following.await_start()
-        self.servers[number].kill()
+        """Kill a server, and put another in its place."""
+        killed, self.servers[number] = self.servers[number], self._following.pop()
+        killed.kill()
         self.killed += 1
-        self.servers[number] = following
 
     def close(self):
-        for server in self.servers:
+        for server in (*self.servers, *self._following):
             server.kill()
 
 
@@ -237,7 +239,7 @@ class Clients:
 def test_every_retry_is_answered_like_the_first_time(database_url, connection, count, kills):
     """Whatever is killed when, all answers to a request are equal, and its deposit counts once."""
     keys = [(f"key-{n}", n + 1) for n in range(count)]
-    fleet = Fleet(database_url)
+    fleet = Fleet(database_url, kills + 1)
     clients = Clients(database_url, fleet, chance.FIRST)
     try:
         with consuming(database_url):

@@ -46,7 +46,11 @@ def test_the_metrics_of_all_processes_are_at_one_port(database_url, store):
         }
         assert counted == {
             **dict.fromkeys(
-                ["conflict", "ignored", "redelivered", "differing", "dead", "waiting", "parked"], 0
+                [
+                    *("rejected", "conflict", "ignored", "redelivered", "differing", "dead"),
+                    *("waiting", "parked"),
+                ],
+                0,
             ),
             "handled": 1,
             "reserved": 2,

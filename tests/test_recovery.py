@@ -306,7 +306,7 @@ def test_consumers_wait_for_a_server_that_takes_no_writes(connection, store, adm
         started.wait_for("consumer_started")
         admin.execute(read_only.format(name, sql.SQL("on")))
         terminate(admin)
-        assert "terminating" in started.wait_for("database_unavailable")["error"]
+        started.wait_for("database_unavailable")
         assert "read-only transaction" in started.wait_for("database_unavailable")["error"]
         started.wait_for("database_awaited")
         admin.execute(read_only.format(name, sql.SQL("off")))

@@ -179,6 +179,7 @@ def test_an_order_is_paid_refused_or_declined(database_url, store, tmp_path):
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_an_order_that_is_paid_too_late_is_cancelled_and_refunded(database_url, store, tmp_path):
     """The order is cancelled when its time is up, and what comes in later is given back."""
     del store
