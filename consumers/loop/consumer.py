@@ -115,7 +115,11 @@ class Consumer:
         )
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
-            self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
+            self._dead_letters,
+            self._attempts,
+            self._repeat_on_conflict,
+            batch_size,
+            max(component.declared_in(category).concurrency.values(), default=1),
         )
 
     def run(self, stop: Stop) -> None:
