@@ -56,3 +56,21 @@ def test_async_messages_that_waited_are_handled_at_a_time_again(
     make_due(connection)
     consumers.drain(payments, database_url, batch_size=8)
     assert states(connection) == ["handled"] * 12
+
+
+def test_what_an_async_handler_left_running_is_cancelled_in_the_end(store, database_url):
+    """The event loop is closed with its consumer, and leaves no file open."""
+    payments = Component("payment", id="payment_id")
+    left = []
+
+    @payments.handle(Refund)
+    async def refund(command, entity, context):
+        left.append(asyncio.create_task(asyncio.Event().wait()))
+        await asyncio.sleep(0)
+        return Refunded(command.payment_id)
+
+    store.write(Refund("1"), "payment:command-1")
+    assert consumers.drain(payments, database_url).counts == {"handled": 1}
+    (task,) = left
+    assert task.cancelled()
+    assert task.get_loop().is_closed()
