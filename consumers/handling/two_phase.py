@@ -77,6 +77,8 @@ class TwoPhaseHandling:
             if check.is_duplicate(incoming):
                 rows, scheduled, outcome = self._handle_again(incoming, check)
                 check.handled_again(incoming)
+                if check.first_handling(incoming).published:
+                    scheduled = []  # what was cancelled since stays so, although its row is gone
             else:
                 result = self._call(incoming, check.state_before(incoming))
                 as_delta = strategies[incoming.message.type].as_delta

@@ -115,7 +115,11 @@ class Consumer:
         )
         self._attempts = Attempts(component.attempts)
         self._retrying = Retrying(
-            self._dead_letters, self._attempts, self._repeat_on_conflict, batch_size
+            self._dead_letters,
+            self._attempts,
+            self._repeat_on_conflict,
+            batch_size,
+            max(component.declared_in(category).concurrency.values(), default=1),
         )
 
     def run(self, stop: Stop) -> None:
@@ -135,24 +139,24 @@ class Consumer:
             Crashed: something else was raised, by the component's code or by ours.
         """
         check_order(self._component, self._category, self._membership.wanted)
-        self._event_loop.stop = stop
-        try:
-            self._run_until_stopped(stop)
-        except ReservationError:
-            self._leave()
-            raise
-        except BaseException as error:
-            # Not left: the next to take the partitions sees that, and counts attempts.
-            self._membership.abandon()
-            if is_interrupt(error):
+        with self._event_loop.used(stop):
+            try:
+                self._run_until_stopped(stop)
+            except ReservationError:
+                self._leave()
                 raise
-            raise Crashed(self._crash(error)) from error
-        if self._singly:
-            # A batch failed, and who asked the process to stop may have been the handler that
-            # failed. Only the next to take the partitions can count that.
-            self._membership.abandon()
-        else:
-            self._leave()
+            except BaseException as error:
+                # Not left: the next to take the partitions sees that, and counts attempts.
+                self._membership.abandon()
+                if is_interrupt(error):
+                    raise
+                raise Crashed(self._crash(error)) from error
+            if self._singly:
+                # A batch failed, and who asked the process to stop may have been the handler
+                # that failed. Only the next to take the partitions can count that.
+                self._membership.abandon()
+            else:
+                self._leave()
         self._log.info("consumer_stopped", position=self._membership.positions.lowest)
 
     def _run_until_stopped(self, stop: Stop) -> None:

@@ -75,6 +75,7 @@ class Retrying:
         attempts: Attempts,
         repeat: RepeatOnConflict,
         limit: int,
+        at_a_time: int = 1,
     ) -> None:
         """Prepare.
 
@@ -83,11 +84,13 @@ class Retrying:
             attempts: how often each is tried.
             repeat: repeats a transaction that lost a race.
             limit: how many to handle in one transaction.
+            at_a_time: how many calls may run at a time; as many letters take no longer than one.
         """
         self._dead_letters = dead_letters
         self._attempts = attempts
         self._repeat = repeat
         self._limit = limit
+        self._least = min(at_a_time, limit)
         self._size = limit  # of the next set: as many as take about `SLICE`
 
     def run(
@@ -128,7 +131,7 @@ class Retrying:
     def _next_size(self, letters: int, seconds: float) -> int:
         """Return how many letters to handle next, so that new messages are not held up for long."""
         if seconds > SLICE:
-            return max(int(letters * SLICE / seconds), 1)
+            return max(int(letters * SLICE / seconds), self._least)
         return min(self._size * 2, self._limit)
 
     def _as_a_set(

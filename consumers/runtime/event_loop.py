@@ -87,6 +87,20 @@ class EventLoop:
         finally:
             self._ticked = None
 
+    @contextlib.contextmanager
+    def used(self, stop: Stop) -> Iterator[None]:
+        """Around all that the consumer does; afterwards what handlers left running is cancelled.
+
+        Args:
+            stop: as the attribute.
+        """
+        self.stop = stop
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # a handler may have closed its descriptors
+                self.close()
+
     def close(self) -> None:
         """Close the loop; what handlers left running is cancelled."""
         if self._runner is not None:

@@ -155,6 +155,7 @@ class FirstHandling:
         given: JSON text of the `HandlerInputs` of the handler.
         outputs: JSON text of what it published.
         outputs_hash: the digest of that.
+        published: whether that is known to be published.
     """
 
     stream_name: str
@@ -162,6 +163,7 @@ class FirstHandling:
     given: str
     outputs: str
     outputs_hash: str
+    published: bool
 
 
 class TwoPhaseCheck(Check, Protocol):

@@ -2,11 +2,11 @@
 -- For each message its version, if it has one, and for its stream the newest version and what was
 -- removed: all of one moment.
 SELECT newest.position, horizon.expired::text,
-       found.position, found.given::text, found.outputs::text, found.outputs_hash
+       found.position, found.given::text, found.outputs::text, found.outputs_hash, found.published
 FROM unnest(%(streams)s::text[], %(messages)s::uuid[]) WITH ORDINALITY
      AS i(stream_name, message_id, n)
 LEFT JOIN LATERAL (
-  SELECT s.position, s.given, s.outputs, s.outputs_hash FROM reservation.states s
+  SELECT s.position, s.given, s.outputs, s.outputs_hash, s.published FROM reservation.states s
   WHERE s.message_id = i.message_id AND s.stream_name = i.stream_name
   LIMIT 1
 ) AS found ON true
