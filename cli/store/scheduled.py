@@ -120,7 +120,7 @@ def _as_json(message: ScheduledMessage, now: datetime) -> dict[str, object]:
 def _table(messages: Sequence[ScheduledMessage], now: datetime) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("due", "state", "type", "stream", "id", "attempts", "error"):
-        table.add_column(title, overflow="fold", no_wrap=title == "id")
+        table.add_column(title, overflow="fold", min_width=36 if title == "id" else None)
     for message in messages:
         cells = [
             f"{message.due_at.astimezone():%Y-%m-%d %H:%M:%S}",
