@@ -203,7 +203,10 @@ def test_a_sender_waits_with_notices(connection, new_role, database_url):
     from psycopg import conninfo
 
     role = new_role("sender", "till:command")
-    connection.execute(sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(role)))
+    password = sql.Literal(conninfo.conninfo_to_dict(database_url).get("password", "none"))
+    connection.execute(
+        sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), password)
+    )
     set_notices(connection, True)
     component = till(**INTO)
     own = conninfo.make_conninfo(address(connection), user=role)
