@@ -46,6 +46,7 @@ from reservation.errors import (
     UnknownEventError,
     UnknownTypeError,
 )
+from reservation.handlers.failed_attempt import FailedAttempt
 from reservation.handlers.reject import Reject
 from reservation.handlers.retry import Retry, RetryLater
 from reservation.idempotence.in_events.message_id import MessageIdInEvents
@@ -92,6 +93,7 @@ __all__ = [
     "EncodeError",
     "ExpectedVersionError",
     "ExpiredError",
+    "FailedAttempt",
     "ForeignPositionError",
     "GroupError",
     "HandlerError",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from reservation.component import Component
 from reservation.errors import AppPathError, ForeignPositionError
+from reservation.raised import note_own_code
 
 # Our packages, whose names are so common that a user's folder may have them too.
 COMMON_NAMES = ("reservation", "consumers", "cli", "spark_jobs")
@@ -40,6 +41,7 @@ def load_component(app: str, app_dir: str | Path | None = ".") -> Component:
         )
     if app_dir is not None:
         _put_first(Path(app_dir).resolve())
+    note_own_code(module_name)
     component = _attribute(_module(module_name, app_dir), attribute, app)
     if not isinstance(component, Component):
         raise AppPathError(

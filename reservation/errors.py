@@ -38,10 +38,8 @@ Each message says what was wrong, which stream, key or file it was about, and wh
 carries a payload or a secret.
 """
 
-import traceback
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 
 class ReservationError(Exception):
@@ -208,18 +206,3 @@ class ForeignPositionError(ReservationError):
 
 class PositionLostError(ReservationError):
     """Another process took over a position of this consumer; its batch is not committed."""
-
-
-def describe(error: BaseException) -> str:
-    """Return the class of an exception of a user's code, and where it was raised.
-
-    Its text is left out, because it may repeat what a message holds; the traceback has it.
-
-    Args:
-        error: the exception.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return type(error).__name__
-    last = frames[-1]
-    return f"{type(error).__name__} in {last.name} ({Path(last.filename).name}:{last.lineno})"

@@ -6,13 +6,14 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from reservation.errors import IdempotenceKeyError, describe
+from reservation.errors import IdempotenceKeyError
 from reservation.handlers.initiation import Initiation
 from reservation.idempotence.key import Key, KeyPart, key_part, key_parts, key_stream_name
 from reservation.idempotence.processed import Processed
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy
 from reservation.messages import stream_name
+from reservation.raised import describe
 from reservation.serialization import codec
 from reservation.serialization.struct_types import camel_case
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Literal, overload
 
+from reservation.declaration.error_hooks import ErrorHooks
 from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.projection import Projection
 from reservation.errors import DeclarationError, UnknownTypeError
@@ -24,12 +25,13 @@ from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
 from reservation.messages.stream_name import category
 from reservation.messages.upcasting import Recognizer
+from reservation.raised import note_own_code
 from reservation.serialization.codec import camel_case
 from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
 
-class DeclaredMessages:
+class DeclaredMessages(ErrorHooks):
     """What a component declares of its messages, by the types that they are stored under."""
 
     def __init__(self, name: str) -> None:
@@ -38,7 +40,7 @@ class DeclaredMessages:
         Args:
             name: the component's name.
         """
-        self.name = name
+        super().__init__(name)
         self.types = MessageTypes()
         self.projection = Projection(name, self.types)
         self.initiations: dict[str, Initiation] = {}
@@ -302,6 +304,7 @@ class DeclaredMessages:
         alone: str | None,
     ) -> None:
         """Note how the handler of a type is called; see `check_execution`."""
+        note_own_code(getattr(handler, "__module__", None))
         at_a_time = check_execution(
             self.name, self.types[name], handler, retry=retry, concurrency=concurrency, alone=alone
         )

@@ -20,6 +20,7 @@ from reservation.idempotence.followed import Followed
 from reservation.idempotence.key import KeyPart, check_fields, key_fields
 from reservation.idempotence.strategy import Strategy, is_two_phase
 from reservation.messages import stream_name
+from reservation.raised import note_own_code
 
 
 class Subscribing(DeclaredMessages, Generic[Entity]):
@@ -104,6 +105,7 @@ class Subscribing(DeclaredMessages, Generic[Entity]):
             at_a_time = check_execution(
                 self.name, message, handler, retry=retry, concurrency=concurrency, alone=alone
             )
+            note_own_code(getattr(handler, "__module__", None))
             self.subscribed[category] = declared
             declared.add(
                 name,

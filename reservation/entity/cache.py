@@ -19,6 +19,7 @@ class EntityCache:
         *,
         capacity: int = 10_000,
         snapshots: Snapshots | None = None,
+        entering: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin with none.
 
@@ -27,11 +28,13 @@ class EntityCache:
             projection: applies its events to it.
             capacity: how many to keep.
             snapshots: where an entity is looked for that is not kept here, if anywhere.
+            entering: called with the stream whose events are applied next.
         """
         self._make = make
         self._projection = projection
         self._capacity = capacity
         self._snapshots = snapshots
+        self._entering = entering
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
 
     def load(self, store: MessageStore, stream_names: Iterable[str]) -> dict[str, Loaded]:
@@ -42,7 +45,11 @@ class EntityCache:
             known |= self._snapshots.read([name for name in names if name not in known])
         wanted = {name: known.get(name) or Loaded(self._make()) for name in names}
         positions = {name: loaded.version + 1 for name, loaded in wanted.items()}
+        entered = None
         for message in store.read_streams(positions):
+            if message.stream_name != entered:
+                entered = message.stream_name
+                self._entering(entered)
             loaded = wanted[message.stream_name]
             self._projection.apply_stored(loaded.entity, message)
             loaded.version = message.position

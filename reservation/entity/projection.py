@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reservation.errors import HandlerError, UnknownEventError, describe
+from reservation.errors import HandlerError, UnknownEventError
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from reservation.messages.registry import MessageTypes
+from reservation.raised import describe
 from reservation.serialization import codec
 from reservation.store.scheduling import ScheduledRow
 from reservation.store.statements import NO_STREAM

@@ -11,11 +11,13 @@ from collections.abc import Set as AnySet
 from typing import Any, Literal
 
 from reservation.context import Context
-from reservation.errors import DeclarationError, describe
+from reservation.errors import DeclarationError
 from reservation.handlers.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
 from reservation.handlers.execution import is_async
+from reservation.handlers.failed_attempt import FailedAttempt
 from reservation.messages.stream_name import check_category
+from reservation.raised import describe
 from reservation.serialization.struct_types import PLAIN, shown
 
 # Whether a handler shares the transaction of its batch, or has one for its message.
@@ -198,6 +200,20 @@ def check_upcaster(component: str, message: type, upcaster: Any, when: Any) -> N
             )
     if when is not None:
         _check_function(component, f"predicate of {message.__name__}", when, data)
+
+
+def check_error_hook(component: str, hook: Any) -> None:
+    """Make sure that a function can be called with the exception of a failed attempt.
+
+    Args:
+        component: the component's name.
+        hook: the function.
+
+    Raises:
+        DeclarationError: the function cannot be called so, or is annotated for something else.
+    """
+    arguments: list[tuple[str, type | None]] = [("error", Exception), ("attempt", FailedAttempt)]
+    _check_function(component, "function for errors", hook, arguments)
 
 
 def check_single(

@@ -124,6 +124,28 @@ class Retry:
         return isinstance(error, self.on)
 
 
+def next_attempt(
+    error: BaseException | None, retry: Retry | None, tried: int
+) -> tuple[bool, float | None]:
+    """Return what follows when a handler raised.
+
+    Args:
+        error: what it raised.
+        retry: its policy; None for none.
+        tried: how often its message was tried before.
+
+    Returns:
+        Whether the attempts of the policy are used up, and the seconds until the next attempt;
+        None where neither the policy nor the handler asks for one.
+    """
+    applies = retry is not None and error is not None and retry.applies_to(error)
+    if retry is not None and tried + 1 >= retry.attempts:
+        return applies or isinstance(error, RetryLater), None
+    if isinstance(error, RetryLater):
+        return False, error.after.total_seconds()
+    return False, retry.interval(tried + 1) if retry is not None and applies else None
+
+
 def check_retry(component: str, command: type, retry: Any) -> None:
     """Make sure that what was given as the policy of a handler is one.
 

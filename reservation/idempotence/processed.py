@@ -32,13 +32,13 @@ from reservation.errors import (
     HandlerError,
     IdempotenceKeyError,
     SerializationError,
-    describe,
 )
 from reservation.idempotence.key import KeyFunction, check_fields, key_parts, key_stream_name
 from reservation.idempotence.strategy import Check, Incoming, Strategy
 from reservation.messages import stream_name
 from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.queries import load_queries
+from reservation.raised import describe
 
 _QUERIES = load_queries("reservation.idempotence", "processed.sql")
 

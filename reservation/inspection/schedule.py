@@ -73,16 +73,18 @@ class ScheduledMessage:
 
 
 # Any: connections differ in what their rows are.
-def read_schedule(connection: Connection[Any]) -> ScheduleStatus:
+def read_schedule(connection: Connection[Any], most: int | None = None) -> ScheduleStatus:
     """Return how much is scheduled.
 
     Args:
         connection: of a role that may read the schedule.
+        most: how many messages to count at most of those that the log has not refused, the first
+            due first, and of those that it has; None for all.
 
     Raises:
         StoreError: the database refuses, or is away.
     """
-    return ScheduleStatus(*fetch_all(connection, _QUERIES["status"])[0])
+    return ScheduleStatus(*fetch_all(connection, _QUERIES["status"], {"most": most})[0])
 
 
 def list_scheduled(

@@ -1,10 +1,26 @@
 -- name: status
 -- What is scheduled: how many messages, when the next one is due; how many of them are overdue, and since
 -- when the oldest is; how many the log has refused.
+WITH pending AS (
+  (
+    SELECT due_at, false AS refused
+    FROM reservation.scheduled
+    WHERE cancelled_at IS NULL AND attempt_at IS NULL
+    ORDER BY due_at, number
+    LIMIT %(most)s
+  )
+  UNION ALL
+  (
+    SELECT due_at, true
+    FROM reservation.scheduled
+    WHERE cancelled_at IS NULL AND attempt_at IS NOT NULL
+    ORDER BY attempt_at, number
+    LIMIT %(most)s
+  )
+)
 SELECT count(*), min(due_at) FILTER (WHERE due_at > now()), count(*) FILTER (WHERE due_at <= now()),
-       min(due_at) FILTER (WHERE due_at <= now()), count(*) FILTER (WHERE attempts > 0)
-FROM reservation.scheduled
-WHERE cancelled_at IS NULL
+       min(due_at) FILTER (WHERE due_at <= now()), count(*) FILTER (WHERE refused)
+FROM pending
 
 -- name: list
 SELECT id, stream_name, type, due_at, scheduled_at, cancelled_at, attempts, attempt_at, error

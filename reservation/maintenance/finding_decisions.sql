@@ -7,7 +7,8 @@ SELECT current_user::text,
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.finding_decisions', 0))
 
 -- name: accepted
-SELECT last.finding, last.is_accepted, last.reason, last.decided_by, last.decided_at
+SELECT last.finding, last.is_accepted, last.reason, last.decided_by, last.decided_at,
+       last.on_behalf_of
 FROM (
   SELECT DISTINCT ON (d.finding) d.*
   FROM reservation.finding_decisions d
@@ -17,13 +18,55 @@ WHERE last.is_accepted
 ORDER BY last.number
 
 -- name: history
-SELECT d.finding, d.is_accepted, d.reason, d.decided_by, d.decided_at
+SELECT d.finding, d.is_accepted, d.reason, d.decided_by, d.decided_at, d.on_behalf_of
 FROM reservation.finding_decisions d
 ORDER BY d.number
 
 -- name: decide
-INSERT INTO reservation.finding_decisions (finding, is_accepted, reason)
-SELECT f.finding, %(is_accepted)s, %(reason)s::text
+INSERT INTO reservation.finding_decisions (finding, is_accepted, reason, on_behalf_of)
+SELECT f.finding, %(is_accepted)s, %(reason)s::text, %(on_behalf_of)s::text
 FROM unnest(%(findings)s::text[]) WITH ORDINALITY AS f(finding, n)
 ORDER BY f.n
-RETURNING finding, is_accepted, reason, decided_by, decided_at
+RETURNING finding, is_accepted, reason, decided_by, decided_at, on_behalf_of
+
+-- name: older
+-- Of the findings that are accepted the last decisions, the last one first.
+SELECT d.number, d.finding, d.is_accepted, d.reason, d.decided_by, d.decided_at, d.on_behalf_of
+FROM reservation.finding_decisions d
+WHERE d.is_accepted AND d.number < %(edge)s
+  AND NOT EXISTS (
+    SELECT FROM reservation.finding_decisions later
+    WHERE later.finding = d.finding AND later.number > d.number)
+ORDER BY d.number DESC
+LIMIT %(limit)s
+
+-- name: newer
+SELECT d.number, d.finding, d.is_accepted, d.reason, d.decided_by, d.decided_at, d.on_behalf_of
+FROM reservation.finding_decisions d
+WHERE d.is_accepted AND d.number > %(edge)s
+  AND NOT EXISTS (
+    SELECT FROM reservation.finding_decisions later
+    WHERE later.finding = d.finding AND later.number > d.number)
+ORDER BY d.number
+LIMIT %(limit)s
+
+-- name: of_findings
+-- The last decision about each of some findings.
+SELECT DISTINCT ON (d.finding)
+       d.finding, d.is_accepted, d.reason, d.decided_by, d.decided_at, d.on_behalf_of
+FROM reservation.finding_decisions d
+WHERE d.finding = ANY(%(findings)s)
+ORDER BY d.finding, d.number DESC
+
+-- name: of_finding
+-- The last decisions about a finding, the last one first.
+SELECT d.finding, d.is_accepted, d.reason, d.decided_by, d.decided_at, d.on_behalf_of
+FROM reservation.finding_decisions d
+WHERE d.finding = %(finding)s
+ORDER BY d.number DESC
+LIMIT 100
+
+-- name: message
+SELECT m.id::text, m.stream_name, m.type, m.time
+FROM message_store.messages m
+WHERE m.global_position = %(global_position)s

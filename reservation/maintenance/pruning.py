@@ -166,6 +166,27 @@ def prune_http_requests(older_than: timedelta) -> Prune:
     return prune
 
 
+def prune_reports(older_than: timedelta) -> Prune:
+    """Return what removes the reports of reconciliations that were stored.
+
+    Args:
+        older_than: the age that a report has at least, by the time it was stored.
+    """
+
+    def prune(connection: Connection[Any], apply: bool, limit: int) -> Iterator[Pruned]:
+        parameters = {"older_than": older_than, "apply": apply, "limit": limit}
+        count = limit
+        while count == limit:
+            with translated(), connection.transaction():
+                ((count,),) = fetch_all(connection, _RESERVATIONS["reports"], parameters)
+            if count:
+                yield Pruned("stored reports", "reconciliations", count, "reports")
+            if not apply:
+                return
+
+    return prune
+
+
 def prune_passes(component: Component, older_than: timedelta) -> Prune:
     """Return what removes the recorded passes of a component's subscriptions.
 

@@ -67,6 +67,22 @@ WITH to_go AS MATERIALIZED (
 )
 SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END
 
+-- name: reports
+-- Removes some of the stored reports that are old enough, or counts all of them.
+WITH to_go AS MATERIALIZED (
+  SELECT r.number
+  FROM reservation.reconciliation_reports r
+  WHERE r.stored_at < clock_timestamp() - %(older_than)s::interval
+  ORDER BY r.stored_at
+  LIMIT CASE WHEN %(apply)s THEN %(limit)s::bigint END
+), gone AS (
+  DELETE FROM reservation.reconciliation_reports r
+  USING to_go t
+  WHERE %(apply)s AND r.number = t.number
+  RETURNING 1
+)
+SELECT CASE WHEN %(apply)s THEN (SELECT count(*) FROM gone) ELSE (SELECT count(*) FROM to_go) END
+
 -- name: compared
 -- Messages of an archive that the store has too, and whether they are the same in all that a message is.
 -- Each value is hashed with its length before it, so that nothing can pass from one into the next.

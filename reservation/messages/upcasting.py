@@ -18,9 +18,10 @@ from typing import Any
 
 import msgspec
 
-from reservation.errors import DeclarationError, DecodeError, describe
+from reservation.errors import DeclarationError, DecodeError
 from reservation.messages.message import StoredMessage
 from reservation.messages.written import Written
+from reservation.raised import describe
 from reservation.serialization import codec
 from reservation.serialization.json_limits import encoder
 

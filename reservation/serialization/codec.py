@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reservation.errors import describe
+from reservation.raised import describe
 from reservation.serialization import json_limits
 from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
 from reservation.serialization.stored_text import stored_text

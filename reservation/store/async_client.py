@@ -29,6 +29,7 @@ from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
 from reservation.store.scheduling import AsyncScheduling
+from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Write, WriteBatch, to_one_stream
 
@@ -131,10 +132,11 @@ class AsyncMessageStore(AsyncScheduling):
 
     async def write_batch(self, writes: Iterable[Write]) -> list[int]:
         """Write messages to one or many streams; see `MessageStore.write_batch`."""
-        batch = WriteBatch(writes, self._max_bytes)
-        if not batch.ids:
-            return []
-        return await self._run(batch.statement())
+        with in_span(writes) as sent:
+            batch = WriteBatch(sent, self._max_bytes)
+            if not batch.ids:
+                return []
+            return await self._run(batch.statement())
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE

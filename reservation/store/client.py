@@ -29,6 +29,7 @@ from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
 from reservation.store.partition import Partition
 from reservation.store.scheduling import Scheduling
+from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
 
@@ -194,10 +195,11 @@ class MessageStore(Scheduling):
                 cannot hold, or is too long.
             StreamNameError: a name is not valid, or is that of a category.
         """
-        batch = WriteBatch(writes, self._max_bytes)
-        if not batch.ids:
-            return []
-        return self._run(batch.statement())
+        with in_span(writes) as sent:
+            batch = WriteBatch(sent, self._max_bytes)
+            if not batch.ids:
+                return []
+            return self._run(batch.statement())
 
     def write_encoded(self, rows: Sequence[Row]) -> list[int]:
         """Write messages that are already encoded, each once; see `write_batch`."""

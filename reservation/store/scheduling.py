@@ -8,7 +8,7 @@ outbox in Richardson's *Microservices Patterns*, 3.3.7, with a time.)
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -23,6 +23,7 @@ from reservation.messages.written import WrittenAs, written_as
 from reservation.postgres.arrays import JsonArray, TextArray, UuidArray, fetch_all
 from reservation.serialization.durations import time_span
 from reservation.store.argument_checks import check_id
+from reservation.store.sending import in_span
 from reservation.store.statements import QUERIES, Statement
 from reservation.store.writing import Row, Write, check_size, row_of
 
@@ -168,16 +169,11 @@ class _Scheduling(ABC):
     _max_bytes: int
 
     def _to_schedule(
-        self,
-        message: object,
-        stream_name: str,
-        at: datetime | None,
-        after: timedelta | str | None,
-        message_id: uuid.UUID | None,
-        metadata: Metadata | None,
+        self, writes: Iterable[Write], at: datetime | None, after: timedelta | str | None
     ) -> Statement[uuid.UUID]:
+        """Return the statement that schedules a message, of which there is one."""
         due, delay = check_when(at, after)
-        write = Write(message, stream_name, message_id, metadata)
+        (write,) = writes
         row = row_of(write, uuid7s(1)[0], self._max_bytes)
         check_size([row])
         parameters = [*row[:5], due, delay]
@@ -235,7 +231,8 @@ class Scheduling(_Scheduling):
             StoreError: both times are given, or neither; the delay is negative, or the time has no
                 time zone.
         """
-        return self._run(self._to_schedule(message, stream_name, at, after, id, metadata))
+        with in_span([Write(message, stream_name, id, metadata)], "schedule") as sent:
+            return self._run(self._to_schedule(sent, at, after))
 
     def cancel(self, id: uuid.UUID) -> Cancellation:  # noqa: A002
         """Cancel a scheduled message, unless it was written; say what became of it.
@@ -270,7 +267,8 @@ class AsyncScheduling(_Scheduling):
         metadata: Metadata | None = None,
     ) -> uuid.UUID:
         """Let a message be written later; see `MessageStore.schedule`."""
-        return await self._run(self._to_schedule(message, stream_name, at, after, id, metadata))
+        with in_span([Write(message, stream_name, id, metadata)], "schedule") as sent:
+            return await self._run(self._to_schedule(sent, at, after))
 
     async def cancel(self, id: uuid.UUID) -> Cancellation:  # noqa: A002
         """Cancel a scheduled message, unless it was written; see `MessageStore.cancel`."""

@@ -43,8 +43,11 @@ GRANT SELECT, INSERT ON message_store.messages TO {role};
 GRANT USAGE, SELECT ON SEQUENCE message_store.messages_global_position_seq TO {role};
 GRANT SELECT ON
   reservation.versions, reservation.upgrades, reservation.store_identity, reservation.corrections,
-  reservation.finding_decisions
+  reservation.finding_decisions, reservation.letter_decisions
 TO {role};
+GRANT INSERT (
+  consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
+) ON reservation.letter_decisions TO {role};
 GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO {role};
@@ -65,11 +68,14 @@ GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON
   message_store.messages, reservation.versions, reservation.upgrades, reservation.store_identity,
   reservation.dead_letters, reservation.corrections, reservation.finding_decisions,
-  reservation.scheduled
+  reservation.letter_decisions, reservation.scheduled
 TO {role};
 GRANT UPDATE (cancelled_at) ON reservation.scheduled TO {role};
 GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters TO {role};
-GRANT INSERT (finding, is_accepted, reason) ON reservation.finding_decisions TO {role};
+GRANT INSERT (finding, is_accepted, reason, on_behalf_of) ON reservation.finding_decisions TO {role};
+GRANT INSERT (
+  consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
+) ON reservation.letter_decisions TO {role};
 GRANT EXECUTE ON FUNCTION
   {functions}
 TO {role};

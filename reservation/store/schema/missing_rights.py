@@ -8,7 +8,7 @@ roles that had every right of their kind. Others are left as they are.
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from psycopg import Connection
 
@@ -65,12 +65,37 @@ def known_roles(connection: Connection[Any]) -> list[KnownRole]:
     with translated():
         if may_see_senders(connection):
             ((senders, categories),) = connection.execute(_QUERIES["senders"]).fetchall()
-        values = {"senders": senders or [], "categories": categories or []}
+        values = {"senders": senders or [], "categories": categories or [], "kind": None}
         rows = connection.execute(_QUERIES["roles"], values).fetchall()
-    return [
-        KnownRole(role, kind, tuple(lacks), tuple(remedies), tuple(categories))
-        for role, kind, lacks, remedies, categories in rows
-    ]
+    return [_known(row) for row in rows]
+
+
+def rights_as(connection: Connection[Any], kind: Literal["operator", "auditor"]) -> KnownRole:
+    """Return the role of a connection, as one of a kind, with the rights of it that it lacks.
+
+    Rights count from wherever it has them: granted to it, to a role that it is a member of, or
+    because it owns the store.
+
+    Args:
+        connection: of any role of the database.
+        kind: what the role is to do.
+    """
+    values: dict[str, object] = {"senders": [], "categories": [], "kind": kind}
+    with translated():
+        (row,) = connection.execute(_QUERIES["roles"], values).fetchall()
+    return _known(row)
+
+
+def may_change(connection: Connection[Any]) -> bool:
+    """Return whether the role of a connection may change what an auditor only reads."""
+    with translated():
+        ((may,),) = connection.execute(_QUERIES["exceeds"]).fetchall()
+    return bool(may)
+
+
+def _known(row: Sequence[Any]) -> KnownRole:
+    role, kind, lacks, remedies, categories = row
+    return KnownRole(role, kind, tuple(lacks), tuple(remedies), tuple(categories))
 
 
 def may_see_senders(connection: Connection[Any]) -> bool:

@@ -13,7 +13,8 @@ FROM reservation.sender_categories c
 -- consumer writes positions and members, an operator may write some columns or correct, an auditor only
 -- reads the schema reservation, and most of it, a sender has categories. A role that reads a few tables,
 -- such as one for monitoring, is none of these.
--- Superusers and owners lack nothing. Through the catalogs, because a name in a schema that the
+-- Superusers and owners lack nothing. With a kind given it is the role of this session alone, taken for
+-- one of that kind, with what it has from the roles that it is a member of. Through the catalogs, because a name in a schema that the
 -- role may not use cannot be looked up.
 WITH senders AS (
   SELECT role, category FROM unnest(%(senders)s::oid[], %(categories)s::text[]) AS s(role, category)
@@ -44,7 +45,8 @@ WITH senders AS (
   WHERE c.relname IN ('dead_letters', 'finding_decisions') AND a.grantee <> c.relowner
 ), kinds AS (
   SELECT r.oid, r.rolname,
-         CASE WHEN h.consumes THEN 'consumer'
+         CASE WHEN %(kind)s::text IS NOT NULL THEN %(kind)s
+              WHEN h.consumes THEN 'consumer'
               WHEN r.oid IN (SELECT grantee FROM operators) THEN 'operator'
               WHEN h.audits AND NOT h.writes THEN 'auditor'
               WHEN EXISTS (SELECT FROM senders s WHERE s.role = r.oid)
@@ -52,7 +54,8 @@ WITH senders AS (
          END AS kind
   FROM pg_catalog.pg_roles r
   LEFT JOIN holders h ON h.grantee = r.oid
-  WHERE NOT r.rolsuper AND r.rolname <> 'message_store'
+  WHERE CASE WHEN %(kind)s::text IS NOT NULL THEN r.rolname = current_user
+             ELSE NOT r.rolsuper AND r.rolname <> 'message_store' END
 ), needed_tables (kind, name, privileges) AS (
   VALUES
     ('consumer', 'message_store.messages', ARRAY['SELECT', 'INSERT']),
@@ -61,6 +64,7 @@ WITH senders AS (
     ('consumer', 'reservation.store_identity', ARRAY['SELECT']),
     ('consumer', 'reservation.corrections', ARRAY['SELECT']),
     ('consumer', 'reservation.finding_decisions', ARRAY['SELECT']),
+    ('consumer', 'reservation.letter_decisions', ARRAY['SELECT']),
     ('consumer', 'reservation.groups', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.positions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.members', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
@@ -80,6 +84,7 @@ WITH senders AS (
     ('operator', 'reservation.dead_letters', ARRAY['SELECT']),
     ('operator', 'reservation.corrections', ARRAY['SELECT']),
     ('operator', 'reservation.finding_decisions', ARRAY['SELECT']),
+    ('operator', 'reservation.letter_decisions', ARRAY['SELECT']),
     ('operator', 'reservation.scheduled', ARRAY['SELECT'])
   UNION ALL
   SELECT 'auditor', s.nspname || '.' || c.relname, ARRAY['SELECT']
@@ -95,8 +100,13 @@ WITH senders AS (
 ), needed_columns (kind, name, columns, privilege) AS (
   VALUES
     ('operator', 'dead_letters', ARRAY['state', 'attempts', 'changed_at'], 'UPDATE'),
-    ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason'], 'INSERT'),
+    ('operator', 'finding_decisions', ARRAY['finding', 'is_accepted', 'reason', 'on_behalf_of'], 'INSERT'),
     ('operator', 'scheduled', ARRAY['cancelled_at'], 'UPDATE')
+  UNION ALL
+  SELECT k.kind, 'letter_decisions', ARRAY[
+    'consumer', 'category', 'global_position', 'message_id', 'decision', 'former_state', 'reason',
+    'on_behalf_of', 'request'], 'INSERT'
+  FROM (VALUES ('consumer'), ('operator')) AS k(kind)
 ), columns AS (
   SELECT n.kind, n.name, n.privilege, c.oid, a.attname, a.attnum
   FROM needed_columns n
@@ -109,9 +119,9 @@ WITH senders AS (
   CROSS JOIN pg_catalog.pg_proc p
   JOIN schemas s ON s.oid = p.pronamespace
   WHERE s.nspname = 'reservation' AND (
-      k.kind = 'consumer' AND p.proname <> 'correct'
+      k.kind = 'consumer' AND p.proname NOT IN ('correct', 'store_report')
       OR k.kind = 'operator' AND p.proname IN ('correct', 'cancel_scheduled')
-      OR k.kind = 'auditor' AND p.provolatile <> 'v'
+      OR k.kind = 'auditor' AND (p.provolatile <> 'v' OR p.proname = 'store_report')
       OR k.kind = 'sender' AND p.proname IN (
            'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision',
            'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
@@ -171,3 +181,11 @@ LEFT JOIN lacking l USING (oid)
 WHERE k.kind IS NOT NULL
 GROUP BY k.rolname, k.kind, k.oid
 ORDER BY k.rolname
+
+-- name: exceeds
+-- Whether the role of this session may change what an auditor only reads.
+SELECT bool_or(has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
+               OR has_any_column_privilege(c.oid, 'INSERT, UPDATE'))
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
+WHERE s.nspname IN ('message_store', 'reservation') AND c.relkind IN ('r', 'p')

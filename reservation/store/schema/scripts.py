@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 20
+SCHEMA_VERSION = 23
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -28,6 +28,7 @@ FUNCTION_SCRIPTS = (
     "scheduling",
     "group",
     "http",
+    "reports",
     "privileges",
 )
 MIGRATIONS = {
@@ -51,6 +52,9 @@ MIGRATIONS = {
     18: "018_retries",
     19: "019_scheduled",
     20: "020_http_requests",
+    21: "021_errors",
+    22: "022_reports",
+    23: "023_traces",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

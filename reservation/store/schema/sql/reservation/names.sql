@@ -70,6 +70,19 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN jsonb_typeof(metadata->'schemaVersion') IN ('string', 'number')
             THEN metadata->'schemaVersion' END;
 
+-- The metadata of a message less the trace that it was sent in, which is no part of what it says: a
+-- sender that writes it again may do so in another one. NULL if there is nothing else.
+CREATE OR REPLACE FUNCTION reservation.untraced(metadata jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN jsonb_typeof(metadata->'properties') = 'object' THEN
+    nullif(
+      CASE WHEN (metadata->'properties') - ARRAY['traceparent', 'tracestate'] = '{}'
+           THEN metadata - 'properties'
+           ELSE metadata || jsonb_build_object(
+             'properties', (metadata->'properties') - ARRAY['traceparent', 'tracestate']) END,
+      '{}')
+  ELSE metadata END;
+
 -- Whether a message of an entity's stream starts it, if it is the first that does. A pseudo event does
 -- not, unless it is the rejection of a command that was to start the stream.
 CREATE OR REPLACE FUNCTION reservation.starts(type text, data jsonb) RETURNS boolean

@@ -32,8 +32,7 @@ END
 $$;
 
 -- Records messages, with the reason why no event followed, and the first message that was written instead.
--- One that is read again, because the
--- position was set back, is recorded already.
+-- One that is read again, because the position was set back, is recorded already.
 CREATE OR REPLACE FUNCTION reservation.record_passes(
   consumer text, category text, positions bigint[], ids uuid[], reasons text[],
   followers uuid[]

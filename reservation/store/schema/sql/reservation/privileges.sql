@@ -8,8 +8,11 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
 GRANT USAGE ON SCHEMA reservation TO message_store;
 GRANT SELECT ON
   reservation.versions, reservation.upgrades, reservation.store_identity, reservation.corrections,
-  reservation.finding_decisions
+  reservation.finding_decisions, reservation.letter_decisions
 TO message_store;
+GRANT INSERT (
+  consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
+) ON reservation.letter_decisions TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
   reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
 TO message_store;
@@ -22,4 +25,7 @@ GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO me
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
 GRANT DELETE ON reservation.states TO message_store;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
-REVOKE EXECUTE ON FUNCTION reservation.correct(text, text, bigint, jsonb, text, text[]) FROM message_store;
+REVOKE EXECUTE ON FUNCTION
+  reservation.correct(text, text, bigint, jsonb, text, text[]),
+  reservation.store_report(uuid, jsonb, jsonb, jsonb, text, bigint, interval, text)
+FROM message_store;

@@ -191,7 +191,8 @@ END
 $$;
 
 -- Tells for commands whose entity's stream is started already whether they say the same as the one
--- that its first message follows. Pseudo events start no stream, see reservation.starts. `corrected` is as in reserve.
+-- that its first message follows. Pseudo events start no stream, see reservation.starts. `corrected` is as
+-- in reserve.
 CREATE OR REPLACE FUNCTION reservation.compare_initiations(
   commands bigint[], stream_names text[], volatile jsonb, corrected jsonb[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, outcome text)

@@ -46,6 +46,22 @@ BEGIN
 END
 $$;
 
+-- What a sender may not insert itself is inserted with the rights of the owner. If the owner may not either,
+-- the functions would hand it on to each other for ever.
+CREATE OR REPLACE FUNCTION reservation.check_owner_may_insert() RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF NOT reservation.may_insert() THEN
+    RAISE insufficient_privilege USING
+      MESSAGE = format('The role %s, with whose rights senders write, may not insert into '
+                       'message_store.messages', current_user),
+      HINT = 'Grant it what it lacks, or let the owner of the store own the schema reservation.';
+  END IF;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION reservation.send_messages(
   ids uuid[],
   stream_names text[],
@@ -59,12 +75,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
   PERFORM reservation.check_may_send(stream_names);
-  IF NOT reservation.may_insert() THEN  -- write_messages would hand it on to here again, for ever
-    RAISE insufficient_privilege USING
-      MESSAGE = format('The role %s, with whose rights senders write, may not insert into '
-                       'message_store.messages', current_user),
-      HINT = 'Grant it what it lacks, or let the owner of the store own the schema reservation.';
-  END IF;
+  PERFORM reservation.check_owner_may_insert();
   RETURN reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
 END
 $$;

@@ -45,8 +45,8 @@ BEGIN
     SELECT s.id INTO wrong
     FROM unnest(ids, stream_names, types, data, metadata) AS i(id, stream_name, type, data, metadata)
     JOIN reservation.scheduled s ON s.id = i.id
-    WHERE (s.stream_name, s.type, s.data, s.metadata)
-          IS DISTINCT FROM (i.stream_name, i.type, i.data, i.metadata)
+    WHERE (s.stream_name, s.type, s.data, reservation.untraced(s.metadata))
+          IS DISTINCT FROM (i.stream_name, i.type, i.data, reservation.untraced(i.metadata))
     LIMIT 1;
   END IF;
   -- After the insertion, which waits for whoever is writing the same message.
@@ -54,8 +54,8 @@ BEGIN
     SELECT m.id INTO wrong
     FROM unnest(ids, stream_names, types, data, metadata) AS i(id, stream_name, type, data, metadata)
     JOIN message_store.messages m ON m.id = i.id
-    WHERE (m.stream_name, m.type, m.data, m.metadata)
-          IS DISTINCT FROM (i.stream_name, i.type, i.data, i.metadata)
+    WHERE (m.stream_name, m.type, m.data, reservation.untraced(m.metadata))
+          IS DISTINCT FROM (i.stream_name, i.type, i.data, reservation.untraced(i.metadata))
     LIMIT 1;
     DELETE FROM reservation.scheduled s
     WHERE s.id IN (SELECT m.id FROM message_store.messages m WHERE m.id = ANY (ids));
@@ -119,12 +119,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
   PERFORM reservation.check_may_send(stream_names);
-  IF NOT reservation.may_insert() THEN  -- schedule_messages would hand it on to here again, for ever
-    RAISE insufficient_privilege USING
-      MESSAGE = format('The role %s, with whose rights senders write, may not insert into '
-                       'message_store.messages', current_user),
-      HINT = 'Grant it what it lacks, or let the owner of the store own the schema reservation.';
-  END IF;
+  PERFORM reservation.check_owner_may_insert();
   RETURN reservation.schedule_messages(ids, stream_names, types, data, metadata, due);
 END
 $$;

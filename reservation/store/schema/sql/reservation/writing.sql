@@ -117,8 +117,8 @@ BEGIN
   FROM unnest(ids, stream_names, types, data, metadata)
        AS i(id, stream_name, type, data, metadata)
   JOIN message_store.messages m ON m.id = i.id
-  WHERE (m.stream_name, m.type, m.data, m.metadata)
-        IS DISTINCT FROM (i.stream_name, i.type, i.data, i.metadata)
+  WHERE (m.stream_name, m.type, m.data, reservation.untraced(m.metadata))
+        IS DISTINCT FROM (i.stream_name, i.type, i.data, reservation.untraced(i.metadata))
   LIMIT 1;
   IF FOUND THEN
     PERFORM reservation.raise_id_conflict(wrong.id, wrong.stream_name);
@@ -174,9 +174,9 @@ BEGIN
     message_store.hash_64(message_store.category(write_message.stream_name)));
 
   SELECT m.position, m.stream_name,
-         (m.stream_name, m.type, m.data, m.metadata) IS NOT DISTINCT FROM
+         (m.stream_name, m.type, m.data, reservation.untraced(m.metadata)) IS NOT DISTINCT FROM
          (write_message.stream_name, write_message.type, write_message.data,
-          write_message.metadata) AS says_the_same
+          reservation.untraced(write_message.metadata)) AS says_the_same
   INTO stored
   FROM message_store.messages m
   WHERE m.id = write_message.id;

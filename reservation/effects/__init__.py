@@ -1,0 +1,4 @@
+"""What one message brings about: which entity it is for, and what the call of its handler decides.
+
+The consumers and `reservation.testing` share this, so that a test refuses what consumers refuse.
+"""

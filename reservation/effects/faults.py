@@ -1,0 +1,44 @@
+"""Which exceptions of a component's code are faults of its messages, and what is said of them."""
+
+import signal
+
+from reservation.errors import HandlerError
+from reservation.messages.message import StoredMessage, printable
+from reservation.raised import describe
+
+
+class RaisedByHandlerError(HandlerError):
+    """A handler raised: neither a rejection nor an error of ours; that is the cause.
+
+    Attributes:
+        message: the message that it was called for.
+    """
+
+    def __init__(self, text: str, message: StoredMessage) -> None:
+        super().__init__(text)
+        self.message = message
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an exception is Python's own answer to SIGINT.
+
+    `Stop` takes that signal over, so in a consumer's process KeyboardInterrupt is one that a
+    handler raised.
+    """
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def handler_raised(message: StoredMessage, error: BaseException) -> str:
+    """Return what is said of a handler that raised."""
+    return f"The handler of {message} raised {describe(error)}"
+
+
+def conflict(message: StoredMessage, key_stream: str) -> str:
+    """Return what is said of a command whose key a command of different content has."""
+    return (
+        f"{message} has the key of {printable(key_stream)}, and other content than the command "
+        f"that was there first"
+    )

@@ -1,0 +1,152 @@
+"""How repeated messages are recognized: by what was handled before, and by the key's first copy."""
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+from reservation.component import Component
+from reservation.errors import DecodeError, ReservationError
+from reservation.idempotence.followed import Followed
+from reservation.idempotence.in_events.message_id import MessageIdInEvents
+from reservation.idempotence.in_events.position import PositionInEvents
+from reservation.idempotence.processed import Processed
+from reservation.idempotence.revision import Revisions
+from reservation.idempotence.strategy import Incoming
+from reservation.messages.message import StoredMessage
+from reservation.messages.pseudo_event import PseudoEvent
+from reservation.messages.stream_name import cardinal_id
+from reservation.serialization import codec
+from reservation.serialization.struct_types import hints_of
+
+
+# Any: strategies are of all classes, and keys and commands are a component's own.
+def known_by(once: Any, category: str, incoming: Incoming) -> tuple[Any, int]:
+    """Return what identifies a message, and the number that must rise.
+
+    Args:
+        once: the strategy of its handler; None for none.
+        category: the category that it was read from.
+        incoming: the message.
+
+    Raises:
+        MessageError: it has no key, or no revision.
+    """
+    message, stream = incoming.message, incoming.entity_stream
+    if isinstance(once, Processed):
+        name = incoming.names[0] if incoming.names else message.type
+        return ("processed", name, once.key_of(incoming)), 0
+    if isinstance(once, Revisions):
+        return ("revision", category, once.line_of(incoming)), once.revision_of(incoming)
+    if isinstance(once, PositionInEvents):
+        return ("sequence", category, stream), message.global_position
+    if isinstance(once, Followed):
+        return ("followed", category, message.global_position, stream), 0
+    if once is not None:
+        return (type(once).__name__, stream, message.id), 0
+    return None, 0
+
+
+def traced(
+    once: Any, message: StoredMessage, events: list[object]
+) -> tuple[list[object], dict[str, Any]]:
+    """Return the events by which a strategy recognizes a message, and what they carry.
+
+    Args:
+        once: the strategy; None for none.
+        message: the message that was handled.
+        events: what its handler returned.
+    """
+    if isinstance(once, MessageIdInEvents):
+        return events or [PseudoEvent()], {"messageId": message.id}
+    if isinstance(once, PositionInEvents):
+        pseudo: list[object] = [PseudoEvent()] if once.pseudo_events else []
+        return events or pseudo, {"sequence": message.global_position}
+    return events, {}
+
+
+def server_key(component: Component[Any], message: StoredMessage) -> str | None:
+    """Return the stream of a command's key where its data need not be read against its class.
+
+    Args:
+        component: the component.
+        message: a command that is reserved.
+    """
+    declared = component.server_keys.get(message.type)
+    if declared is None or callable(declared.key) or declared.formerly is not None:
+        return None
+    data = json.loads(message.data or "null")
+    if not isinstance(data, dict):
+        return None
+    fields = [*([declared.entity] if declared.entity else []), *declared.key]
+    hints = hints_of(declared.command)
+    parts = [data.get(codec.camel_case(field)) for field in fields]
+    for part, field in zip(parts, fields, strict=True):
+        if hints[field] not in (str, int) or type(part) is not hints[field]:
+            return None
+        if not re.fullmatch(r"[^+\x00-\x1f\x7f-\x9f]+", str(part)):
+            return None
+    key = "+".join(map(str, parts))
+    if declared.into:
+        return f"{declared.into}-{key}"
+    separator = "+" if "-" in message.stream_name else "-"
+    return f"{message.stream_name}{separator}{key}"
+
+
+def entity_by_stream(
+    component: Component[Any], category: str, message: StoredMessage
+) -> str | None:
+    """Return the entity that a message is for by the name of its stream, if that says so."""
+    if category in component.subscribed:
+        return None
+    declared = component.reservations.get(message.type)
+    if declared and not declared.entity and category != component.command_category:
+        return None  # the key alone names the stream
+    id_ = cardinal_id(message.stream_name)
+    return f"{component.name}-{id_}" if id_ else None
+
+
+def is_repeated(
+    component: Component[Any],
+    declared: Any,
+    later: StoredMessage,
+    first: StoredMessage,
+) -> bool:
+    """Return whether a command says the same as the first one of its key.
+
+    Args:
+        component: the component.
+        declared: how commands of the type are reserved, or initiate.
+        later: the command.
+        first: the first one.
+    """
+    contents = [(m.type, json.loads(m.data or "{}")) for m in (later, first)]
+    for field in declared.volatile:
+        for _, data in contents:
+            if isinstance(data, dict):
+                data.pop(codec.camel_case(field), None)
+    if contents[0] == contents[1]:
+        return True
+    if first.type not in component.types.names_of(declared.command):
+        return False
+    try:
+        meanings = [_meaning(component.types.decode(m)) for m in (later, first)]
+    except (DecodeError, ReservationError):
+        return False
+    for meaning in meanings:
+        for field in declared.volatile:
+            del meaning[field]
+    return bool(meanings[0] == meanings[1])
+
+
+def _meaning(command: Any) -> dict[str, Any]:
+    return dataclasses.asdict(command)
+
+
+def first_copy(streams: tuple[str, str | None], stream: Any) -> tuple[str, StoredMessage | None]:
+    """Return the stream of a key, and the first message in it or in that of its former name."""
+    name, former = streams
+    for one in (name, former):
+        if one is not None and (found := stream(one)):
+            return one, found[0]
+    return name, None
