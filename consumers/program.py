@@ -11,10 +11,10 @@ it; otherwise they go to the logger ``reservation`` of the standard library.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Literal, Protocol, get_args
 
 import structlog
 
@@ -24,17 +24,21 @@ from consumers.group.sizes import checked_sizes
 from consumers.group.stored_positions import categories, is_drained
 from consumers.loop.consumer import Consumer
 from consumers.loop.consuming import consume
+from consumers.loop.draining import Counting, UntilDrained
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 from reservation.component import Component
+from reservation.errors import DeclarationError
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
 from reservation.store.argument_checks import check_batch_size
 from reservation.store.schema.preconditions import check_preconditions
+
+# What a dead letter keeps of the exception that a handler raised.
+Errors = Literal["place", "full"]
 
 # Seconds between two looks at whether the program asked to stop.
 LOOK = 0.1
@@ -72,6 +76,7 @@ def run(
     *,
     stop: StopEvent | None = None,
     batch_size: int = 1000,
+    errors: Errors = "place",
 ) -> None:
     """Run a component's consumers until told to stop.
 
@@ -85,6 +90,8 @@ def run(
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         stop: what the program sets to stop the consumers; None if only signals stop them.
         batch_size: how many messages to handle in one transaction, at least 1.
+        errors: what a dead letter keeps of the exception: "place" its class and where it was
+            raised, "full" also its text and its traceback, which may hold data.
 
     Raises:
         DeclarationError: the declaration is incomplete, the store has reservations under other
@@ -97,6 +104,7 @@ def run(
         ForeignPositionError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
+    keep_text = _check_errors(errors) == "full"
     _check(component, database_url, batch_size)
     main = threading.current_thread() is threading.main_thread()
     with Stop(takes_signals=main) as stopping:
@@ -114,6 +122,7 @@ def run(
                         stopping,
                         batch_size=batch_size,
                         log=log,
+                        keep_text=keep_text,
                     ),
                 )
             running.wait(stop or threading.Event())
@@ -122,7 +131,13 @@ def run(
             running.join()
 
 
-def drain(component: Component, database_url: str, *, batch_size: int = 1000) -> Drained:
+def drain(
+    component: Component,
+    database_url: str,
+    *,
+    batch_size: int = 1000,
+    errors: Errors = "place",
+) -> Drained:
     """Handle all messages that a component's categories hold, in the calling thread.
 
     Messages that handlers write to these categories meanwhile are handled too, and so are the dead
@@ -134,6 +149,7 @@ def drain(component: Component, database_url: str, *, batch_size: int = 1000) ->
         component: the component.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         batch_size: how many messages to handle in one transaction, at least 1.
+        errors: what a dead letter keeps of the exception; see `run`.
 
     Returns:
         What became of the messages that this call handled.
@@ -148,8 +164,9 @@ def drain(component: Component, database_url: str, *, batch_size: int = 1000) ->
         ForeignPositionError: a position was taken in another log.
         Crashed: something other than a handler raised an unexpected exception.
     """
+    keep_text = _check_errors(errors) == "full"
     _check(component, database_url, batch_size)
-    counting = _Counting()
+    counting = Counting()
     log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
         left = categories(component)
@@ -157,9 +174,15 @@ def drain(component: Component, database_url: str, *, batch_size: int = 1000) ->
             for category in left:
                 log = _log(component, category)
                 consumer = Consumer(
-                    session, component, category, batch_size=batch_size, telemetry=counting, log=log
+                    session,
+                    component,
+                    category,
+                    batch_size=batch_size,
+                    telemetry=counting,
+                    log=log,
+                    keep_text=keep_text,
                 )
-                with _UntilDrained(session, component.name, category) as stop:
+                with UntilDrained(session, component.name, category) as stop:
                     consumer.run(stop)
             left = [
                 category
@@ -214,42 +237,11 @@ class _Threads:
             raise self._failures[0]
 
 
-class _UntilDrained(Stop):
-    """Stops a consumer that would wait, once its category is drained."""
-
-    def __init__(self, session: Session, consumer: str, category: str) -> None:
-        super().__init__(takes_signals=False)
-        self._session = session
-        self._consumer = consumer
-        self._category = category
-
-    @property
-    def requested(self) -> bool:
-        """Whether the category was found drained."""
-        return self._requested
-
-    def wait(self, seconds: float, wake: int | None = None) -> bool:
-        """Wait, unless the category is drained."""
-        if is_drained(self._session.connection, self._consumer, self._category):
-            self.request()
-        return super().wait(seconds, wake)
-
-
-class _Counting(Telemetry):
-    """Counts what became of messages, and does not let a consumer wait for the database."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def committed(self, counts: Mapping[str, int], seconds: float) -> None:
-        """Count the messages of a batch."""
-        super().committed(counts, seconds)
-        self.counts.update(counts)
-
-    def lacks_database(self, error: Exception) -> NoReturn:
-        """Raise the error for which a consumer would wait."""
-        raise error
+def _check_errors(errors: Errors) -> Errors:
+    """Refuse a value that `errors` cannot have."""
+    if errors not in get_args(Errors):
+        raise DeclarationError(f"errors={errors!r} is neither 'place' nor 'full'")
+    return errors
 
 
 def _check(component: Component, database_url: str, batch_size: int) -> None:

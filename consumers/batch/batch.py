@@ -45,6 +45,7 @@ class BatchResult:
             redelivered, differing (redelivered, and handled otherwise), dead or parked.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         letters: the messages that were passed without having been handled.
+        tried: attempts that failed and were followed by others.
         blocked: the entities whose later messages wait behind those.
     """
 
@@ -54,6 +55,7 @@ class BatchResult:
     counts: Counter[str] = field(default_factory=Counter)
     conflicts: Sequence[tuple[StoredMessage, str]] = ()
     letters: Sequence[Letter] = ()
+    tried: Sequence[Letter] = ()
     blocked: Collection[str] = ()
 
     @property
@@ -126,7 +128,8 @@ class Batch:
         """
         self._handling.order(positions)
         try:
-            return self._run(positions, limit, careful, policy)
+            with self._context.spans.batch():
+                return self._run(positions, limit, careful, policy)
         except BaseException:
             self._handling.forget()
             raise
@@ -196,6 +199,7 @@ class Batch:
             decisions.counts,
             decisions.conflicts,
             decisions.letters,
+            decisions.tried,
             blocked,
         )
 

@@ -8,9 +8,10 @@ that may differ.
 
 from collections.abc import Mapping
 
-from consumers.calls.handler_call import guarded, is_interrupt
+from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import with_data
 from consumers.runtime.context import ConsumerContext
+from reservation.effects.faults import is_interrupt
 from reservation.idempotence.reserve import Pair, ReserveOutcome
 from reservation.messages.comparison import same_meaning
 from reservation.messages.message import StoredMessage

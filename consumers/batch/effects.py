@@ -85,7 +85,12 @@ class BatchEffects:
         _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
         if decisions.scheduled:
             self._context.schedules(store.schedule_encoded(decisions.scheduled))
-        self._reserve(decisions)
+        commands = [command for command, _ in decisions.reservations]
+        context = self._context
+        with context.spans.reserving(
+            context.connection, context.component.name, commands, decisions.counts
+        ):
+            self._reserve(decisions)
         self._compare_initiations(decisions)
 
     def _reserve(self, decisions: Decisions) -> None:

@@ -28,6 +28,7 @@ class RetryOutcome:
         waiting: how many wait for another attempt.
         conflicts: the commands found in conflict, and the stream of their key.
         letters: those that are dead again or wait, and whose message is known.
+        tried: attempts that failed and were followed by others.
         freed: the entities that no longer have open letters.
     """
 
@@ -36,6 +37,7 @@ class RetryOutcome:
     waiting: int = 0
     conflicts: Sequence[tuple[StoredMessage, str]] = ()
     letters: Sequence[Letter] = ()
+    tried: Sequence[Letter] = ()
     freed: Collection[str] = ()
 
     @property
@@ -63,6 +65,7 @@ class RetryTransaction:
             dead_letters: where the letters are.
         """
         self._connection = context.connection
+        self._spans = context.spans
         self._handling = handling
         self._effects = effects
         self._dead_letters = dead_letters
@@ -92,8 +95,10 @@ class RetryTransaction:
         self._handling.order(
             positions, {letter.global_position: letter.entity for letter in letters}
         )
+        tried = {letter.global_position: letter.attempts for letter in letters}
         try:
-            return self._run(positions, letters, careful)
+            with self._spans.batch(tried):
+                return self._run(positions, letters, careful)
         except BaseException:
             self._handling.forget()
             raise
@@ -185,6 +190,7 @@ class RetryTransaction:
             waiting=waiting,
             conflicts=decisions.conflicts,
             letters=again,
+            tried=decisions.tried,
             freed=entities - blocked,
         )
 

@@ -12,7 +12,6 @@ A handler may use that connection, and must leave the transaction as it found it
 
 import asyncio
 import os
-import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -24,16 +23,17 @@ from psycopg.pq import TransactionStatus
 
 from consumers.dead_letters.failure import HandlerRaisedError
 from consumers.runtime.event_loop import EventLoop
+from reservation.effects.faults import handler_raised, is_interrupt
 from reservation.errors import (
     DatabaseUnavailableError,
     HandlerError,
     MessageError,
     SerializationError,
-    describe,
 )
 from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
 from reservation.postgres.sqlstates import Fault, fault_of_state
+from reservation.raised import describe
 
 
 def call(
@@ -166,6 +166,20 @@ def guarded(connection: Connection[Any], messages: Sequence[StoredMessage]) -> I
         del _files[id(connection)]
 
 
+@contextmanager
+def unforked() -> Iterator[None]:
+    """Run a block that calls code of a component outside a transaction; a fork of it is ended."""
+    copies = _copies
+    try:
+        yield
+    except BaseException as error:
+        if _copies != copies:
+            _end_fork(error)
+        raise
+    if _copies != copies:
+        _end_fork(None)
+
+
 def _end_fork(error: BaseException | None) -> NoReturn:
     """End a process that a handler forked, and that came back instead of ending.
 
@@ -176,18 +190,6 @@ def _end_fork(error: BaseException | None) -> NoReturn:
         os._exit(error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None))
     structlog.get_logger().warning("fork_ended", error=None if error is None else describe(error))
     os._exit(0 if error is None else 1)
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception is Python's own answer to SIGINT.
-
-    `Stop` takes that signal over, so in a consumer's process KeyboardInterrupt is one that a
-    handler raised.
-    """
-    return (
-        isinstance(error, KeyboardInterrupt)
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
 
 
 _FAILED = (
@@ -259,7 +261,7 @@ def _has_descriptor(connection: Connection[Any]) -> bool:
 
 def raised(message: StoredMessage, error: BaseException) -> HandlerRaisedError:
     """Return the error for what a handler raised."""
-    return HandlerRaisedError(f"The handler of {message} raised {describe(error)}", message)
+    return HandlerRaisedError(handler_raised(message, error), message)
 
 
 def _lost(message: StoredMessage) -> DatabaseUnavailableError:

@@ -1,16 +1,17 @@
 """Writing a correction, and having the message handled with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from psycopg import Connection, errors
 
 from consumers.correcting.same_intent import CorrectionError, check_same_intent
-from consumers.dead_letters import administration
-from consumers.dead_letters.administration import LetterError, Selection, StoredLetter
+from consumers.dead_letters import administration, history
 from consumers.dead_letters.corrections import with_data
 from consumers.dead_letters.failure import Reason
+from consumers.dead_letters.history import Request
+from consumers.dead_letters.stored_letters import LetterError, Selection, StoredLetter
 from reservation.component import Component
 from reservation.errors import MissingRightError, RefusedError
 from reservation.messages.message import StoredMessage
@@ -19,6 +20,23 @@ from reservation.postgres.queries import load_queries
 from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
 
 _QUERIES = load_queries("consumers.correcting")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A correction that could be written.
+
+    Attributes:
+        letter: the dead letter.
+        message: the message, as it is stored.
+        content: the corrected content, as the store will hold it.
+        not_compared: as `Correction` has it.
+    """
+
+    letter: StoredLetter
+    message: StoredMessage
+    content: str
+    not_compared: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,40 @@ class Correction:
     not_compared: tuple[str, ...]
 
 
+def prepare(
+    connection: Connection[Any],
+    component: Component,
+    category: str | None,
+    global_position: int,
+    data: bytes,
+) -> Prepared:
+    """Check a correction, and write nothing.
+
+    Args:
+        connection: in autocommit, of a role that may correct.
+        component: whose consumer has the letter.
+        category: the category of the letter; None if it has one in one category only.
+        global_position: that of the message.
+        data: the corrected content, a JSON object.
+
+    Raises:
+        LetterError: there is no such letter, or correcting it cannot help.
+        CorrectionError: the content does not fit the message's type, or has another key or entity.
+        MissingRightError: the role may not correct.
+    """
+    text = _checked(data)
+    _check_right(connection)
+    content = _as_stored(connection, text)
+    selection = Selection(component.name, category)
+    (letter,) = administration.find_each(connection, selection, [global_position])
+    _check_letter(letter)
+    message = _message(connection, letter)
+    not_compared = check_same_intent(
+        component, letter.category, message, with_data(message, content)
+    )
+    return Prepared(letter, message, content, not_compared)
+
+
 def correct(
     connection: Connection[Any],
     component: Component,
@@ -48,6 +100,7 @@ def correct(
     global_position: int,
     data: bytes,
     reason: str,
+    request: Request | None = None,
 ) -> Correction:
     """Have a message that is a dead letter handled with other content.
 
@@ -61,41 +114,54 @@ def correct(
         global_position: that of the message.
         data: the corrected content, a JSON object.
         reason: why it is corrected.
+        request: who asked; its own reason does not count. None for the one who is connected.
 
     Raises:
         LetterError: there is no such letter, or correcting it cannot help.
-        CorrectionError: the content does not fit the message's type, or has another key or entity.
+        CorrectionError: the content does not fit the message's type, or has another key or entity,
+            or the reason is empty.
         MissingRightError: the role may not correct.
     """
-    text = _checked(data)
     if not reason.strip():
         raise CorrectionError("A correction needs a reason, and the one given is empty")
-    _check_right(connection)
-    content = _as_stored(connection, text)
-    selection = Selection(component.name, category)
-    (letter,) = administration.find_each(connection, selection, [global_position])
-    _check_letter(letter)
-    message = _message(connection, letter)
-    not_compared = check_same_intent(
-        component, letter.category, message, with_data(message, content)
-    )
+    prepared = prepare(connection, component, category, global_position, data)
+    asked = replace(request or Request(), reason=reason)
     with administration.locked(connection):
-        (letter,) = administration.find_each(connection, selection, [global_position])
-        _check_letter(letter)
-        values = {
-            "consumer": letter.consumer,
-            "category": letter.category,
-            "global_position": global_position,
-            "corrected": content,
-            "reason": reason.strip(),
-            "not_compared": list(not_compared),
-        }
-        try:
-            ((written, number),) = connection.execute(_QUERIES["correct"], values).fetchall()
-        except errors.ObjectNotInPrerequisiteState as error:
-            raise LetterError(str(error.diag.message_primary)) from error
-        waiting = administration.count_waiting(connection, [letter])
-    return Correction(letter, written, number, waiting, not_compared)
+        names = Selection(prepared.letter.consumer, prepared.letter.category)
+        (letter,) = administration.find_each(connection, names, [global_position])
+        return correct_letter(connection, letter, prepared, asked)
+
+
+def correct_letter(
+    connection: Connection[Any], letter: StoredLetter, prepared: Prepared, request: Request
+) -> Correction:
+    """Write a correction of a letter as it is, while letters are `administration.locked`.
+
+    Args:
+        connection: in that transaction.
+        letter: the letter as it is now.
+        prepared: the correction.
+        request: why, and who asked.
+
+    Raises:
+        LetterError: correcting it cannot help any more.
+    """
+    _check_letter(letter)
+    values = {
+        "consumer": letter.consumer,
+        "category": letter.category,
+        "global_position": letter.global_position,
+        "corrected": prepared.content,
+        "reason": (request.reason or "").strip(),
+        "not_compared": list(prepared.not_compared),
+    }
+    try:
+        ((written, number),) = connection.execute(_QUERIES["correct"], values).fetchall()
+    except errors.ObjectNotInPrerequisiteState as error:
+        raise LetterError(str(error.diag.message_primary)) from error
+    history.record(connection, [letter], "correct", request)
+    waiting = administration.count_waiting(connection, [letter])
+    return Correction(letter, written, number, waiting, prepared.not_compared)
 
 
 def _checked(data: bytes) -> str:

@@ -19,12 +19,12 @@ from reservation.errors import (
     IdempotenceKeyError,
     MessageError,
     ReservationError,
-    describe,
 )
 from reservation.idempotence.key import key_part, key_parts
 from reservation.idempotence.processed import Processed
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.stream_name import command_category
+from reservation.raised import describe
 from reservation.serialization.json_limits import encoder
 from reservation.serialization.struct_types import camel_case, hints_of
 

@@ -4,142 +4,30 @@ Nothing is handled here. The consumer that holds the partition of a letter notic
 that it is to be retried, or when it starts.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from psycopg import Connection
+from psycopg import Connection, sql
 
+from consumers.dead_letters import history
 from consumers.dead_letters.failure import Reason
+from consumers.dead_letters.history import Request
 from consumers.dead_letters.letters import DeadLetters
-from reservation.errors import ReservationError
-from reservation.messages.message import printable
+from consumers.dead_letters.stored_letters import (
+    OPEN,
+    Content,
+    LetterError,
+    Raised,
+    Selection,
+    StateChange,
+    StoredCorrection,
+    StoredLetter,
+)
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
 _QUERIES = load_queries("consumers.dead_letters")
-
-OPEN = ("dead", "parked", "retry")
-
-
-class LetterError(ReservationError):
-    """A dead letter does not exist, or cannot be changed as requested."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLetter:
-    """A dead letter as it is stored.
-
-    Attributes:
-        consumer: the component's name.
-        category: the category that was read.
-        global_position: that of the message.
-        message_id: that of the message.
-        stream_name: the message's stream.
-        type: the message's type.
-        entity: whose messages wait behind it; None if none do.
-        state: dead, parked, retry, handled or discarded.
-        reason: the kind of fault, or parked.
-        error: what went wrong, without anything of the message's data.
-        digest: the same for the same fault.
-        attempts: how often it was tried.
-        process: host and id of the process that wrote it.
-        created_at: when the consumer passed it.
-        changed_at: when its state changed last.
-        next_attempt_at: of one that is dead, when it is tried again by itself; None if it is not.
-        behind: of one that is parked, the global position of the first of its line.
-    """
-
-    consumer: str
-    category: str
-    global_position: int
-    message_id: str
-    stream_name: str
-    type: str
-    entity: str | None
-    state: str
-    reason: str
-    error: str | None
-    digest: str | None
-    attempts: int
-    process: str
-    created_at: datetime
-    changed_at: datetime
-    next_attempt_at: datetime | None
-    behind: int | None
-
-    def __str__(self) -> str:
-        """Name the letter in errors."""
-        return (
-            f"{printable(self.type)} at {printable(self.stream_name)}, global position "
-            f"{self.global_position}, of the consumer {self.consumer} of {self.category}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which letters are meant; what is None does not narrow them.
-
-    Attributes:
-        consumer: those of this consumer.
-        category: those of this category.
-        entity: those of this entity.
-    """
-
-    consumer: str | None = None
-    category: str | None = None
-    entity: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StateChange:
-    """The result of a change of states.
-
-    Attributes:
-        letters: those whose state was changed, as they were before.
-        waiting: how many are parked behind them.
-    """
-
-    letters: Sequence[StoredLetter]
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What the store holds of a letter's message.
-
-    Attributes:
-        data: the payload, as JSON.
-        metadata: as JSON.
-        time: when it was written.
-        position: in its stream.
-    """
-
-    data: str | None
-    metadata: str | None
-    time: datetime
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCorrection:
-    """A correction of a letter's message.
-
-    Attributes:
-        global_position: that of the correction.
-        session_user: who corrected it.
-        time: when, in UTC.
-        reason: why.
-        corrected: the content that it was corrected to, as JSON.
-    """
-
-    global_position: int
-    session_user: str
-    time: datetime
-    reason: str
-    corrected: str
 
 
 def find(
@@ -164,9 +52,23 @@ def find(
         "states": None if states is None else list(states),
         "global_positions": None if global_positions is None else list(global_positions),
     }
+    return fetch(connection, sql.SQL(_QUERIES["chosen"].decode()), values)
+
+
+def fetch(
+    connection: Connection[Any], rows: sql.Composable, values: Mapping[str, Any]
+) -> list[StoredLetter]:
+    """Return letters in the order of consumer, category and log.
+
+    Args:
+        connection: to the store.
+        rows: a query in brackets that gives their rows of the table.
+        values: its parameters.
+    """
+    of_rows = sql.SQL(_QUERIES["letters"].decode()).format(letters=rows)
     with translated():
-        rows = connection.execute(_QUERIES["select"], values).fetchall()
-    return [StoredLetter(*row) for row in rows]
+        found = connection.execute(of_rows, values).fetchall()
+    return [StoredLetter(*row) for row in found]
 
 
 def find_each(
@@ -207,6 +109,18 @@ def content(connection: Connection[Any], letter: StoredLetter) -> Content | None
     return Content(*rows[0]) if rows else None
 
 
+def raised(connection: Connection[Any], letter: StoredLetter) -> Raised:
+    """Return what is kept of the exception for which a letter failed last."""
+    values = {
+        "consumer": letter.consumer,
+        "category": letter.category,
+        "global_position": letter.global_position,
+    }
+    with translated():
+        rows = connection.execute(_QUERIES["raised"], values).fetchall()
+    return Raised(*rows[0]) if rows else Raised()
+
+
 def corrections(connection: Connection[Any], letter: StoredLetter) -> list[StoredCorrection]:
     """Return the corrections of a letter's message, the first one first."""
     values = {
@@ -221,7 +135,10 @@ def corrections(connection: Connection[Any], letter: StoredLetter) -> list[Store
 
 
 def retry(
-    connection: Connection[Any], selection: Selection, global_positions: Collection[int]
+    connection: Connection[Any],
+    selection: Selection,
+    global_positions: Collection[int],
+    request: Request | None = None,
 ) -> StateChange:
     """Request that dead letters are handled again, and then those that are parked behind them.
 
@@ -230,6 +147,7 @@ def retry(
         selection: which consumer's and category's; and if no global positions are given, which
             entity's.
         global_positions: which; if none, all that are dead, but conflicts, which stay as they are.
+        request: why, and who asked; None for no reason.
 
     Raises:
         LetterError: one of them is not dead, or is one that retrying cannot help.
@@ -237,20 +155,35 @@ def retry(
     with locked(connection):
         if global_positions:
             letters = find_each(connection, selection, global_positions)
-            for letter in letters:
-                _check_retry(letter)
-            letters = [letter for letter in letters if letter.state == "dead"]
         else:
             letters = [
                 letter
                 for letter in find(connection, selection, states=["dead"])
                 if letter.reason != Reason.CONFLICT
             ]
-        return _change(connection, letters, "retry")
+        return retry_letters(connection, letters, request or Request())
+
+
+def retry_letters(
+    connection: Connection[Any], letters: Sequence[StoredLetter], request: Request
+) -> StateChange:
+    """The same for letters as they are, while they are `locked`; those to be retried already stay.
+
+    Raises:
+        LetterError: one of them is not dead, or is one that retrying cannot help.
+    """
+    for letter in letters:
+        _check_retry(letter)
+    dead = [letter for letter in letters if letter.state == "dead"]
+    history.record(connection, dead, "retry", request)
+    return _change(connection, dead, "retry")
 
 
 def discard(
-    connection: Connection[Any], selection: Selection, global_positions: Collection[int]
+    connection: Connection[Any],
+    selection: Selection,
+    global_positions: Collection[int],
+    request: Request | None = None,
 ) -> StateChange:
     """Discard letters; those that are parked behind them are handled.
 
@@ -258,20 +191,33 @@ def discard(
         connection: in autocommit.
         selection: which consumer's and category's.
         global_positions: which.
+        request: why, and who asked; None for no reason.
 
     Raises:
         LetterError: one of them is not there, or was handled or discarded.
     """
     with locked(connection):
         letters = find_each(connection, selection, global_positions)
-        for letter in letters:
-            if letter.state not in OPEN:
-                raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
-        changed = _change(connection, letters, "discarded")
-        for consumer, category, own in _by_category(letters):
-            entities = {letter.entity for letter in own if letter.entity}
-            DeadLetters(consumer, category).call_next(connection, entities)
-        return changed
+        return discard_letters(connection, letters, request or Request())
+
+
+def discard_letters(
+    connection: Connection[Any], letters: Sequence[StoredLetter], request: Request
+) -> StateChange:
+    """The same for letters as they are, while they are `locked`.
+
+    Raises:
+        LetterError: one of them was handled or discarded.
+    """
+    for letter in letters:
+        if letter.state not in OPEN:
+            raise LetterError(f"{letter} is {letter.state} already; nothing was changed")
+    history.record(connection, letters, "discard", request)
+    changed = _change(connection, letters, "discarded")
+    for consumer, category, own in _by_category(letters):
+        entities = {letter.entity for letter in own if letter.entity}
+        DeadLetters(consumer, category).call_next(connection, entities)
+    return changed
 
 
 @contextmanager

@@ -3,10 +3,14 @@
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from consumers.dead_letters.error_text import text_of, traceback_of
+from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
+from reservation.effects import faults
+from reservation.effects.faults import RaisedByHandlerError
 from reservation.errors import (
     DecodeError,
     EncodeError,
@@ -18,7 +22,8 @@ from reservation.errors import (
     UnknownEventError,
     UnknownTypeError,
 )
-from reservation.messages.message import StoredMessage, printable
+from reservation.messages.message import StoredMessage
+from reservation.raised import place_of, type_of
 
 
 class Crashed(ReservationError):
@@ -30,19 +35,20 @@ class Crashed(ReservationError):
     is_about_data = True
 
 
-class HandlerRaisedError(HandlerError):
+class HandlerRaisedError(RaisedByHandlerError):
     """A handler raised; what it did for its message may have to be undone.
 
     Attributes:
         message: the message that it was called for.
+        entity_stream: the stream of its entity; None if that is not known.
         wait: seconds until the next attempt, where its policy or the handler asks for one.
         exhausted: whether the attempts of its policy are used up.
         undo: takes back what the handler did, and returns whether that was possible.
     """
 
     def __init__(self, text: str, message: StoredMessage) -> None:
-        super().__init__(text)
-        self.message = message
+        super().__init__(text, message)
+        self.entity_stream: str | None = None
         self.wait: float | None = None
         self.exhausted = False
         self.undo: Callable[[], bool] = _cannot_undo
@@ -101,6 +107,14 @@ class Failure:
             met it; None where nothing was raised.
         wait: seconds until the next attempt; None if there is to be none after a wait.
         exhausted: whether the attempts of its policy are used up.
+        error_type: the full name of the class of the exception that the component's code raised;
+            None if it raised none.
+        error_place: the deepest place in the component's own code where it was raised; None if
+            there is none.
+        error_text: its text, where that is kept.
+        error_traceback: its traceback, where that is kept.
+        exception: the exception itself, where that is kept; ours if the component raised none.
+        entity_stream: the stream of the message's entity, where a handler was called with it.
     """
 
     reason: Reason
@@ -108,14 +122,33 @@ class Failure:
     digest: str | None = None
     wait: float | None = None
     exhausted: bool = False
+    error_type: str | None = None
+    error_place: str | None = None
+    error_text: str | None = None
+    error_traceback: str | None = None
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    entity_stream: str | None = None
 
     @classmethod
-    def of(cls, error: MessageError) -> "Failure":
-        """Return the failure that an error stands for."""
+    def of(cls, error: MessageError, detail: ErrorDetail = PLACE_ONLY) -> "Failure":
+        """Return the failure that an error stands for, with what is to be kept of it."""
         reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
-        if isinstance(error, HandlerRaisedError):
-            return cls(reason, str(error), digest_of(error), error.wait, error.exhausted)
-        return cls(reason, str(error), digest_of(error))
+        raised, place = _raised(error)
+        waits = error if isinstance(error, HandlerRaisedError) else None
+        kept = raised if detail.text else None
+        return cls(
+            reason,
+            str(error),
+            digest_of(error),
+            None if waits is None else waits.wait,
+            waits is not None and waits.exhausted,
+            error_type=None if raised is None else type_of(raised),
+            error_place=place,
+            error_text=None if kept is None else text_of(kept),
+            error_traceback=None if kept is None else traceback_of(kept),
+            exception=(raised or error) if detail.exceptions else None,
+            entity_stream=None if waits is None else waits.entity_stream,
+        )
 
     @property
     def may_pass(self) -> bool:
@@ -162,11 +195,22 @@ def process_died(what: str, attempts: int) -> Failure:
 
 def conflict(message: StoredMessage, key_stream: str) -> Failure:
     """Return the failure of a command whose key a command of different content has."""
-    return Failure(
-        Reason.CONFLICT,
-        f"{message} has the key of {printable(key_stream)}, and other content than the command "
-        f"that was there first",
-    )
+    return Failure(Reason.CONFLICT, faults.conflict(message, key_stream))
+
+
+def _raised(error: MessageError) -> tuple[BaseException | None, str | None]:
+    """Return the exception of the component's code that an error stands for, and its place.
+
+    An error of ours may have been raised in a function that the component called, such as
+    `Context.write`. Then it has a place in the component's code, and otherwise it says all itself.
+    """
+    cause = error.__cause__
+    if cause is not None and (
+        isinstance(error, HandlerRaisedError) or not isinstance(cause, ReservationError)
+    ):
+        return cause, place_of(cause)
+    place = place_of(error)
+    return (None if place is None else error), place
 
 
 def digest_of(error: BaseException) -> str:
@@ -181,5 +225,5 @@ def digest_of(error: BaseException) -> str:
 
 def _places(error: BaseException) -> Iterator[str]:
     yield f"{type(error).__module__}.{type(error).__qualname__}"
-    for frame in traceback.extract_tb(error.__traceback__):
-        yield f"{Path(frame.filename).name}:{frame.name}:{frame.lineno}"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}:{line}"

@@ -115,6 +115,7 @@ class DeadLetters:
             "entities": [letter.entity for letter in letters],
             "reasons": [letter.failure.reason.value for letter in letters],
             "errors": [letter.failure.error or None for letter in letters],
+            **_error_columns([letter.failure for letter in letters]),
             "digests": [letter.failure.digest for letter in letters],
             "attempts": [letter.attempts for letter in letters],
             "waits": [letter.failure.wait for letter in letters],
@@ -235,6 +236,7 @@ class DeadLetters:
             "entities": [one.entity for one in failed],
             "reasons": [one.failure.reason.value for one in failed],
             "errors": [one.failure.error for one in failed],
+            **_error_columns([one.failure for one in failed]),
             "digests": [one.failure.digest for one in failed],
             "attempts": [one.attempts for one in failed],
             "waits": [one.failure.wait for one in failed],
@@ -252,6 +254,16 @@ class DeadLetters:
     def _run(self, connection: Connection[Any], query: str, values: Mapping[str, Any]) -> int:
         with translated():
             return connection.execute(_QUERIES[query], {**self._names, **values}).rowcount
+
+
+def _error_columns(failures: Sequence[Failure]) -> dict[str, list[str | None]]:
+    """Return the parameters that say what was raised, and where."""
+    return {
+        "error_types": [failure.error_type for failure in failures],
+        "error_places": [failure.error_place for failure in failures],
+        "error_texts": [failure.error_text for failure in failures],
+        "error_tracebacks": [failure.error_traceback for failure in failures],
+    }
 
 
 def _read_as(letters: Sequence[DueLetter]) -> dict[str, Any]:

@@ -9,23 +9,29 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters',
 -- place is of a log that was replaced.
 INSERT INTO reservation.dead_letters AS known (
   consumer, category, global_position, message_id, stream_name, type, entity, state, reason, error,
-  digest, attempts, process, next_attempt_at, earlier_attempts
+  digest, attempts, process, next_attempt_at, earlier_attempts, error_type, error_place, error_text,
+  error_traceback
 )
 SELECT %(consumer)s, %(category)s, l.global_position, l.message_id, l.stream_name, l.type, l.entity,
        CASE l.reason WHEN 'parked' THEN 'parked' ELSE 'dead' END, l.reason, l.error, l.digest,
        l.attempts, %(process)s, clock_timestamp() + make_interval(secs => l.wait),
-       CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END
+       CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END,
+       l.error_type, l.error_place, l.error_text, l.error_traceback
 FROM unnest(
   %(global_positions)s::bigint[], %(message_ids)s::uuid[], %(stream_names)s::text[],
   %(types)s::text[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
-  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[]
-) AS l (global_position, message_id, stream_name, type, entity, reason, error, digest, attempts, wait)
+  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(error_types)s::text[],
+  %(error_places)s::text[], %(error_texts)s::text[], %(error_tracebacks)s::text[]
+) AS l (global_position, message_id, stream_name, type, entity, reason, error, digest, attempts, wait,
+        error_type, error_place, error_text, error_traceback)
 ON CONFLICT (consumer, category, global_position) DO UPDATE
 SET message_id = excluded.message_id, stream_name = excluded.stream_name, type = excluded.type,
     entity = excluded.entity, state = excluded.state, reason = excluded.reason,
     error = excluded.error, digest = excluded.digest, attempts = excluded.attempts,
     process = excluded.process, changed_at = now(), next_attempt_at = excluded.next_attempt_at,
-    earlier_attempts = excluded.earlier_attempts
+    earlier_attempts = excluded.earlier_attempts, error_type = excluded.error_type,
+    error_place = excluded.error_place, error_text = excluded.error_text,
+    error_traceback = excluded.error_traceback
 WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
    OR known.message_id <> excluded.message_id
 
@@ -188,11 +194,16 @@ UPDATE reservation.dead_letters d
 SET state = 'dead', entity = l.entity, reason = l.reason, error = l.error, digest = l.digest,
     attempts = l.attempts, process = %(process)s, changed_at = now(),
     next_attempt_at = clock_timestamp() + make_interval(secs => l.wait),
-    earlier_attempts = CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END
+    earlier_attempts = CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END,
+    error_type = l.error_type, error_place = l.error_place, error_text = l.error_text,
+    error_traceback = l.error_traceback
 FROM unnest(
   %(global_positions)s::bigint[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
-  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[]
-) AS l (global_position, entity, reason, error, digest, attempts, wait, correction)
+  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[],
+  %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
+  %(error_tracebacks)s::text[]
+) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
+        error_place, error_text, error_traceback)
 WHERE d.consumer = %(consumer)s AND d.category = %(category)s
   AND d.global_position = l.global_position
   AND (d.state IN ('parked', 'retry', 'handled')
@@ -206,9 +217,10 @@ WHERE d.consumer = %(consumer)s AND d.category = %(category)s
 -- name: lock_letters
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))
 
--- name: select
+-- name: letters
+-- All that is shown of letters, wherever they come from.
 SELECT d.consumer, d.category, d.global_position, d.message_id::text, d.stream_name, d.type, d.entity,
-       d.state, d.reason, d.error, d.digest, d.attempts, d.process, d.created_at, d.changed_at,
+       d.state, d.reason, d.error, d.error_type, d.error_place, d.digest, d.attempts, d.process, d.created_at, d.changed_at,
        CASE WHEN d.state = 'dead' THEN d.next_attempt_at END,
        CASE WHEN d.state = 'parked' THEN (
          SELECT min(h.global_position)
@@ -216,13 +228,16 @@ SELECT d.consumer, d.category, d.global_position, d.message_id::text, d.stream_n
          WHERE h.consumer = d.consumer AND h.category = d.category AND h.entity = d.entity
            AND h.state IN ('dead', 'parked', 'retry')
        ) END
-FROM reservation.dead_letters d
+FROM {letters} d
+ORDER BY d.consumer, d.category, d.global_position
+
+-- name: chosen
+(SELECT d.* FROM reservation.dead_letters d
 WHERE (%(consumer)s::text IS NULL OR d.consumer = %(consumer)s)
   AND (%(category)s::text IS NULL OR d.category = %(category)s)
   AND (%(entity)s::text IS NULL OR d.entity = %(entity)s)
   AND (%(states)s::text[] IS NULL OR d.state = ANY(%(states)s))
-  AND (%(global_positions)s::bigint[] IS NULL OR d.global_position = ANY(%(global_positions)s))
-ORDER BY d.consumer, d.category, d.global_position
+  AND (%(global_positions)s::bigint[] IS NULL OR d.global_position = ANY(%(global_positions)s)))
 
 -- name: count_waiting
 SELECT count(*)
@@ -241,6 +256,13 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 SELECT m.data::text, m.metadata::text, m.time, m.position
 FROM message_store.messages m
 WHERE m.global_position = %(global_position)s AND m.id = %(message_id)s::uuid
+
+-- name: raised
+-- What is kept of the exception of a letter, if that was asked for.
+SELECT d.error_text, d.error_traceback
+FROM reservation.dead_letters d
+WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+  AND d.global_position = %(global_position)s
 
 -- name: corrections
 SELECT m.global_position, m.data->>'sessionUser', m.time, m.data->>'reason', (m.data->'corrected')::text

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Failure, Letter, Reason
 from consumers.decisions.decisions import Decisions
+from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 
@@ -63,14 +64,18 @@ class Blocking:
             position of its message.
     """
 
-    def __init__(self, policy: FailurePolicy, decisions: Decisions) -> None:
+    def __init__(
+        self, policy: FailurePolicy, decisions: Decisions, detail: ErrorDetail = PLACE_ONLY
+    ) -> None:
         """Prepare.
 
         Args:
             policy: what applies.
             decisions: where the letters are collected and counted.
+            detail: what is kept of the exceptions.
         """
         self.policy = policy
+        self._detail = detail
         self.failed: dict[str, int] = {}
         self._decisions = decisions
         self._blocked_here: set[str] = set()
@@ -102,7 +107,7 @@ class Blocking:
         """
         if self.takes(message, entity):
             return
-        failure = Failure.of(error)
+        failure = Failure.of(error, self._detail)
         if self.policy.stop or failure.may_pass:
             raise error
         self._bury(Letter(message, entity, failure, attempts=1))
@@ -125,13 +130,29 @@ class Blocking:
         Returns:
             Whether it is set aside: until its next attempt, or as a dead letter.
         """
-        failure = Failure.of(error)
+        failure = Failure.of(error, self._detail)
         if failure.wait is None and self.policy.stop and self.policy.again is None:
             return False
         self._bury(Letter(message, entity, failure, self.policy.tried(message) + attempts))
         if entity is not None:
             self.failed[entity] = message.global_position
         return True
+
+    def was_tried(
+        self, message: StoredMessage, entity: str | None, error: MessageError, attempts: int
+    ) -> None:
+        """Note an attempt that failed, after which the message is tried again directly.
+
+        Args:
+            message: the message.
+            entity: its entity.
+            error: what its handler raised.
+            attempts: how often it was tried now.
+        """
+        if self._detail.exceptions:
+            failure = Failure.of(error, self._detail)
+            number = self.policy.tried(message) + attempts
+            self._decisions.tried.append(Letter(message, entity, failure, number))
 
     def parks(self, message: StoredMessage, entity: str | None) -> bool:
         """Park a message if the handler of an earlier one of its entity failed in this batch."""

@@ -36,6 +36,7 @@ class Decisions:
         conflicts: the commands found in conflict with an earlier one of the same key.
         checks: the checks of the handlers' strategies.
         letters: the messages that are passed without having been handled.
+        tried: attempts that failed and were followed by others, where they are to be reported.
         passes: messages of a subscribed category that no event follows from.
         pending: the outputs of a two-phase strategy, whose states have to be committed first; None
             for other batches.
@@ -54,6 +55,7 @@ class Decisions:
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     checks: dict[Strategy, Check] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
+    tried: list[Letter] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     pending: PendingOutputs | None = None
 

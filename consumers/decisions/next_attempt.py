@@ -2,7 +2,7 @@
 
 from consumers.dead_letters.failure import HandlerRaisedError
 from reservation.component import CategoryDeclaration
-from reservation.handlers.retry import RetryLater
+from reservation.handlers.retry import next_attempt
 
 
 def decide_on(error: HandlerRaisedError, declared: CategoryDeclaration, tried: int) -> bool:
@@ -16,14 +16,6 @@ def decide_on(error: HandlerRaisedError, declared: CategoryDeclaration, tried: i
     Returns:
         Whether either says anything; if not, the message is tried again directly.
     """
-    cause, retry = error.__cause__, declared.retries.get(error.message.type)
-    if retry is not None and tried + 1 >= retry.attempts:
-        error.exhausted = isinstance(cause, RetryLater) or (
-            cause is not None and retry.applies_to(cause)
-        )
-        return error.exhausted
-    if isinstance(cause, RetryLater):
-        error.wait = cause.after.total_seconds()
-    elif retry is not None and cause is not None and retry.applies_to(cause):
-        error.wait = retry.interval(tried + 1)
-    return error.wait is not None
+    retry = declared.retries.get(error.message.type)
+    error.exhausted, error.wait = next_attempt(error.__cause__, retry, tried)
+    return error.exhausted or error.wait is not None

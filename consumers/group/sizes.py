@@ -6,7 +6,7 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.group.membership import GroupShare
-from consumers.group.stored_positions import StoredPosition, read_positions
+from consumers.group.stored_positions import StoredPosition, read_positions, reads_of
 from reservation.component import Component
 from reservation.maintenance.entity_order import check_order, check_waiting
 
@@ -27,7 +27,7 @@ def checked_sizes(
         StoreError: the database refuses, or is away.
     """
     positions: dict[str, list[StoredPosition]] = {name: [] for name in categories}
-    for stored in read_positions(connection, component):
+    for stored in read_positions(connection, reads_of(component)):
         if stored.category in positions and stored.updated_at is not None:
             positions[stored.category].append(stored)
     sizes = {}

@@ -6,7 +6,8 @@ no longer than one pass.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from consumers.group.stored_positions import StoredPosition, read_positions
+from consumers.group.stored_positions import Reads, StoredPosition, read_positions, reads_of
 from reservation.component import Component
 from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.error_translation import translated
@@ -88,13 +89,37 @@ class Status:
     schedule: ScheduleStatus
 
 
-def read_status(connection: Connection[Any], component: Component | None = None) -> Status:
+def read_status(
+    connection: Connection[Any],
+    component: Component | None = None,
+    *,
+    most_counted: int = MOST_COUNTED,
+) -> Status:
     """Look at all consumers in the store, or at those of a component, under one snapshot.
 
     Args:
         connection: of a role that may read messages and positions, not in a transaction.
         component: whose consumers to look at, also those that were never run; None for all that
             ever were.
+        most_counted: how many messages one pass looks at.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    reads = None if component is None else reads_of(component)
+    with snapshot(connection):
+        time, store_id = read_time(connection)
+        partitions = [
+            status
+            for rows in groups(connection, reads)
+            for status in of_stored(connection, rows, most_counted)
+        ]
+        return Status(time, store_id, partitions, read_schedule(connection))
+
+
+@contextmanager
+def snapshot(connection: Connection[Any]) -> Iterator[None]:
+    """Read in one transaction, in which the planner is left no index but the right one.
 
     Raises:
         StoreError: the database refuses, or is away.
@@ -102,16 +127,22 @@ def read_status(connection: Connection[Any], component: Component | None = None)
     with translated(), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(_QUERIES["settings"])
-        groups: dict[tuple[str, str], list[StoredPosition]] = defaultdict(list)
-        for stored in read_positions(connection, component):
-            groups[stored.consumer, stored.category].append(stored)
-        time, store_id = read_time(connection)
-        return Status(
-            time,
-            store_id,
-            [status for rows in groups.values() for status in of_stored(connection, rows)],
-            read_schedule(connection),
-        )
+        yield
+
+
+def groups(
+    connection: Connection[Any], reads: Sequence[Reads] | None
+) -> list[list[StoredPosition]]:
+    """Return the positions of each consumer and category, those of one category together.
+
+    Args:
+        connection: of a role that may read positions.
+        reads: as for `read_positions`.
+    """
+    found: dict[Reads, list[StoredPosition]] = defaultdict(list)
+    for stored in read_positions(connection, reads):
+        found[stored.consumer, stored.category].append(stored)
+    return list(found.values())
 
 
 def read_time(connection: Connection[Any]) -> tuple[datetime, UUID]:
@@ -120,16 +151,19 @@ def read_time(connection: Connection[Any]) -> tuple[datetime, UUID]:
     return time, store_id
 
 
-def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> list[PartitionStatus]:
+def of_stored(
+    connection: Connection[Any], rows: Sequence[StoredPosition], most_counted: int = MOST_COUNTED
+) -> list[PartitionStatus]:
     """Return how a consumer stands in a category, given the positions of all of its partitions.
 
     Args:
         connection: in a transaction in which the planner is left no index but the right one.
         rows: the positions, of one consumer and category.
+        most_counted: how many messages one pass looks at.
     """
     first = rows[0]
     ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
-    lags = _lags(connection, head, rows)
+    lags = _lags(connection, head, rows, most_counted)
     of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
     letters: dict[tuple[int, str], int] = {}
     next_attempts: dict[int, datetime] = {}
@@ -152,7 +186,9 @@ def of_stored(connection: Connection[Any], rows: Sequence[StoredPosition]) -> li
     ]
 
 
-def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]) -> dict[int, Lag]:
+def _lags(
+    connection: Connection[Any], head: int, rows: Sequence[StoredPosition], most_counted: int
+) -> dict[int, Lag]:
     """Count what is left in each partition, the furthest behind first."""
     lags = {row.partition: Lag() for row in rows}
     foreign = any(row.foreign for row in rows)
@@ -166,7 +202,7 @@ def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]
             {
                 "category": rows[0].category,
                 "after": min(behind.values()),
-                "limit": MOST_COUNTED,
+                "limit": most_counted,
                 "partitions": rows[0].partitions,
                 "carried": None if foreign else rows[0].carried,
                 # Partitions that are no longer behind were counted by an earlier pass.
@@ -178,7 +214,7 @@ def _lags(connection: Connection[Any], head: int, rows: Sequence[StoredPosition]
                 read, ended = messages, last
             else:
                 lags[partition] = Lag(messages, seconds=seconds)
-        if read < MOST_COUNTED:
+        if read < most_counted:
             return lags
         for partition in [number for number, position in behind.items() if position < ended]:
             del behind[partition]

@@ -45,3 +45,14 @@ SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
 FROM reservation.dead_letters
 WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('dead', 'parked', 'retry')
 GROUP BY 1, 2
+
+-- name: parked_entities
+-- How many entities have an open letter, behind which their later messages are parked.
+SELECT count(*)
+FROM (
+  SELECT entity
+  FROM reservation.dead_letters
+  WHERE consumer = %(consumer)s AND category = %(category)s AND entity IS NOT NULL
+    AND state IN ('dead', 'parked', 'retry')
+  GROUP BY entity
+) AS parked

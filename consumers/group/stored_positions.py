@@ -16,6 +16,9 @@ from reservation.postgres.queries import load_queries
 _QUERIES = load_queries("consumers.group", "stored_positions.sql")
 
 
+Reads = tuple[str, str]  # a consumer, and the category that it reads
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The member that may move a partition's position.
@@ -69,14 +72,20 @@ def categories(component: Component) -> list[str]:
     return [component.command_category, *component.reservation_categories, *subscribed]
 
 
+def reads_of(component: Component) -> list[Reads]:
+    """Return a component's consumers, each with the category that it reads."""
+    return [(component.name, category) for category in categories(component)]
+
+
 def read_positions(
-    connection: Connection[Any], component: Component | None = None
+    connection: Connection[Any], reads: Sequence[Reads] | None = None
 ) -> list[StoredPosition]:
-    """Return the positions of all consumers in the store, or of those of a component.
+    """Return the positions of consumers.
 
     Args:
         connection: of a role that may read positions.
-        component: whose positions to read, also those that are not stored yet; None for all.
+        reads: the consumers, each with its category, also if it has no position yet; None for all
+            in the store.
 
     Returns:
         The positions, sorted by consumer, category and partition.
@@ -84,10 +93,10 @@ def read_positions(
     Raises:
         StoreError: the database refuses, or is unavailable.
     """
-    named: dict[str, list[str] | None] = {"consumers": None, "categories": None}
-    if component is not None:
-        read = categories(component)
-        named = {"consumers": [component.name] * len(read), "categories": read}
+    named = {
+        "consumers": None if reads is None else [consumer for consumer, _ in reads],
+        "categories": None if reads is None else [category for _, category in reads],
+    }
     with translated(), connection.cursor(row_factory=kwargs_row(_stored)) as cursor:
         return cursor.execute(_QUERIES["stored"], named).fetchall()
 

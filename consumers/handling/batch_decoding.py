@@ -38,6 +38,7 @@ class BatchDecoding:
         self._decoding = decoding
         self._corrections = corrections
         self._needs = needs
+        self._log_context = context.log_context
 
     def decode(
         self,
@@ -77,6 +78,7 @@ class BatchDecoding:
                     continue
             decoded.append(item)
         decisions.corrected.update(reissues.found)
+        self._log_context.leave_message()
         return decoded
 
     def _look(
@@ -87,6 +89,8 @@ class BatchDecoding:
         Raises:
             MessageError: it cannot be decoded, or has no key or no handler.
         """
+        if key_stream is None:  # else the server has taken it, and no code of the component runs
+            self._log_context.enter_message(message, None)
         try:
             return self._decoding.look(message, key_stream)
         except MessageError:

@@ -135,9 +135,12 @@ class _Run:
         self._declared = context.component.declared_in(context.category)
         self._attempts = context.component.attempts
         self._heartbeat = context.heartbeat
+        self._log_context = context.log_context
         self._loop = context.event_loop
+        self._spans, self._consumer = context.spans, context.component.name
         self._messages = messages
         self._decisions = decisions
+        self._blocking = blocking
         self._policy = blocking.policy
         self._in_order = in_order
         types, limits = self._declared.types, self._declared.concurrency
@@ -217,18 +220,25 @@ class _Run:
                 context = messages.context_of(item, stream_name)
                 call = partial(messages.awaited, item, stream_name, effects, context)
                 outcome = "handled"
+                self._log_context.enter_message(message, stream_name)
                 try:
-                    events = await await_call(message, call, self._loop)
-                except Reject as reject:
-                    outcome, events = "rejected", messages.rejection(item, reject, context)
+                    with self._spans.handling(message, self._consumer) as span:
+                        try:
+                            events = await await_call(message, call, self._loop)
+                        except Reject as reject:
+                            outcome, events = "rejected", messages.rejection(item, reject, context)
+                        if span is not None:
+                            span.outcome = outcome
                 except MessageError as error:
+                    if isinstance(error, HandlerRaisedError):
+                        error.entity_stream = stream_name
                     if self._is_over(slot, error):
                         slot.error = error
                         messages.take_back(item, effects)
                         return False
                     events = None
                 if events is not None:
-                    messages.collect(item, stream_name, events, context, effects, outcome)
+                    messages.collect(item, stream_name, events, context, effects, outcome, span)
                     return True
             slot.attempts += 1
             await asyncio.sleep(backoff.next())
@@ -247,4 +257,7 @@ class _Run:
             return True
         if policy.stop and policy.again is None:
             raise error
-        return slot.attempts >= self._attempts or not Failure.of(error).may_pass
+        if slot.attempts >= self._attempts or not Failure.of(error).may_pass:
+            return True
+        self._blocking.was_tried(slot.item.message, slot.item.entity_stream, error, slot.attempts)
+        return False

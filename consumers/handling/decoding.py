@@ -14,24 +14,23 @@ from typing import Any
 
 import msgspec
 
-from consumers.calls.handler_call import is_interrupt
 from consumers.decisions.blocking import blocking
 from reservation.component import Component
 from reservation.context import out_of_order
-from reservation.errors import (
-    DecodeError,
-    HandlerError,
-    IdempotenceKeyError,
-    ReservationError,
-    StreamNameError,
-    UnknownTypeError,
-    describe,
+from reservation.effects.addressing import (
+    command_in,
+    entity_stream_of,
+    key_streams_of,
+    no_key,
+    unknown_type,
 )
+from reservation.effects.faults import is_interrupt
+from reservation.errors import ReservationError, StreamNameError
 from reservation.idempotence.in_events.position import in_order
 from reservation.idempotence.key import key_part
 from reservation.idempotence.strategy import Incoming
 from reservation.messages import stream_name
-from reservation.messages.message import StoredMessage, printable
+from reservation.messages.message import StoredMessage
 from reservation.messages.stream_name import MAX_BYTES, cardinal_id, check
 from reservation.serialization.struct_types import camel_case, hints_of
 
@@ -111,27 +110,13 @@ class Decoding:
         is_reserved = message.type in declared.reservations
         is_direct = message.type in declared.initiations or message.type in declared.handlers
         if not (is_reserved or (is_direct and self._handles_any)):
-            raise UnknownTypeError(
-                f"Nothing handles {message}: declare a handler for {printable(message.type)} in "
-                f"the component {declared.name!r}, or let it pass with "
-                f"{declared.name}.ignore({printable(message.type)!r})"
-            )
-        command = self._decode(message)
+            raise unknown_type(declared, message)
+        command = command_in(declared, message, self._is_no_fault)
         if is_reserved and self._reserves:
             to_be_reserved = self._to_be_reserved(message, command)
             if to_be_reserved is not None:
                 return to_be_reserved
-        try:
-            entity_stream = declared.entity_stream(command)
-        except ReservationError as error:
-            raise IdempotenceKeyError(f"Cannot handle {message}: {error}") from error
-        except BaseException as error:  # a function that gives the id can raise anything
-            if self._is_no_fault(error):
-                raise
-            raise HandlerError(
-                f"The function that gives the id of the entity of {message} raised "
-                f"{describe(error)}"
-            ) from error
+        entity_stream = entity_stream_of(declared, message, command, self._is_no_fault)
         unordered = (
             message.global_position <= self._unordered_until or self._letters is not None
         ) and self._is_unordered(message, entity_stream)
@@ -150,24 +135,6 @@ class Decoding:
             return True
         return self._letters.get(message.global_position) != blocking(entity_stream)
 
-    def _decode(self, message: StoredMessage) -> object:
-        """Return the command in a message.
-
-        Raises:
-            DecodeError: its data does not fit, or its class raised, be it no `Exception`.
-        """
-        try:
-            command = self._declared.types.decode(message)
-        except Exception:
-            raise
-        except BaseException as error:
-            if self._is_no_fault(error):
-                raise
-            raise DecodeError(
-                f"Cannot decode {message}: its class raised {describe(error)}"
-            ) from error
-        return command
-
     def _is_no_fault(self, error: BaseException) -> bool:
         """Return whether an exception is not a fault of the message.
 
@@ -177,21 +144,12 @@ class Decoding:
 
     def _to_be_reserved(self, message: StoredMessage, command: object) -> Decoded | None:
         """Return a command that is to be reserved; None if it is a copy already."""
-        declared = self._declared.reservations[message.type]
-        try:
-            if declared.is_copy(message, command):
-                return None
-            key_stream = declared.stream_name(command, message.stream_name)
-            former = declared.former_stream(command, message.stream_name)
-            return Decoded(message, command, key_stream=key_stream, former_stream=former)
-        except IdempotenceKeyError as error:
-            raise _no_key(message, error) from error
-        except BaseException as error:  # a key function can raise anything
-            if self._is_no_fault(error):
-                raise
-            raise HandlerError(
-                f"The key function for {message} raised {describe(error)}"
-            ) from error
+        reservation = self._declared.reservations[message.type]
+        streams = key_streams_of(reservation, message, command, self._is_no_fault)
+        if streams is None:
+            return None
+        key_stream, former = streams
+        return Decoded(message, command, key_stream=key_stream, former_stream=former)
 
     def whose(self, message: StoredMessage, decoded: Decoded | None = None) -> str | None:
         """Return the entity that a message is for, whose later messages wait behind a dead letter.
@@ -244,9 +202,5 @@ def _fitting(key_stream: str, message: StoredMessage) -> str:
         try:
             check(key_stream)
         except StreamNameError as error:
-            raise _no_key(message, error) from error
+            raise no_key(message, error) from error
     return key_stream
-
-
-def _no_key(message: StoredMessage, error: ReservationError) -> IdempotenceKeyError:
-    return IdempotenceKeyError(f"Cannot reserve {message}: {error}. Correct its sender")

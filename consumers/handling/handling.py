@@ -52,7 +52,10 @@ class Handling:
         self._declared = component.declared_in(context.category)
         self._decoding = Decoding(component, context.category)
         self._entities = EntityCache(
-            component.entity or _no_entity, component.projection, snapshots=snapshots
+            component.entity or _no_entity,
+            component.projection,
+            snapshots=snapshots,
+            entering=context.log_context.enter_entity,
         )
         self._two_phase = TwoPhaseHandling(context)
         self._messages = MessageHandling(context)
@@ -121,7 +124,11 @@ class Handling:
                 policy is to stop.
         """
         self.at_hand = messages
-        with blamed(messages), guarded(self._context.connection, messages):
+        with (
+            blamed(messages),
+            guarded(self._context.connection, messages),
+            self._context.log_context.entered(),
+        ):
             if careful:
                 decisions = self._decide_carefully(store, messages, key_streams, policy)
             else:
@@ -168,7 +175,7 @@ class Handling:
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         decisions = Decisions()
-        blocking = Blocking(policy, decisions)
+        blocking = Blocking(policy, decisions, self._context.detail)
         decoded = self._batch_decoding.decode(messages, key_streams, blocking, handled, decisions)
         if decoded and self.needs.is_two_phase(decoded[0].message):
             try:
@@ -181,6 +188,7 @@ class Handling:
             return decisions
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
+        self._context.log_context.leave_message()
         self._begin(decoded, decisions)
         if self._concurrently is not None and self._concurrently.takes(decoded):
             self._concurrently.run(decoded, decisions, blocking)

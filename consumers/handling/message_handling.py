@@ -11,22 +11,22 @@ from consumers.decisions.decisions import Decisions
 from consumers.decisions.next_attempt import decide_on
 from consumers.handling.decoding import Decoded
 from consumers.runtime.context import ConsumerContext
+from consumers.runtime.spans import MessageSpan
 from reservation.context import Context
-from reservation.entity.projection import Loaded
-from reservation.errors import HandlerError, MessageError, describe
-from reservation.handlers.copying import copied
-from reservation.handlers.reject import Reject
-from reservation.handlers.returned import (
-    encode_events,
-    encode_further,
-    encode_scheduled,
-    events_of,
-    with_trace,
+from reservation.effects.deciding import (
+    apply,
+    decide,
+    invoke,
+    invoke_async,
+    lent,
+    marks_first,
+    rejection,
+    with_first,
 )
-from reservation.idempotence.in_events.event_causes import with_local
+from reservation.errors import MessageError
+from reservation.handlers.reject import Reject
 from reservation.idempotence.passes import Pass, PassReason
 from reservation.messages.message import StoredMessage
-from reservation.messages.pseudo_event import FIRST, PSEUDO_EVENT
 from reservation.store.writing import Row
 
 
@@ -40,15 +40,12 @@ class MessageHandling:
             context: the consumer.
         """
         self._context = context
+        self._log_context = context.log_context
         self._component = context.component
         self._declared = context.component.declared_in(context.category)
         self._is_subscribed = context.category in context.component.subscribed
         self._commands = context.component.commands
-        # With other strategies pseudo events of theirs may come first, and nobody relies on it.
-        once = context.component.strategies.values()
-        self._marks_first = bool(context.component.initiations) and all(
-            one.two_phase for one in once
-        )
+        self._marks_first = marks_first(context.component)
         # The types of messages whose handlers may have to be undone.
         self._undoable = set(self._declared.retries)
 
@@ -66,10 +63,25 @@ class MessageHandling:
         """
         if self.passes(item, stream_name, decisions):
             return
+        self._log_context.enter_message(item.message, stream_name)
+        spans = self._context.spans
+        if spans.tracing is None or not spans.takes(item.message):
+            self._handle(item, stream_name, decisions)
+            return
+        with spans.handling(item.message, self._component.name) as span:
+            self._handle(item, stream_name, decisions, span)
+
+    def _handle(
+        self,
+        item: Decoded,
+        stream_name: str,
+        decisions: Decisions,
+        span: MessageSpan | None = None,
+    ) -> None:
         connection = self._context.connection
         self._context.heartbeat()
         message, declared = item.message, self._declared
-        initiation = declared.initiations.get(message.type)
+        initiates = message.type in declared.initiations
         undoable = message.type in self._undoable
         context = (UndoableContext if undoable else Context)(
             message,
@@ -77,26 +89,21 @@ class MessageHandling:
             connection=connection,
             unordered=item.unordered,
         )
-        entity = None if initiation is not None else lent(decisions.entities[stream_name], message)
-
-        def handle() -> list[object]:
-            if initiation is not None:
-                returned = initiation.handler(item.command, context)
-            else:
-                returned = declared.handlers[message.type](item.command, entity, context)
-            return events_of(returned, message, self._commands, starts=initiation is not None)
+        entity = None if initiates else lent(decisions.entities[stream_name].entity, message)
+        handle = partial(invoke, declared, message, item.command, entity, context, self._commands)
 
         outcome = "handled"
         try:
             events = call(connection, message, handle)
         except Reject as reject:
-            outcome, events = "rejected", self.rejection(item, reject, context)
+            outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
+            error.entity_stream = stream_name
             error.undo = partial(self._undo, item, context, decisions)
             raise
         if undoable and isinstance(context, UndoableContext):
             context.keep()
-        self.collect(item, stream_name, events, context, decisions, outcome)
+        self.collect(item, stream_name, events, context, decisions, outcome, span)
 
     def passes(self, item: Decoded, stream_name: str, decisions: Decisions) -> bool:
         """Return whether a message needs no call, because it is a reissue or was handled before.
@@ -107,10 +114,12 @@ class MessageHandling:
         type_ = item.message.type
         if type_ in self._declared.initiations and decisions.entities[stream_name].started:
             decisions.reissued.append((item.message, stream_name))
+            self._context.spans.passed(item.message, self._component.name, "reissued")
             return True
         strategy = self._declared.strategies.get(type_)
         if strategy is not None and decisions.checks[strategy].is_duplicate(item.incoming):
             decisions.counts["duplicate"] += 1
+            self._context.spans.passed(item.message, self._component.name, "duplicate")
             # What the log shows, as long as it is there, is not recorded beside it.
             if self._is_subscribed and not strategy.leaves_trace:
                 decisions.passes.append(Pass(item.message, PassReason.DUPLICATE))
@@ -126,13 +135,9 @@ class MessageHandling:
     ) -> list[object]:
         """Return the events of an async handler."""
         message, declared = item.message, self._declared
-        initiation = declared.initiations.get(message.type)
-        if initiation is not None:
-            returned = await initiation.handler(item.command, context)
-        else:
-            entity = lent(decisions.entities[stream_name], message)
-            returned = await declared.handlers[message.type](item.command, entity, context)
-        return events_of(returned, message, self._commands, starts=initiation is not None)
+        initiates = message.type in declared.initiations
+        entity = None if initiates else lent(decisions.entities[stream_name].entity, message)
+        return await invoke_async(declared, message, item.command, entity, context, self._commands)
 
     def undo(self, error: HandlerRaisedError, tried: int) -> bool:
         """Take back what a handler did that raised, if its message is to be tried later.
@@ -173,10 +178,7 @@ class MessageHandling:
 
     def rejection(self, item: Decoded, reject: Reject, context: Context) -> list[object]:
         """Return the event of a command that was rejected; what its handler wrote is dropped."""
-        context.writes.clear()
-        context.scheduled = ()
-        type_ = item.message.type
-        return [reject.event(type_, starts=type_ in self._declared.initiations)]
+        return rejection(self._declared, item.message, reject, context)
 
     def collect(
         self,
@@ -186,6 +188,7 @@ class MessageHandling:
         context: Context,
         decisions: Decisions,
         outcome: str = "handled",
+        span: MessageSpan | None = None,
     ) -> None:
         """Apply the events of a handler to its entity, and collect all that it wrote.
 
@@ -196,32 +199,36 @@ class MessageHandling:
             context: what else it wrote.
             decisions: where the entity is, and its effects go.
             outcome: "handled" or "rejected".
+            span: the span in which it was handled; None if none is recorded.
         """
         message, component, loaded = item.message, self._component, decisions.entities[stream_name]
         metadata = message.follow_metadata()
+        if span is not None:
+            span.outcome = outcome
+            metadata = span.carried_by(metadata, context)
         strategy = self._declared.strategies.get(message.type)
         if strategy is not None:
             check = decisions.checks[strategy]
             events, metadata = check.effects(item.incoming, events, metadata)
-        if self._marks_first and not loaded.started and loaded.version >= 0:
-            metadata = with_local(metadata, FIRST, loaded.version + 1)
-        if context.scheduled:
-            events = with_trace(events, context.scheduled)
-        written = component.types.written
-        rows = encode_events(events, message, stream_name, metadata, loaded.version, written)
-        further = encode_further(context.writes, message, written)
-        component.check_written(further, message)
+        if self._marks_first:
+            metadata = with_first(metadata, loaded)
+        rows, further, scheduled = decide(
+            component,
+            message,
+            stream_name,
+            events,
+            context,
+            metadata=metadata,
+            version=loaded.version,
+        )
         if not rows and self._is_subscribed:
             decisions.passes.append(Pass.handled(message, further))
         for row in rows:
             decisions.writes.append(row)
-            self._apply(row, loaded, message)
+            apply(component, row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
-        if context.scheduled:
-            scheduled = encode_scheduled(context.scheduled, message, written)
-            component.check_written(scheduled, message)
-            decisions.scheduled += scheduled
+        decisions.scheduled += scheduled
         if outcome == "rejected":
             loaded.started = loaded.started or message.type in self._declared.initiations
         decisions.counts[outcome] += 1
@@ -236,22 +243,6 @@ class MessageHandling:
         loaded = decisions.entities.get(row.stream_name)
         if loaded is not None and row.expected_version in (None, loaded.version):
             row = row._replace(expected_version=loaded.version)
-            self._apply(row, loaded, message)
+            apply(self._component, row, loaded, message)
         decisions.writes.append(row)
         decisions.further.append(row)
-
-    def _apply(self, row: Row, loaded: Loaded, message: StoredMessage) -> None:
-        self._component.projection.apply_encoded(loaded.entity, row, message)
-        loaded.version += 1
-        loaded.started = loaded.started or row.type != PSEUDO_EVENT
-
-
-def lent(loaded: Loaded, message: StoredMessage) -> object:
-    """Return a copy of an entity for a handler, so that only projectors change what is kept."""
-    try:
-        return copied(loaded.entity)
-    except Exception as error:
-        raise HandlerError(
-            f"The {type(loaded.entity).__name__} that {message} is for cannot be copied for its "
-            f"handler: {describe(error)}; keep in an entity what `copy.deepcopy` can copy"
-        ) from error

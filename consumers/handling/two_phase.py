@@ -8,30 +8,22 @@ the handlers are published. (See `reservation.idempotence.strategy.TwoPhaseStrat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 
 import msgspec
 
 from consumers.calls.handler_call import call
+from consumers.dead_letters.failure import HandlerRaisedError
 from consumers.decisions.pending_outputs import PendingOutputs
 from consumers.runtime.context import ConsumerContext
 from reservation.context import Context, HandlerInputs
-from reservation.errors import DecodeError, MessageError
+from reservation.effects.deciding import decide_two_phase, invoke, rejection, state_of
+from reservation.errors import MessageError
 from reservation.handlers.reject import Reject
-from reservation.handlers.returned import events_of
 from reservation.idempotence.passes import Pass
-from reservation.idempotence.state_based.outputs import (
-    digest,
-    encode_state,
-    from_text,
-    outputs,
-    scheduled_outputs,
-    to_text,
-)
+from reservation.idempotence.state_based.outputs import digest, from_text, to_text
 from reservation.idempotence.strategy import Incoming, TwoPhaseCheck
 from reservation.messages.comparison import same_content
 from reservation.messages.message import StoredMessage, printable
-from reservation.serialization import codec
 from reservation.store.scheduling import ScheduledRow
 from reservation.store.writing import Row
 
@@ -80,7 +72,10 @@ class TwoPhaseHandling:
                 if check.first_handling(incoming).published:
                     scheduled = []  # what was cancelled since stays so, although its row is gone
             else:
-                result = self._call(incoming, check.state_before(incoming))
+                with context.spans.handling(incoming.message, context.component.name) as span:
+                    result = self._call(incoming, check.state_before(incoming))
+                    if span is not None:
+                        span.outcome = result.outcome
                 as_delta = strategies[incoming.message.type].as_delta
                 check.handled(
                     incoming, result.state, result.given, result.outputs, as_delta=as_delta
@@ -104,7 +99,12 @@ class TwoPhaseHandling:
         before = check.state_before(incoming)
         try:
             given = msgspec.json.decode(first.given, type=HandlerInputs)
-            result = self._call(incoming, before, given)
+            with self._context.spans.handling(
+                message, self._context.component.name, again=True
+            ) as span:
+                result = self._call(incoming, before, given)
+                if span is not None:
+                    span.outcome = "redelivered"
             if digest(result.outputs) == first.outputs_hash:
                 return result.rows, result.scheduled, "redelivered"
             stored, scheduled = from_text(first.outputs)
@@ -157,36 +157,34 @@ class TwoPhaseHandling:
         self, incoming: Incoming, before: str | None, given: HandlerInputs | None = None
     ) -> _HandlerResult:
         """Call the handler of a message on a state, None for a new one, and return the result."""
+        self._context.log_context.enter_message(incoming.message, incoming.entity_stream)
         self._context.heartbeat()
         message, component = incoming.message, self._context.component
-        state = self._state(before, message)
+        state = state_of(component, before, message)
         context = Context(
             message,
             entity_stream=incoming.entity_stream,
             given=given,
             unordered=incoming.unordered,
         )
-        handler = self._declared.handlers[message.type]
+        declared = self._declared
         outcome, events = "handled", list[object]()
         try:
             events = call(
                 self._context.connection,
                 message,
-                lambda: events_of(
-                    handler(incoming.command, state, context), message, self._commands
-                ),
+                lambda: invoke(declared, message, incoming.command, state, context, self._commands),
             )
+        except HandlerRaisedError as error:
+            error.entity_stream = incoming.entity_stream
+            raise
         except Reject as reject:
-            outcome, events = "rejected", [reject.event(message.type, starts=False)]
-            context.writes.clear()
-            context.scheduled = ()
-            state = self._state(before, message)
-        rows = outputs(
-            message, incoming.entity_stream, events, context.writes, component.types.written
+            outcome, events = "rejected", rejection(declared, message, reject, context)
+            state = state_of(component, before, message)
+        decided, after = decide_two_phase(
+            component, message, incoming.entity_stream, events, context, state
         )
-        scheduled = scheduled_outputs(message, context.scheduled, component.types.written)
-        component.check_written([*rows, *scheduled], message)
-        after = encode_state(state, message)
+        rows, scheduled = [*decided.events, *decided.further], decided.scheduled
         return _HandlerResult(
             after,
             rows,
@@ -195,22 +193,6 @@ class TwoPhaseHandling:
             msgspec.json.encode(context.given).decode(),
             outcome,
         )
-
-    def _state(self, text: str | None, message: StoredMessage) -> Any:
-        """Return a state from its JSON text, None for a new one.
-
-        Raises:
-            DecodeError: the text is none of the component's entity.
-        """
-        entity: Any = self._context.component.entity
-        try:
-            return codec.decode(entity, codec.encode(entity()) if text is None else text)
-        except Exception as error:  # a class may check itself as it likes
-            raise DecodeError(
-                f"Cannot handle {message}: its state is none of {entity.__name__}: "
-                f"{codec.explain(error)}. Let the class read what it has written: give new fields "
-                f"a default"
-            ) from error
 
 
 def _as_stored(row: Row | ScheduledRow, cause: StoredMessage) -> StoredMessage:

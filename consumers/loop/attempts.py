@@ -13,10 +13,16 @@ from typing import Generic, TypeVar
 
 from consumers.dead_letters.failure import Failure, process_died
 from consumers.runtime.backoff import Backoff
+from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError, ReservationError
 
 R = TypeVar("R")
+
+
+def _nobody_is_told(failure: Failure, number: int) -> None:
+    """Stand for reports of failed attempts."""
+    del failure, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Attemptable(Generic[R]):
         give_up: sets the message aside, for a reason, after a number of attempts.
         earlier: how many attempts were counted before it waited for this one; they do not reduce
             how often it is tried now.
+        failed: told of each attempt after which the message is tried again, with its number.
     """
 
     key: Hashable
@@ -41,18 +48,21 @@ class Attemptable(Generic[R]):
     attempt: Callable[[], R | None]
     give_up: Callable[[Failure, int], R | None]
     earlier: int = 0
+    failed: Callable[[Failure, int], None] = _nobody_is_told
 
 
 class Attempts:
     """The attempts of one consumer; the last is remembered when a connection is lost."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, detail: ErrorDetail = PLACE_ONLY) -> None:
         """Prepare.
 
         Args:
             most: how often a message is tried.
+            detail: what is kept of the exceptions for which attempts fail.
         """
         self._most = most
+        self._detail = detail
         self._begun: tuple[Hashable, int] | None = None
         self._failed: tuple[Hashable, Failure] | None = None
 
@@ -80,10 +90,11 @@ class Attempts:
             try:
                 result = message.attempt()
             except MessageError as error:
-                failure = Failure.of(error)
+                failure = Failure.of(error, self._detail)
                 self._begun, self._failed = None, (message.key, failure)
                 if number >= most or not failure.may_pass:
                     return self._give_up(message, number)
+                message.failed(failure, number)
                 stop.wait(backoff.next())
             except ReservationError:
                 self._take_back(message)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from consumers.batch.batch import Batch, BatchResult
-from consumers.calls.handler_call import is_interrupt
+from consumers.calls.error_reports import ErrorReports
 from consumers.dead_letters.failure import Crashed, Failure
 from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import FailurePolicy
@@ -21,16 +21,19 @@ from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
 from consumers.loop.due_letters import DueLetters
 from consumers.loop.letter_retry import Retrying
-from consumers.loop.outcome_logging import log_batch, log_conflicts, log_letters
+from consumers.loop.outcome_logging import crash_text, log_batch, log_retried
 from consumers.loop.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
 from consumers.runtime.context import ConsumerContext
+from consumers.runtime.error_detail import ErrorDetail
 from consumers.runtime.event_loop import EventLoop
 from consumers.runtime.logs import Log
 from consumers.runtime.session import Session
+from consumers.runtime.spans import Spans
 from consumers.runtime.stopping import Stop
 from consumers.runtime.telemetry import Telemetry
 from reservation.component import Component
+from reservation.effects.faults import is_interrupt
 from reservation.errors import (
     LockTimeoutError,
     MessageError,
@@ -38,7 +41,6 @@ from reservation.errors import (
     ReservationError,
     SerializationError,
     StoreError,
-    describe,
 )
 from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.entity_order import check_order
@@ -67,6 +69,8 @@ class Consumer:
         telemetry: Telemetry | None = None,
         log: Log | None = None,
         grace: float | None = None,
+        keep_text: bool = False,
+        debug: bool = False,
     ) -> None:
         """Prepare; nothing is read or claimed before `run`.
 
@@ -83,6 +87,8 @@ class Consumer:
             log: the logger; None for one of its own.
             grace: seconds that it has to stop, near whose end async calls are cancelled; None for
                 no limit.
+            keep_text: whether the text and the traceback of exceptions are kept with dead letters.
+            debug: whether the traceback of each failed attempt is logged.
         """
         self._session = session
         self._component = component
@@ -103,6 +109,7 @@ class Consumer:
         )
         self._schedule = Schedule(self._log, self._telemetry)
         self._membership.busy.besides = self._schedule.write
+        self._spans = Spans()
         self._event_loop = EventLoop(self._telemetry.beat, grace)
         self._membership.busy.is_alive = lambda: self._event_loop.is_alive
         self._stop_on_error = stop_on_error
@@ -113,11 +120,16 @@ class Consumer:
         self._repeat_on_conflict = RepeatingOnConflict(
             self._log, self._telemetry, lambda: self._membership.positions.lowest
         )
-        self._attempts = Attempts(component.attempts)
+        self._reports = ErrorReports(
+            component, category, self._log, debug=debug, heartbeat=self._telemetry.beat
+        )
+        self._detail = ErrorDetail(keep_text, self._reports.wants_exceptions)
+        self._attempts = Attempts(component.attempts, self._detail)
         self._retrying = Retrying(
             self._dead_letters,
             self._attempts,
             self._repeat_on_conflict,
+            self._reports,
             batch_size,
             max(component.declared_in(category).concurrency.values(), default=1),
         )
@@ -150,7 +162,7 @@ class Consumer:
                 self._membership.abandon()
                 if is_interrupt(error):
                     raise
-                raise Crashed(self._crash(error)) from error
+                raise Crashed(crash_text(self._category, self._batch, error)) from error
             if self._singly:
                 # A batch failed, and who asked the process to stop may have been the handler
                 # that failed. Only the next to take the partitions can count that.
@@ -175,15 +187,6 @@ class Consumer:
         except StoreError:  # the others find out that it is gone
             self._membership.abandon()
 
-    def _crash(self, error: BaseException) -> str:
-        """Return the text for a crash, with the messages that were at hand."""
-        at_hand = () if self._batch is None else self._batch.at_hand
-        what = f"the consumer of {self._category} was ended by {describe(error)}"
-        if not at_hand:
-            return f"While it had no message at hand, {what}"
-        more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
-        return f"While it handled {at_hand[0]}{more}, {what}"
-
     def _consume(self, connection: Connection[Any], stop: Stop) -> None:
         """Handle what follows the stored positions, as long as the connection lasts."""
         membership = self._membership
@@ -199,6 +202,8 @@ class Consumer:
                 self._telemetry.beat,
                 self._schedule.add,
                 self._event_loop,
+                self._detail,
+                self._spans,
             )
         )
         self._batch = batch
@@ -290,6 +295,7 @@ class Consumer:
                     result = self._run_batch(batch, stop, self._batch_size)
         except MessageError as error:
             if self._singly:
+                self._reports.stopped(batch.at_hand, error)
                 raise
             self._log.warning(
                 "batch_failed", position=self._membership.positions.lowest, error=str(error)
@@ -331,8 +337,9 @@ class Consumer:
         def give_up(failure: Failure, attempts: int) -> BatchResult | None:
             return self._run_batch(batch, stop, 1, {message.global_position: (failure, attempts)})
 
+        failed = self._reports.retried(message)
         attemptable = Attemptable(
-            message.global_position, str(message), count, take_back, attempt, give_up
+            message.global_position, str(message), count, take_back, attempt, give_up, failed=failed
         )
         return self._attempts.run(attemptable, stop)
 
@@ -357,6 +364,7 @@ class Consumer:
             self._blocked.update(result.blocked)
             self._due.add(result.letters)
             log_batch(self._log, result, self._membership.positions.partitions)
+            self._reports.decided(result.tried, result.letters)
             if result.read:
                 self._telemetry.holds(self._membership.positions.reached, self._membership.head)
                 self._telemetry.committed(result.counts, time.monotonic() - began)
@@ -373,22 +381,15 @@ class Consumer:
                     stop,
                     singly=self._singly > 0 or self._singly_letters > 0,
                 )
+                self._reports.decided(retried.tried, retried.letters)
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
         self._blocked -= retried.freed
-        tried = retried.handled + retried.dead + retried.waiting
+        tried = retried.tries
         self._singly_letters = max(self._singly_letters - tried, 0) if retried.more else 0
         if self._due.now or retried.waiting:
             self._due.look(connection, self._membership.positions, in_vain=not tried)
-        log_conflicts(self._log, retried.conflicts)
-        log_letters(self._log, retried.letters)
-        if tried:
-            self._log.info(
-                "dead_letters_retried",
-                handled=retried.handled,
-                dead=retried.dead,
-                waiting=retried.waiting,
-            )
+        log_retried(self._log, retried)
         return retried.more
 
     def _reread_positions(

@@ -22,6 +22,8 @@ def consume(
     telemetry: Telemetry | None = None,
     log: Log,
     grace: float | None = None,
+    keep_text: bool = False,
+    debug: bool = False,
 ) -> None:
     """Consume a category until told to stop.
 
@@ -37,6 +39,8 @@ def consume(
         telemetry: what the consumer reports to; None for nothing.
         log: where events are logged.
         grace: seconds that it has to stop; None for no limit.
+        keep_text: whether the text and the traceback of exceptions are kept with dead letters.
+        debug: whether the traceback of each failed attempt is logged.
 
     Raises:
         ReservationError: see `Consumer.run`.
@@ -59,4 +63,6 @@ def consume(
                 telemetry=telemetry,
                 log=log,
                 grace=grace,
+                keep_text=keep_text,
+                debug=debug,
             ).run(stop)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from psycopg import Connection
 
 from consumers.batch.letter_transaction import RetryOutcome, RetryTransaction
+from consumers.calls.error_reports import ErrorReports
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.group.positions import Positions
@@ -43,6 +44,7 @@ class Retried:
         dead: how many are dead again.
         waiting: how many wait for another attempt.
         letters: those that are dead again or wait, where their message is known.
+        tried: attempts that failed and were followed by others.
         conflicts: the commands in conflict with an earlier one, and the stream of their key.
         freed: the entities that no longer have open letters.
         more: whether there may be others that are to be handled now.
@@ -52,9 +54,15 @@ class Retried:
     dead: int = 0
     waiting: int = 0
     letters: list[Letter] = field(default_factory=list)
+    tried: list[Letter] = field(default_factory=list)
     conflicts: list[tuple[StoredMessage, str]] = field(default_factory=list)
     freed: set[str] = field(default_factory=set)
     more: bool = False
+
+    @property
+    def tries(self) -> int:
+        """How many letters were tried."""
+        return self.handled + self.dead + self.waiting
 
     def add(self, outcome: RetryOutcome) -> None:
         """Add the outcome of one transaction."""
@@ -62,6 +70,7 @@ class Retried:
         self.dead += outcome.dead
         self.waiting += outcome.waiting
         self.letters += outcome.letters
+        self.tried += outcome.tried
         self.conflicts += outcome.conflicts
         self.freed |= set(outcome.freed)
 
@@ -74,6 +83,7 @@ class Retrying:
         dead_letters: DeadLetters,
         attempts: Attempts,
         repeat: RepeatOnConflict,
+        reports: ErrorReports,
         limit: int,
         at_a_time: int = 1,
     ) -> None:
@@ -83,12 +93,14 @@ class Retrying:
             dead_letters: where they are.
             attempts: how often each is tried.
             repeat: repeats a transaction that lost a race.
+            reports: what reports attempts that failed.
             limit: how many to handle in one transaction.
             at_a_time: how many calls may run at a time; as many letters take no longer than one.
         """
         self._dead_letters = dead_letters
         self._attempts = attempts
         self._repeat = repeat
+        self._reports = reports
         self._limit = limit
         self._least = min(at_a_time, limit)
         self._size = limit  # of the next set: as many as take about `SLICE`
@@ -209,7 +221,8 @@ class Retrying:
                 lambda _: retry_transaction.bury_again(positions, letter, failure, attempts), stop
             )
 
+        failed = self._reports.retried(letter.message, letter.entity)
         key = ("letter", letter.global_position)
         return Attemptable(
-            key, letter.described, count, take_back, attempt, give_up, letter.earlier
+            key, letter.described, count, take_back, attempt, give_up, letter.earlier, failed
         )

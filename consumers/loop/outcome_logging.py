@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from consumers.batch.batch import BatchResult
+from consumers.batch.batch import Batch, BatchResult
 from consumers.dead_letters.failure import Letter, Reason
+from consumers.loop.letter_retry import Retried
 from consumers.runtime.logs import Log
 from reservation.messages.message import StoredMessage, printable
+from reservation.raised import describe
 
 
 def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
@@ -24,6 +26,29 @@ def log_batch(log: Log, result: BatchResult, held: Sequence[int]) -> None:
         partitions = result.part.partitions
         where = {} if partitions in (None, tuple(held)) else {"part": partitions}
         log.info("batch_committed", position=result.to, read=result.read, **where, **result.counts)
+
+
+def log_retried(log: Log, retried: Retried) -> None:
+    """Log the outcome of letters that were handled again."""
+    log_conflicts(log, retried.conflicts)
+    log_letters(log, retried.letters)
+    if retried.tries:
+        log.info(
+            "dead_letters_retried",
+            handled=retried.handled,
+            dead=retried.dead,
+            waiting=retried.waiting,
+        )
+
+
+def crash_text(category: str, batch: Batch | None, error: BaseException) -> str:
+    """Return the text for a crash of a consumer, with the messages that were at hand."""
+    at_hand = () if batch is None else batch.at_hand
+    what = f"the consumer of {category} was ended by {describe(error)}"
+    if not at_hand:
+        return f"While it had no message at hand, {what}"
+    more = f" and {len(at_hand) - 1} more" if len(at_hand) > 1 else ""
+    return f"While it handled {at_hand[0]}{more}, {what}"
 
 
 def log_conflicts(log: Log, conflicts: Sequence[tuple[StoredMessage, str]]) -> None:

@@ -6,8 +6,11 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.event_loop import EventLoop
+from consumers.runtime.log_context import LogContext
 from consumers.runtime.logs import Log
+from consumers.runtime.spans import Spans
 from reservation.component import Component
 
 
@@ -32,6 +35,9 @@ class ConsumerContext:
         heartbeat: called before each handler, as a sign that the process is not stuck.
         schedules: called with the seconds until a message is due that handlers have scheduled.
         event_loop: where async handlers are awaited.
+        detail: what is kept of exceptions for which messages fail.
+        spans: what makes the consumer's spans.
+        log_context: what structlog's context variables say in the component's code.
     """
 
     connection: Connection[Any]
@@ -41,6 +47,14 @@ class ConsumerContext:
     heartbeat: Callable[[], None] = _ignore
     schedules: Callable[[float], None] = _nobody
     event_loop: EventLoop = field(default_factory=EventLoop)
+    detail: ErrorDetail = PLACE_ONLY
+    spans: Spans = field(default_factory=Spans)
+    log_context: LogContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name the consumer and the category in what the component's code logs."""
+        context = LogContext(self.component.name, self.category)
+        object.__setattr__(self, "log_context", context)
 
     @classmethod
     def of(

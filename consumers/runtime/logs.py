@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+from consumers.runtime.spans import add_span
+
 
 class Log:
     """A consumer's logger, for all that its process does.
@@ -67,30 +69,74 @@ class _TolerantStderr:
         """Do nothing: nothing is buffered."""
 
 
+class _StandardHandler(logging.StreamHandler[_TolerantStderr]):
+    """Writes what is logged with Python's `logging`, as our own events are written."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  a method of logging
+        """Log that a record could not be formatted; `logging` would print it in many lines."""
+        structlog.get_logger().error(
+            "log_call_failed", logger=record.name, where=f"{record.filename}:{record.lineno}"
+        )
+
+
 def configure_logs(*, level: str = "info") -> None:
-    """Send log events to standard error.
+    """Send log events to standard error, those of Python's `logging` and its warnings included.
 
     Args:
         level: the least severe level that is shown: debug, info, warning or error.
     """
-    # psycopg warns, in lines of its own, of a rollback on a connection that was lost.
-    logging.getLogger("psycopg").addHandler(logging.NullHandler())
-    processors: list[structlog.typing.Processor] = [
+    least = getattr(logging, level.upper())
+    # One write for a line and its end, so that two processes do not write into each other's.
+    output = _TolerantStderr(sys.stderr.fileno())
+    shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_span,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if sys.stderr.isatty():
-        colors = not os.environ.get("NO_COLOR")
-        processors.append(
-            structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0, sort_keys=False)
-        )
-    else:
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    rendering = _rendering()
     structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        # One write for a line and its end, so that two processes do not write into each other's.
-        logger_factory=structlog.WriteLoggerFactory(_TolerantStderr(sys.stderr.fileno())),  # type: ignore[arg-type]
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=structlog.WriteLoggerFactory(output),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+    handler = _StandardHandler(output)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                structlog.stdlib.add_logger_name,
+                structlog.stdlib.ExtraAdder(),
+                *shared,
+            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    root = logging.getLogger()
+    for former in [one for one in root.handlers if isinstance(one, _StandardHandler)]:
+        root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(least)
+    logging.captureWarnings(True)
+    # psycopg warns, in lines of its own, of a rollback on a connection that was lost.
+    psycopg = logging.getLogger("psycopg")
+    psycopg.addHandler(logging.NullHandler())
+    psycopg.propagate = False
+
+
+def _rendering() -> list[structlog.typing.Processor]:
+    """Return what makes a line of an event: for people on a terminal, else JSON.
+
+    Tracebacks are those of Python. The one of rich, which structlog prefers where it is installed,
+    shows the local variables of each frame.
+    """
+    if not sys.stderr.isatty():
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=not os.environ.get("NO_COLOR"),
+            pad_event_to=0,
+            sort_keys=False,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    ]

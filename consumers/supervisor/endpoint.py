@@ -14,6 +14,7 @@ import structlog
 from consumers.runtime.stopping import STOP_SIGNALS
 from consumers.supervisor.health import Board
 from consumers.supervisor.metrics import Metrics
+from consumers.supervisor.store_reader import StoreReader
 from reservation.errors import ReservationError
 
 # Seconds that a client may take to send its request.
@@ -30,21 +31,23 @@ class Endpoint:
     As a context manager it takes the port on entering, where every error is raised.
     """
 
-    def __init__(self, host: str, port: int, board: Board) -> None:
+    def __init__(self, host: str, port: int, board: Board, store: StoreReader) -> None:
         """Prepare; the port is not taken yet.
 
         Args:
             host: the address or name to answer at.
             port: the port; 0 for any that is free.
             board: what is known of the consumers.
+            store: what is known of the store.
         """
         self._host = host
         self._port = port
         self._board = board
+        self._store = store
 
     def __enter__(self) -> Self:
         try:
-            self._server = _listen(self._host, self._port, self._board)
+            self._server = _listen(self._host, self._port, self._board, self._store)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise PortError(
@@ -81,11 +84,15 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(
-        self, family: socket.AddressFamily, address: tuple[Any, ...], board: Board
+        self,
+        family: socket.AddressFamily,
+        address: tuple[Any, ...],
+        board: Board,
+        store: StoreReader,
     ) -> None:
         self.address_family = family
         self.board = board
-        self.metrics = Metrics(board)
+        self.metrics = Metrics(board, store)
         super().__init__(address, _Answers)
 
     def server_bind(self) -> None:
@@ -138,7 +145,7 @@ class _Answers(BaseHTTPRequestHandler):
         """Log no requests."""
 
 
-def _listen(host: str, port: int, board: Board) -> _Server:
+def _listen(host: str, port: int, board: Board, store: StoreReader) -> _Server:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
-    return _Server(family, address, board)
+    return _Server(family, address, board, store)

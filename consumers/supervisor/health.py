@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from consumers.group.stored_positions import Reads
 from consumers.runtime.telemetry import ProcessReport, no_batches
 from reservation.messages.message import printable
 
@@ -17,8 +18,6 @@ from reservation.messages.message import printable
 STUCK_AFTER = 60.0
 
 _LARGEST = 1 << 18  # bytes of a report
-
-Reads = tuple[str, str]  # a consumer, and the category that it reads
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The figures of a supervisor's consumers, as Prometheus metrics.
 
-They are gathered at each request, from the reports of the processes. (The collector is of the kind
+They are gathered at each request, from the reports of the processes and from what was last read in
+the store. (The collector is of the kind
 that prometheus-client's own documentation describes for figures that are kept elsewhere.)
 """
 
@@ -18,8 +19,11 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from consumers.group.stored_positions import Reads
 from consumers.runtime.telemetry import BUCKETS
-from consumers.supervisor.health import Board, ConsumerCounts, Life, Reads
+from consumers.supervisor.health import Board, ConsumerCounts, Life
+from consumers.supervisor.store_metrics import store_metrics
+from consumers.supervisor.store_reader import StoreReader
 
 # The outcomes of messages; each is there from the beginning, so that a rate can be computed.
 OUTCOMES = (
@@ -43,14 +47,15 @@ _LABELS = ("consumer", "category")
 class Metrics:
     """The answer to a request for the figures."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, store: StoreReader) -> None:
         """Prepare.
 
         Args:
-            board: where the figures come from.
+            board: what is known of the processes.
+            store: what is known of the store.
         """
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Figures(board))
+        self._registry.register(_Figures(board, store))
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return the text, and its content type.
@@ -63,13 +68,15 @@ class Metrics:
 
 
 class _Figures(Collector):
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, store: StoreReader) -> None:
         self._board = board
+        self._store = store
 
     def collect(self) -> Iterator[Metric]:
         tallies = self._board.tallies()
         yield from _done(dict(tallies))
         yield from self._now(list(tallies))
+        yield from store_metrics(list(tallies), self._store.latest())
 
     def _now(self, reads: list[Reads]) -> Iterator[Metric]:
         """Give what holds at this moment."""

@@ -29,7 +29,9 @@ from consumers.runtime.telemetry import Telemetry
 from consumers.supervisor.grace import Grace
 from consumers.supervisor.health import STUCK_AFTER, Board
 from reservation.app_path import app_in_errors, load_component
-from reservation.errors import ReservationError, describe
+from reservation.errors import ReservationError
+from reservation.raised import describe
+from reservation.tracing import end_tracing
 
 # Of the text in which a consumer reports to the supervisor why it fails. The supervisor reads it
 # once the consumer has ended, so it must fit the pipe between them.
@@ -41,6 +43,9 @@ WITHIN = 60.0
 
 # Seconds beyond the grace that the supervisor leaves its consumers to end by themselves.
 KILLED_AFTER = 5.0
+
+# Seconds that a consumer that ends waits for the receiver of its traces.
+EXPORTED_WITHIN = 2.0
 
 
 class ConsumerFailed(ReservationError):
@@ -73,6 +78,8 @@ class Assignment:
         grace: seconds that it may take to stop.
         share: which part of its group the consumer is to have.
         stop_on_error: whether it ends at a message that cannot be handled.
+        keep_text: whether the text and the traceback of exceptions are kept with dead letters.
+        debug: whether the tracebacks of exceptions are logged.
     """
 
     app: str
@@ -85,6 +92,8 @@ class Assignment:
     grace: float
     share: GroupShare = field(default_factory=GroupShare)
     stop_on_error: bool = False
+    keep_text: bool = False
+    debug: bool = False
 
     @property
     def reads(self) -> tuple[str, str]:
@@ -130,10 +139,17 @@ def run(assignments: Sequence[Assignment], answer_at: Address | None = None) -> 
 
 def _answering(assignments: Sequence[Assignment], address: Address) -> None:
     from consumers.supervisor.endpoint import Endpoint
+    from consumers.supervisor.store_reader import StoreReader
 
+    reads = [assignment.reads for assignment in assignments]
     longest = max(assignment.grace for assignment in assignments)
-    board = Board([assignment.reads for assignment in assignments], max(longest, STUCK_AFTER))
-    with contextlib.closing(board), Endpoint(address.host, address.port, board):
+    board = Board(reads, max(longest, STUCK_AFTER))
+    store = StoreReader(assignments[0].database_url, reads)
+    with (
+        contextlib.closing(board),
+        Endpoint(address.host, address.port, board, store),
+        store,
+    ):
         _Supervisor(assignments, board).run()
 
 
@@ -141,20 +157,25 @@ def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impati
     log = Log(*assignment.reads)
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
-        # The supervisor has seen the database. If it is unavailable now, that is an outage.
-        with app_in_errors(assignment.app):
-            consume(
-                component,
-                assignment.category,
-                assignment.database_url,
-                stop,
-                batch_size=assignment.batch_size,
-                share=assignment.share,
-                stop_on_error=assignment.stop_on_error,
-                telemetry=telemetry,
-                log=log,
-                grace=assignment.grace,
-            )
+        try:
+            # The supervisor has seen the database. If it is unavailable now, that is an outage.
+            with app_in_errors(assignment.app):
+                consume(
+                    component,
+                    assignment.category,
+                    assignment.database_url,
+                    stop,
+                    batch_size=assignment.batch_size,
+                    share=assignment.share,
+                    stop_on_error=assignment.stop_on_error,
+                    telemetry=telemetry,
+                    log=log,
+                    grace=assignment.grace,
+                    keep_text=assignment.keep_text,
+                    debug=assignment.debug,
+                )
+        finally:
+            end_tracing(min(EXPORTED_WITHIN, assignment.grace / 2))
 
 
 class _Supervisor:
@@ -288,14 +309,26 @@ def _process(assignment: Assignment, failures: Connection, report_to: socket.soc
         try:
             _consume(assignment, stop, Telemetry(report_to), impatient=False)  # its supervisor is
         except Crashed as error:
-            Log(*assignment.reads).error("consumer_crashed", error=str(error))
+            Log(*assignment.reads).error(
+                "consumer_crashed", error=str(error), **_traceback(assignment, error)
+            )
         except ReservationError as error:
+            if assignment.debug:
+                Log(*assignment.reads).error("consumer_ended", error=str(error), exc_info=error)
             failures.send((str(error)[:LONGEST_REASON], error.is_about_data))
         except BaseException as error:  # noqa: BLE001  multiprocessing would print its traceback
-            Log(*assignment.reads).error("consumer_crashed", error=f"Ended by {describe(error)}")
+            text = f"Ended by {describe(error)}"
+            Log(*assignment.reads).error(
+                "consumer_crashed", error=text, **_traceback(assignment, error)
+            )
         else:
             return
         raise SystemExit(1)
+
+
+def _traceback(assignment: Assignment, error: BaseException) -> dict[str, BaseException]:
+    """Return the field that gives an event a traceback, if that is asked for."""
+    return {"exc_info": error} if assignment.debug else {}
 
 
 def _reason(receiver: Connection) -> tuple[str, bool] | None:

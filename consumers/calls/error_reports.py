@@ -1,0 +1,151 @@
+"""Reporting failed attempts: to the functions that a component declares for it, and to the log."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from consumers.calls.handler_call import unforked
+from consumers.dead_letters.failure import Failure, HandlerRaisedError, Letter
+from consumers.runtime.error_detail import ErrorDetail
+from consumers.runtime.log_context import LogContext
+from consumers.runtime.logs import Log
+from reservation.component import Component
+from reservation.effects.faults import is_interrupt
+from reservation.errors import MessageError
+from reservation.handlers.failed_attempt import FailedAttempt, Outcome
+from reservation.messages.message import StoredMessage, printable
+from reservation.messages.upcasting import name_of
+from reservation.raised import describe
+
+
+class ErrorReports:
+    """What one consumer reports of attempts that failed, when what becomes of them is decided."""
+
+    def __init__(
+        self,
+        component: Component,
+        category: str,
+        log: Log,
+        *,
+        debug: bool,
+        heartbeat: Callable[[], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            component: whose functions are called; see `Component.on_error`.
+            category: the category that is read.
+            log: where tracebacks are logged, if that is wanted.
+            debug: whether it is.
+            heartbeat: called before each function, as a sign that the process is not stuck.
+        """
+        self._heartbeat = heartbeat
+        self._component = component
+        self._category = category
+        self._log = log
+        self._debug = debug
+        self._log_context = LogContext(component.name, category)
+
+    @property
+    def wants_exceptions(self) -> bool:
+        """Whether anybody is to be called with the exceptions."""
+        return self._debug or bool(self._component.error_hooks)
+
+    def decided(self, tried: Iterable[Letter], letters: Iterable[Letter]) -> None:
+        """Report the attempts of a transaction that is committed.
+
+        Args:
+            tried: those after which the message was tried again directly.
+            letters: the letters that were written.
+        """
+        for one in tried:
+            self.failed(one.message, one.entity, one.failure, one.attempts, "retried")
+        for one in letters:
+            outcome: Outcome = "waiting" if one.waits else "dead"
+            self.failed(one.message, one.entity, one.failure, one.attempts, outcome)
+
+    def retried(
+        self, message: StoredMessage | None, entity: str | None = None
+    ) -> Callable[[Failure, int], None]:
+        """Return what reports an attempt after which a message is tried again directly.
+
+        Args:
+            message: the message; None if it is no longer in the store.
+            entity: the stream of its entity; None to take it from the failure.
+
+        Returns:
+            A function of the failure and the number of the attempt.
+        """
+
+        def report(failure: Failure, attempt: int) -> None:
+            if message is not None:
+                self.failed(message, entity, failure, attempt, "retried")
+
+        return report
+
+    def stopped(self, at_hand: Sequence[StoredMessage], error: MessageError) -> None:
+        """Report an attempt after which the consumer stops.
+
+        Args:
+            at_hand: the messages of the batch.
+            error: what was raised for one of them.
+        """
+        if self.wants_exceptions and at_hand:
+            message = error.message if isinstance(error, HandlerRaisedError) else at_hand[0]
+            failure = Failure.of(error, ErrorDetail(exceptions=True))
+            self.failed(message, None, failure, 1, "stopped")
+
+    def failed(
+        self,
+        message: StoredMessage,
+        entity: str | None,
+        failure: Failure,
+        attempt: int,
+        outcome: Outcome,
+    ) -> None:
+        """Report one attempt, unless nothing was raised.
+
+        Args:
+            message: the message.
+            entity: the stream of its entity; None to take it from the failure.
+            failure: why it failed.
+            attempt: the number of the attempt.
+            outcome: what becomes of the message.
+        """
+        error, entity = failure.exception, entity or failure.entity_stream
+        if error is None:
+            return
+        if self._debug:
+            self._log.warning(
+                "attempt_failed",
+                type=printable(message.type),
+                stream_name=printable(message.stream_name),
+                global_position=message.global_position,
+                attempt=attempt,
+                outcome=outcome,
+                exc_info=error,
+            )
+        told = FailedAttempt(
+            self._component.name,
+            self._category,
+            message.id,
+            message.type,
+            message.stream_name,
+            message.global_position,
+            entity,
+            attempt,
+            outcome,
+        )
+        for hook in self._component.error_hooks:
+            self._heartbeat()
+            try:
+                with unforked(), self._log_context.entered():
+                    self._log_context.enter_message(message, entity)
+                    hook(error, told)
+            except BaseException as raised:  # a function can raise anything
+                if is_interrupt(raised):
+                    raise
+                self._log.warning(
+                    "error_hook_failed",
+                    hook=name_of(hook),
+                    global_position=message.global_position,
+                    error=describe(raised),
+                )

@@ -1,0 +1,146 @@
+"""Dead letters as they are stored, and what is stored about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from reservation.errors import ReservationError
+from reservation.messages.message import printable
+
+OPEN = ("dead", "parked", "retry")
+
+
+class LetterError(ReservationError):
+    """A dead letter does not exist, or cannot be changed as requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLetter:
+    """A dead letter as it is stored.
+
+    Attributes:
+        consumer: the component's name.
+        category: the category that was read.
+        global_position: that of the message.
+        message_id: that of the message.
+        stream_name: the message's stream.
+        type: the message's type.
+        entity: whose messages wait behind it; None if none do.
+        state: dead, parked, retry, handled or discarded.
+        reason: the kind of fault, or parked.
+        error: what went wrong, without anything of the message's data.
+        error_type: the class of the exception that the component's code raised; None if it raised
+            none, or a version that did not store it wrote the letter.
+        error_place: where in the component's own code it was raised, if there.
+        digest: the same for the same fault.
+        attempts: how often it was tried.
+        process: host and id of the process that wrote it.
+        created_at: when the consumer passed it.
+        changed_at: when its state changed last.
+        next_attempt_at: of one that is dead, when it is tried again by itself; None if it is not.
+        behind: of one that is parked, the global position of the first of its line.
+    """
+
+    consumer: str
+    category: str
+    global_position: int
+    message_id: str
+    stream_name: str
+    type: str
+    entity: str | None
+    state: str
+    reason: str
+    error: str | None
+    error_type: str | None
+    error_place: str | None
+    digest: str | None
+    attempts: int
+    process: str
+    created_at: datetime
+    changed_at: datetime
+    next_attempt_at: datetime | None
+    behind: int | None
+
+    def __str__(self) -> str:
+        """Name the letter in errors."""
+        return (
+            f"{printable(self.type)} at {printable(self.stream_name)}, global position "
+            f"{self.global_position}, of the consumer {self.consumer} of {self.category}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which letters are meant; what is None does not narrow them.
+
+    Attributes:
+        consumer: those of this consumer.
+        category: those of this category.
+        entity: those of this entity.
+    """
+
+    consumer: str | None = None
+    category: str | None = None
+    entity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """The result of a change of states.
+
+    Attributes:
+        letters: those whose state was changed, as they were before.
+        waiting: how many are parked behind them.
+    """
+
+    letters: Sequence[StoredLetter]
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the store holds of a letter's message.
+
+    Attributes:
+        data: the payload, as JSON.
+        metadata: as JSON.
+        time: when it was written.
+        position: in its stream.
+    """
+
+    data: str | None
+    metadata: str | None
+    time: datetime
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What is kept of an exception, with ``--errors full``; it may hold data of the message.
+
+    Attributes:
+        error_text: its text; None if it was not kept.
+        error_traceback: its traceback; None if it was not kept.
+    """
+
+    error_text: str | None = None
+    error_traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCorrection:
+    """A correction of a letter's message.
+
+    Attributes:
+        global_position: that of the correction.
+        session_user: who corrected it.
+        time: when, in UTC.
+        reason: why.
+        corrected: the content that it was corrected to, as JSON.
+    """
+
+    global_position: int
+    session_user: str
+    time: datetime
+    reason: str
+    corrected: str

@@ -1,0 +1,48 @@
+"""Stopping a consumer at the end of its category, and counting what it handled."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NoReturn
+
+from consumers.group.stored_positions import is_drained
+from consumers.runtime.session import Session
+from consumers.runtime.stopping import Stop
+from consumers.runtime.telemetry import Telemetry
+
+
+class UntilDrained(Stop):
+    """Stops a consumer that would wait, once its category is drained."""
+
+    def __init__(self, session: Session, consumer: str, category: str) -> None:
+        super().__init__(takes_signals=False)
+        self._session = session
+        self._consumer = consumer
+        self._category = category
+
+    @property
+    def requested(self) -> bool:
+        """Whether the category was found drained."""
+        return self._requested
+
+    def wait(self, seconds: float, wake: int | None = None) -> bool:
+        """Wait, unless the category is drained."""
+        if is_drained(self._session.connection, self._consumer, self._category):
+            self.request()
+        return super().wait(seconds, wake)
+
+
+class Counting(Telemetry):
+    """Counts what became of messages, and does not let a consumer wait for the database."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def committed(self, counts: Mapping[str, int], seconds: float) -> None:
+        """Count the messages of a batch."""
+        super().committed(counts, seconds)
+        self.counts.update(counts)
+
+    def lacks_database(self, error: Exception) -> NoReturn:
+        """Raise the error for which a consumer would wait."""
+        raise error

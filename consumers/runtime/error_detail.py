@@ -1,0 +1,21 @@
+"""What is kept of the exceptions for which messages fail, besides their class and place."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    """What one consumer keeps.
+
+    Attributes:
+        text: whether the text and the traceback are stored with the dead letter. They may hold
+            what the message holds, and other secrets.
+        exceptions: whether the exceptions are kept in memory until the batch is committed, to be
+            reported then.
+    """
+
+    text: bool = False
+    exceptions: bool = False
+
+
+PLACE_ONLY = ErrorDetail()
