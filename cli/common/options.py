@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from cli.common.embedded import data_folder, start_embedded
 from cli.common.errors import CommandError
 from cli.common.extras import install_hint, is_installed
+from reservation.postgres.embedded import data_folder, start_embedded
 
 F = TypeVar("F", bound=Callable[..., Any])
 

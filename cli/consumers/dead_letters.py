@@ -13,8 +13,10 @@ from cli.common.errors import CommandError, Group, debug_option
 from cli.common.options import app_options, database_option, json_option
 from cli.consumers import letter_output
 from consumers.correcting.correct import correct
-from consumers.dead_letters import administration
-from consumers.dead_letters.administration import (
+from consumers.dead_letters import administration, history
+from consumers.dead_letters.history import Request
+from consumers.dead_letters.stored_letters import (
+    OPEN,
     Selection,
     StateChange,
     StoredLetter,
@@ -85,7 +87,7 @@ def list_command(
         letters = administration.find(
             connection,
             Selection(consumer, category, entity),
-            states=None if closed else administration.OPEN,
+            states=None if closed else OPEN,
         )
     if as_json:
         click.echo(
@@ -95,6 +97,8 @@ def list_command(
         click.echo("There are no dead letters.")
     else:
         Console().print(letter_output.table(letters))
+        for line in letter_output.raised_lines(letters):
+            click.echo(line)
 
 
 @dead_letters.command("show")
@@ -112,9 +116,11 @@ def show_command(
     database_url: str,
     as_json: bool,
 ) -> None:
-    """Show everything about one dead letter, its message and the corrections of it.
+    """Show everything about one dead letter: its message, corrections and what was done with it.
 
     The message's data may be confidential, so it and the corrected data are shown only with --data.
+    The text and the traceback of the exception are there if the consumer was started with
+    --errors full. They may be confidential too.
 
     \b
     Examples:
@@ -126,16 +132,28 @@ def show_command(
         (letter,) = administration.find_each(connection, Selection(consumer, category), [position])
         content = administration.content(connection, letter)
         corrections = administration.corrections(connection, letter)
+        raised = administration.raised(connection, letter)
+        decisions = history.of_letter(connection, letter)
     if as_json:
         message = None if content is None else letter_output.content_as_json(content, with_data)
         corrected = [letter_output.correction_as_json(one, with_data) for one in corrections]
         click.echo(
             json.dumps(
-                {**letter_output.as_json(letter), "message": message, "corrections": corrected}
+                {
+                    **letter_output.as_json(letter),
+                    **letter_output.raised_as_json(raised),
+                    "message": message,
+                    "corrections": corrected,
+                    "decisions": [letter_output.decision_as_json(one) for one in decisions],
+                }
             )
         )
     else:
-        Console().print(letter_output.fields(letter, content, corrections, with_data))
+        shown = letter_output.fields(letter, content, corrections, raised, decisions, with_data)
+        Console().print(shown)
+
+
+_reason = click.option("--reason", metavar="TEXT", help="Why; it is stored.")
 
 
 @dead_letters.command("retry")
@@ -143,6 +161,7 @@ def show_command(
 @click.option("--entity", metavar="STREAM", help="Retry all that are dead of this entity.")
 @click.option("--all", "every", is_flag=True, help="Retry all that are dead.")
 @_whose
+@_reason
 @database_option
 @json_option
 @debug_option
@@ -152,6 +171,7 @@ def retry_command(
     every: bool,
     consumer: str | None,
     category: str | None,
+    reason: str | None,
     database_url: str,
     as_json: bool,
 ) -> None:
@@ -159,19 +179,22 @@ def retry_command(
 
     Run this once the fault is fixed. The command does not wait: the consumer handles the messages
     in the order of the log. One that fails again is dead again, and the messages behind it stay
-    parked. A conflict cannot be retried, because another command took its key.
+    parked. A conflict cannot be retried, because another command took its key. Who asked, when and
+    why is kept, and `show` prints it.
 
     \b
     Examples:
       reservation dead-letters retry 4711
       reservation dead-letters retry --entity account-123
-      reservation dead-letters retry --all --consumer account
+      reservation dead-letters retry --all --consumer account --reason "the provider is back"
     """
     if sum([bool(positions), entity is not None, every]) != 1:
         raise click.UsageError("Give global positions, --entity or --all")
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        changed = administration.retry(connection, Selection(consumer, category, entity), positions)
+        changed = administration.retry(
+            connection, Selection(consumer, category, entity), positions, Request(reason)
+        )
     if entity is not None and not changed.letters:
         raise CommandError(f"The entity {printable(entity)} has no dead letter")
     _print_changed("retry", changed, as_json)
@@ -236,6 +259,7 @@ def correct_command(
 @dead_letters.command("discard")
 @_positions
 @_whose
+@_reason
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @database_option
 @json_option
@@ -244,26 +268,28 @@ def discard_command(
     positions: tuple[int, ...],
     consumer: str | None,
     category: str | None,
+    reason: str | None,
     yes: bool,
     database_url: str,
     as_json: bool,
 ) -> None:
     """Give up dead letters, and let the messages parked behind them be handled.
 
-    The message stays in the store, and so does the letter, as discarded. The command asks for
-    confirmation; without a terminal, give --yes.
+    The message stays in the store, and so does the letter, as discarded. Who discarded it, when and
+    why is kept, and `show` prints it. The command asks for confirmation; without a terminal, give
+    --yes.
 
     \b
     Examples:
       reservation dead-letters discard 4711
-      reservation dead-letters discard 4711 4712 --yes
+      reservation dead-letters discard 4711 4712 --reason "sent by a test" --yes
     """
     selection = Selection(consumer, category)
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
         if not yes:
             _confirm(administration.find_each(connection, selection, positions))
-        changed = administration.discard(connection, selection, positions)
+        changed = administration.discard(connection, selection, positions, Request(reason))
     _print_changed("discarded", changed, as_json)
 
 

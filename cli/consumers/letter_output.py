@@ -10,13 +10,18 @@ from rich.table import Table
 from rich.text import Text
 
 from consumers.correcting.correct import Correction
-from consumers.dead_letters.administration import (
+from consumers.dead_letters.history import LetterDecision
+from consumers.dead_letters.stored_letters import (
     Content,
+    Raised,
     StoredCorrection,
     StoredLetter,
 )
 from reservation.messages.message import printable
 from reservation.serialization.codec import camel_case
+
+# How many of the letters that failed alike are named in one line.
+_NAMED = 10
 
 # When what is to be retried is handled, for a person.
 WHEN_RETRIED = (
@@ -88,6 +93,27 @@ def table(letters: Sequence[StoredLetter]) -> Table:
     return shown
 
 
+def raised_lines(letters: Sequence[StoredLetter]) -> list[str]:
+    """Return what was raised and where, each with the positions of the letters that met it."""
+    alike: dict[str, list[str]] = {}
+    for letter in letters:
+        if letter.error_type is not None:
+            alike.setdefault(_raised(letter, letter.error_type), []).append(
+                str(letter.global_position)
+            )
+    return [
+        f"{', '.join(positions[:_NAMED])}"
+        f"{f' and {len(positions) - _NAMED} more' if len(positions) > _NAMED else ''}: {raised}"
+        for raised, positions in alike.items()
+    ]
+
+
+def _raised(letter: StoredLetter, type_: str) -> str:
+    """Return the class of an exception without its module, and where it was raised."""
+    class_ = type_ if " of " in type_ else type_.split(".")[-1]
+    return class_ if letter.error_place is None else f"{class_} in {letter.error_place}"
+
+
 def _when(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
@@ -96,6 +122,8 @@ def fields(
     letter: StoredLetter,
     content: Content | None,
     corrections: Sequence[StoredCorrection],
+    raised: Raised,
+    decisions: Sequence[LetterDecision],
     with_data: bool,
 ) -> Table:
     """Return all that is known of one dead letter; data only on request."""
@@ -118,10 +146,32 @@ def fields(
         )
         if with_data:
             shown[f"corrected data {number}"] = correction.corrected
+    shown["error text"] = raised.error_text
+    shown["error traceback"] = raised.error_traceback
+    for number, decision in enumerate(reversed(decisions), start=1):
+        shown[f"decision {number}"] = _decision(decision)
     for key, value in shown.items():
         if value is not None:
-            listed.add_row(key, Text(_visible(str(value))))
+            lines = str(value).splitlines() if key in _OF_LINES else [str(value)]
+            listed.add_row(key, Text("\n".join(map(_visible, lines))))
     return listed
+
+
+# The fields whose line breaks are shown as such.
+_OF_LINES = ("error text", "error traceback")
+
+
+def _decision(decision: LetterDecision) -> str:
+    who = decision.decided_by
+    if decision.on_behalf_of is not None:
+        who = f"{decision.on_behalf_of} (as {who})"
+    why = "" if decision.reason is None else f": {decision.reason}"
+    return f"{decision.decision}, by {who} at {decision.decided_at}{why}"
+
+
+def decision_as_json(decision: LetterDecision) -> dict[str, Any]:
+    """Return what somebody decided about a letter, as JSON has it."""
+    return _values(decision)
 
 
 def _visible(text: str) -> str:
@@ -131,10 +181,19 @@ def _visible(text: str) -> str:
 
 def as_json(letter: StoredLetter) -> dict[str, Any]:
     """Return a dead letter as JSON has it."""
+    return _values(letter)
+
+
+def _values(one: StoredLetter | LetterDecision) -> dict[str, Any]:
     return {
         camel_case(key): value.isoformat() if isinstance(value, datetime) else value
-        for key, value in dataclasses.asdict(letter).items()
+        for key, value in dataclasses.asdict(one).items()
     }
+
+
+def raised_as_json(raised: Raised) -> dict[str, Any]:
+    """Return what is kept of an exception, as JSON has it."""
+    return {"errorText": raised.error_text, "errorTraceback": raised.error_traceback}
 
 
 def content_as_json(content: Content, with_data: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cli.common.tables import console
 from cli.consumers.changes import Removal, carry_out, check_category, chosen, counted, yes_option
 from consumers.group.administration import find_idle, plan_move
 from consumers.group.memory import remembered
-from consumers.group.stored_positions import StoredPosition, read_positions
+from consumers.group.stored_positions import StoredPosition, read_positions, reads_of
 from reservation.app_path import app_in_errors, load_component
 from reservation.maintenance.eventide_positions import position_stream, stored_position
 from reservation.maintenance.reservation_names import check_names
@@ -45,10 +45,10 @@ def list_command(app: str | None, app_dir: str, database_url: str, as_json: bool
       reservation positions list
       reservation positions list bank:account --json
     """
-    component = None if app is None else load_component(app, app_dir)
+    reads = None if app is None else reads_of(load_component(app, app_dir))
     with connect(database_url, autocommit=True) as connection:
         check_installed(connection)
-        stored = read_positions(connection, component)
+        stored = read_positions(connection, reads)
     if as_json:
         click.echo(json.dumps({"positions": [_as_json(position) for position in stored]}))
     elif not stored:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import click
 
 from cli.common.durations import DurationType
-from cli.common.errors import debug_option
+from cli.common.errors import debug_option, is_debug
 from cli.common.extras import require_extras
 from cli.common.options import app_options, batch_size_option, database_option
 from consumers.group.compatibility import check_members, log_members
@@ -72,11 +72,21 @@ SHARED = 16
     help="Stop at a message that cannot be handled, with the position before it.",
 )
 @click.option(
+    "--errors",
+    type=click.Choice(["place", "full"]),
+    default="place",
+    show_default=True,
+    envvar="RESERVATION_ERRORS",
+    show_envvar=True,
+    help="What a dead letter keeps of a handler's exception: its class and the place in your code "
+    "where it was raised, or also its text and its traceback, which may hold data and secrets.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="The least severe level to log.",
+    help="The least severe level to log, of the consumers and of your code.",
 )
 @click.option(
     "--metrics-port",
@@ -105,6 +115,7 @@ def start(
     batch_size: int,
     grace: timedelta,
     stop_on_error: bool,
+    errors: str,
     log_level: str,
     metrics_port: int | None,
     metrics_host: str,
@@ -137,6 +148,8 @@ def start(
     parked behind it; all others are handled: see `reservation dead-letters`. With --stop-on-error
     the consumer stops instead, with the position before the message.
 
+    With --debug, the traceback of each failed attempt is logged. It may hold data.
+
     Exit status: 0 it was stopped by a signal; 1 a message cannot be handled and --stop-on-error is
     given, or a consumer died repeatedly; 2 it could not run.
 
@@ -146,6 +159,7 @@ def start(
       reservation start bank:account --only reserved --app-dir /srv/bank
       reservation start bank:account --workers 4
       reservation start bank:account --member 1 --size 3
+      reservation start bank:account --errors full --log-level debug
     """
     if metrics_port is not None:
         require_extras("metrics")
@@ -181,6 +195,8 @@ def start(
                 grace.total_seconds(),
                 share,
                 stop_on_error,
+                errors == "full",
+                is_debug(),
             )
             for category in read
             for _ in range(workers)

@@ -11,13 +11,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from cli.common.embedded import start_embedded
 from cli.common.errors import NOT_IN_ORDER, exit_on_sigterm
 from cli.demo.consumers import ConsumerProcesses
 from cli.demo.course import Course
 from cli.demo.examples import examples_folder
 from reservation.app_path import load_component
 from reservation.postgres.connection import connect
+from reservation.postgres.embedded import start_embedded
 from reservation.store.client import MessageStore
 from reservation.store.schema.install import install
 from spark_jobs.common.result import Report

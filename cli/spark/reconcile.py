@@ -38,6 +38,11 @@ from spark_jobs.common.result import VIOLATIONS
     help="Write every row that needs attention to this new folder, as Parquet.",
 )
 @click.option(
+    "--store-report",
+    is_flag=True,
+    help="Keep the report in the store, for `reservation console`. An auditor may do so.",
+)
+@click.option(
     "--fail-on",
     default=",".join(VIOLATIONS),
     show_default="every kind of finding",
@@ -101,9 +106,12 @@ def reconcile() -> None:
     With --follow it keeps running. It reports a violation once it has persisted for --grace, and
     reports again when it is mended.
 
+    With --store-report the report is kept in the store, as --json prints it. It is printed first.
+    If the store does not take it, a warning says why, and the exit status is 2 where it would be 0.
+
     Exit status: 0 no threshold of --fail-on was exceeded (with --follow, by the reported violations
-    that still stand); 1 a threshold was exceeded; 2 the command could not run. Needs Java 17 and
-    the extra `spark`.
+    that still stand); 1 a threshold was exceeded; 2 the command could not run, or not store its
+    report. Needs Java 17 and the extra `spark`.
 
     \b
     Examples:
@@ -112,7 +120,7 @@ def reconcile() -> None:
       reservation reconcile bank:account --json | jq '.categories[0].missing'
       reservation reconcile bank:account --fail-on missing,effect-twice --warn duplicates:5%
       reservation reconcile bank:account --output findings --junit reconcile.xml
-      reservation reconcile bank:account --state /var/lib/reservation/account
+      reservation reconcile bank:account --state /var/lib/reservation/account --store-report
       reservation reconcile bank:account --follow --grace 2m --state /var/lib/reservation/account
       reservation reconcile bank:account --archive /var/lib/reservation/archive
       reservation reconcile bank:account --master spark://spark.example:7077

@@ -124,6 +124,7 @@ def _as_json(decisions: Sequence[Decision]) -> str:
                     "reason": decision.reason,
                     "decidedBy": decision.decided_by,
                     "decidedAt": decision.decided_at.isoformat(),
+                    "onBehalfOf": decision.on_behalf_of,
                 }
                 for decision in decisions
             ]
@@ -139,9 +140,14 @@ def _table(decisions: Sequence[Decision]) -> Table:
         cells = [
             decision.finding,
             "accepted" if decision.is_accepted else "reopened",
-            decision.decided_by,
+            _by(decision),
             f"{decision.decided_at:%Y-%m-%d %H:%M:%S%z}",
             decision.reason or "",
         ]
         table.add_row(*[Text(printable(cell)) for cell in cells])
     return table
+
+
+def _by(decision: Decision) -> str:
+    asked = decision.on_behalf_of
+    return decision.decided_by if asked is None else f"{asked} (as {decision.decided_by})"

@@ -1,10 +1,10 @@
 """``reservation prune``: remove what is no longer needed and would otherwise grow without limit."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from psycopg import Connection
@@ -20,7 +20,7 @@ from cli.common.options import (
     json_option,
     optional_app_options,
 )
-from consumers.group.stored_positions import read_positions
+from consumers.group.stored_positions import read_positions, reads_of
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import ForeignPositionError
@@ -32,6 +32,7 @@ from reservation.maintenance.pruning import (
     prune_cancelled,
     prune_http_requests,
     prune_passes,
+    prune_reports,
     prune_reservations,
     prune_states,
 )
@@ -43,6 +44,9 @@ from spark_jobs.common.declaration import Declaration
 if TYPE_CHECKING:
     from spark_jobs.archive.archive_folder import Archive
 
+# Any: it decorates a command, whatever that takes.
+F = TypeVar("F", bound=Callable[..., Any])
+
 # How many differing messages the error names in its one line; --json prints all of them.
 _NAMED = 20
 
@@ -52,38 +56,45 @@ _TAKES_EFFECT_AGAIN = (
 )
 
 
+def _age_option(name: str, parameter: str, help_: str) -> Callable[[F], F]:
+    """Return an option for the age from which something is removed."""
+    return click.option(
+        f"--{name}",
+        parameter,
+        type=DurationType(at_least=timedelta(hours=1)),
+        metavar="DURATION",
+        help=help_,
+    )
+
+
 @click.command()
 @optional_app_options
-@click.option(
-    "--reservations-older-than",
+@_age_option(
+    "reservations-older-than",
     "reservations",
-    type=DurationType(at_least=timedelta(hours=1)),
-    metavar="DURATION",
-    help="Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
+    "Remove the reservations of APP that are older than this, such as 90d or 36h. A reissue "
     "of their commands takes effect again.",
 )
-@click.option(
-    "--cancelled-older-than",
+@_age_option(
+    "cancelled-older-than",
     "cancelled",
-    type=DurationType(at_least=timedelta(hours=1)),
-    metavar="DURATION",
-    help="Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
+    "Remove scheduled messages that were cancelled longer ago than this, such as 90d. The "
     "same id can be scheduled again then.",
 )
-@click.option(
-    "--http-requests-older-than",
+@_age_option(
+    "http-requests-older-than",
     "http_requests",
-    type=DurationType(at_least=timedelta(hours=1)),
-    metavar="DURATION",
-    help="Remove the HTTP requests with an idempotency key that are older than this, and their "
-    "answers.",
+    "Remove the HTTP requests with an idempotency key that are older than this, and their answers.",
 )
-@click.option(
-    "--passes-older-than",
+@_age_option(
+    "reports-older-than",
+    "reports",
+    "Remove the reports that `reservation reconcile --store-report` stored longer ago than this.",
+)
+@_age_option(
+    "passes-older-than",
     "passes",
-    type=DurationType(at_least=timedelta(hours=1)),
-    metavar="DURATION",
-    help="Remove the passes that subscriptions of APP recorded longer ago than this. Their "
+    "Remove the passes that subscriptions of APP recorded longer ago than this. Their "
     "messages are handled again if they are read again.",
 )
 @folder_option(
@@ -106,6 +117,7 @@ def prune(
     reservations: timedelta | None,
     cancelled: timedelta | None,
     http_requests: timedelta | None,
+    reports: timedelta | None,
     passes: timedelta | None,
     archived: Path | None,
     apply: bool,
@@ -131,6 +143,8 @@ def prune(
 
     HTTP requests are removed only with --http-requests-older-than. One that is sent again is
     answered anew, with what became of its command.
+
+    Stored reports of reconciliations are removed only with --reports-older-than.
 
     Passes, which record the messages of subscribed categories that no event followed from, are
     removed only with --passes-older-than, for the component APP. A message whose pass is removed is
@@ -176,6 +190,8 @@ def prune(
         things.append(prune_cancelled(cancelled))
     if http_requests is not None:
         things.append(prune_http_requests(http_requests))
+    if reports is not None:
+        things.append(prune_reports(reports))
     totals: dict[tuple[str, str, str], int] = {}
     notes: list[Pruned] = []
     differing: list[int] = []
@@ -206,7 +222,7 @@ def prune(
 
 def _refuse_foreign(connection: Connection[Any], component: Component, app: str) -> None:
     """Refuse to prune by positions of another log."""
-    for stored in read_positions(connection, component):
+    for stored in read_positions(connection, reads_of(component)):
         if stored.foreign:
             raise ForeignPositionError(stored.consumer, stored.category, stored.position, app)
 

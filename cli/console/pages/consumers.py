@@ -1,0 +1,21 @@
+"""The page *consumers*: partitions, who holds them, and what waits for its next attempt."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cli.console.console import Entry, console_of
+from cli.console.reading.consumers import MOST_WAITING, read_consumers
+
+ENTRY = Entry("consumers", "Consumers", "/consumers", "c")
+
+
+def show(request: Request) -> Response:
+    """Show all consumers."""
+    console = console_of(request)
+    with console.reading() as connection:
+        seen = read_consumers(connection, console.components.values())
+    return console.page(request, "consumers.html", page=ENTRY, seen=seen, most=MOST_WAITING)
+
+
+ROUTES = [Route(ENTRY.path, show)]

@@ -1,0 +1,1 @@
+"""What the pages show, read with few statements whatever is stored."""

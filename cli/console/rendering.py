@@ -1,0 +1,125 @@
+"""The templates, and how values appear in them.
+
+Everything that a template prints is escaped. Control characters, and those that change the
+direction of a text or have no width, are printed as ``\\u202e``, so that nothing looks like what it
+is not. Where a value has to come back as it is, in a form, the filter ``exact`` keeps them.
+"""
+
+import hashlib
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def visible(value: object) -> object:
+    """Return a text with its invisible characters escaped, and anything else as it is.
+
+    Line breaks and tabs stay, because a template decides how they look.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in value
+    )
+
+
+def exact(value: object) -> Markup:
+    """Return a text escaped for HTML and otherwise unchanged, for the fields of a form."""
+    return escape(value)
+
+
+def number(value: int) -> str:
+    """Return a number with its thousands separated."""
+    return f"{value:,}"
+
+
+def rate(per_second: float) -> str:
+    """Return a rate, in messages a second, with as many digits as mean something."""
+    if per_second == 0:
+        return "0"
+    if per_second < 0.1:
+        return "<0.1"
+    return f"{per_second:,.1f}" if per_second < 10 else f"{per_second:,.0f}"
+
+
+def span(seconds: float) -> str:
+    """Return a time span in its two largest units."""
+    left = max(int(seconds), 0)
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def when(moment: datetime) -> Markup:
+    """Return a point in time in UTC, as an element that a browser can read."""
+    utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        utc.isoformat(timespec="milliseconds"), utc.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def age(moment: datetime, now: datetime) -> Markup:
+    """Return how long ago a point in time was, or how far ahead it is, in an element.
+
+    Args:
+        moment: the point in time.
+        now: the time by the server's clock.
+    """
+    utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        utc.isoformat(timespec="milliseconds"), span(abs((now - utc).total_seconds()))
+    )
+
+
+@lru_cache
+def static(name: str) -> str:
+    """Return the address of a file in ``static``, another one when its content has changed."""
+    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
+    return f"/static/{name}?v={digest[:12]}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "age": age,
+        "exact": exact,
+        "number": number,
+        "rate": rate,
+        "span": span,
+        "when": when,
+    }
+    environment.globals |= {"static": static}
+    return environment
+
+
+_ENVIRONMENT = _environment()
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template filled in.
+
+    Args:
+        template: the name of the file.
+        values: what it prints.
+    """
+    return _ENVIRONMENT.get_template(template).render(values)

@@ -1,0 +1,214 @@
+"""Checks what the options name, and serves the console until it is stopped."""
+
+import ipaddress
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import uvicorn
+
+from cli.common.errors import CommandError
+from cli.console.application import ENTRIES, application
+from cli.console.console import Console
+from cli.console.reading.database import Database
+from cli.console.security.guard import SIGN_IN_PATH, Access, Guard
+from cli.console.security.sign_in import (
+    ProxySignIn,
+    SignIn,
+    TokenSignIn,
+    at_proxy,
+    networks,
+    token_for_one_run,
+    token_in_file,
+)
+from reservation.app_path import load_component
+from reservation.component import Component
+from reservation.postgres.connection import connect
+from reservation.store.schema.install import check_installed
+from reservation.store.schema.missing_rights import may_change, rights_as
+
+_OWN_NAMES = ("localhost", "127.0.0.1", "::1")
+
+# An operator may read the table, and call no function.
+_STORE_ID = "SELECT id FROM reservation.store_identity"
+
+# Seconds that open requests have to end once the console is asked to stop.
+_GRACE = 5
+
+
+def serve(
+    apps: Sequence[str],
+    app_dir: str,
+    database_url: str,
+    operator_database_url: str | None,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    proxy_header: str | None,
+    proxy_addresses: Sequence[str],
+    allowed_hosts: Sequence[str],
+) -> None:
+    """Serve the console until SIGINT or SIGTERM.
+
+    Raises:
+        CommandError: an option contradicts another, a role lacks a right, or the port is in use.
+        AppPathError: an app path does not lead to a component.
+        DatabaseUnavailableError: a database cannot be reached.
+    """
+    sign_in = _sign_in(host, token_file, proxy_header, proxy_addresses)
+    proxies = networks(proxy_addresses)
+    components = _components(apps, app_dir)
+    _check_reader(database_url)
+    if operator_database_url is not None:
+        _check_operator(database_url, operator_database_url)
+    with _listen(host, port) as listener:
+        taken = listener.getsockname()[1]
+        console = Console(
+            Database(database_url),
+            None
+            if operator_database_url is None
+            else Database(operator_database_url, "reservation console operator"),
+            {component.name: component for component in components.values()},
+            {component.name: app for app, component in components.items()},
+            ENTRIES,
+            can_sign_out=isinstance(sign_in, TokenSignIn),
+        )
+        names = {name.lower().strip("[]") for name in (*_OWN_NAMES, host, *allowed_hosts)}
+        access = Access(sign_in, names, proxies, f"reservation-console-{taken}")
+        # uvicorn handles both signals while it runs, and raises them again afterwards.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):
+            _announce(host, taken, sign_in)
+            _run(application(console, access), listener)
+
+
+def _run(app: Guard, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_level="warning",
+        proxy_headers=False,  # the guard reads what a trusted proxy says
+        server_header=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _sign_in(
+    host: str, token_file: Path | None, proxy_header: str | None, proxy_addresses: Sequence[str]
+) -> SignIn:
+    if token_file is not None and proxy_header is not None:
+        raise CommandError("People sign in one way: give --token-file or --proxy-header, not both")
+    if proxy_header is not None:
+        if not proxy_addresses:
+            raise CommandError(
+                "--proxy-header is trusted only from the proxy: name its address with "
+                "--proxy-address"
+            )
+        if not proxy_header.isascii() or not proxy_header.replace("-", "").isalnum():
+            raise CommandError(f"{proxy_header!r} is not the name of a header")
+        return at_proxy(proxy_header)
+    if token_file is not None:
+        return token_in_file(token_file)
+    if not _is_own(host):
+        raise CommandError(
+            f"Others could open the console at {host}: give --token-file or --proxy-header, or "
+            f"leave out --host"
+        )
+    return token_for_one_run()
+
+
+def _is_own(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _components(apps: Sequence[str], app_dir: str) -> dict[str, Component[Any]]:
+    components = {app: load_component(app, app_dir) for app in apps}
+    names = [component.name for component in components.values()]
+    if len(set(names)) < len(names):
+        raise CommandError("Two of the app paths lead to components of one name; name each once")
+    return components
+
+
+def _check_reader(database_url: str) -> None:
+    with connect(database_url, autocommit=True) as connection:
+        check_installed(connection)
+        role, exceeds = rights_as(connection, "auditor"), may_change(connection)
+    if role.lacks:
+        raise CommandError(
+            f"The role {role.role} lacks rights of an auditor, such as {role.lacks[0]}; run "
+            f"`{role.command}`, or name another role in --database-url"
+        )
+    if exceeds:
+        click.echo(
+            f"The console reads as {role.role}, which may do more than an auditor; give it a role "
+            f"of its own: `reservation store grants auditor ROLE`",
+            err=True,
+        )
+
+
+def _check_operator(database_url: str, operator_database_url: str) -> None:
+    with connect(operator_database_url, autocommit=True) as connection:
+        check_installed(connection)
+        role = rights_as(connection, "operator")
+        store = connection.execute(_STORE_ID).fetchall()
+    if role.lacks:
+        raise CommandError(
+            f"The role {role.role} lacks rights of an operator, such as {role.lacks[0]}; run "
+            f"`{role.command}`, or name another role in --operator-database-url"
+        )
+    with connect(database_url, autocommit=True) as connection:
+        if connection.execute(_STORE_ID).fetchall() != store:
+            raise CommandError(
+                "--database-url and --operator-database-url name two stores; name one store, with "
+                "two roles"
+            )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    name = host.strip("[]")
+    try:
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        listener = socket.socket(family)
+    except (OSError, UnicodeError) as error:
+        raise _no_port(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise _no_port(host, port, error) from error
+    return listener
+
+
+def _no_port(host: str, port: int, error: Exception) -> CommandError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return CommandError(
+        f"Cannot listen on {host}, port {port}: {reason}; name another with --host and --port"
+    )
+
+
+def _announce(host: str, port: int, sign_in: SignIn) -> None:
+    shown = f"[{host.strip('[]')}]" if ":" in host else host
+    address = f"http://{shown}:{port}/"
+    if isinstance(sign_in, TokenSignIn) and sign_in.in_address:
+        address = f"http://{shown}:{port}{SIGN_IN_PATH}?token={sign_in.token}"
+    click.echo(f"The console is at {address}", err=True)
+    if not isinstance(sign_in, ProxySignIn) and not _is_own(host):
+        click.echo(
+            "Tokens and data pass unencrypted; put a proxy with TLS before the console.", err=True
+        )
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""``reservation story``: what became of one command, on a terminal."""
