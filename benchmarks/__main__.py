@@ -14,12 +14,26 @@ from benchmarks import (
     pattern,
     spark,
     store,
+    tracing,
     whole,
 )
 from benchmarks.harness import BENCHMARKS, run
 
 # Importing them registers their benchmarks.
-MODULES = (store, pattern, idempotence, whole, groups, memory, idle, notice, answers, large, spark)
+MODULES = (
+    store,
+    pattern,
+    idempotence,
+    whole,
+    groups,
+    memory,
+    idle,
+    notice,
+    answers,
+    tracing,
+    large,
+    spark,
+)
 
 if __name__ == "__main__":
     names = [name for name in sys.argv[1:] if name]

@@ -41,11 +41,10 @@ def answer_wait_for(bench: Bench) -> Iterator[Result]:
         set_notices(looking, True)
         delays = [_delay(sender, handling, looking, f"{n}") for n in range(ROUNDS)]
     points = statistics.quantiles(delays, n=100)
-    for at in (50, 99):
-        figure = round(points[at - 1] * 1000, 2)
-        holds = at != 50 or figure <= MOST
-        name, ratio = f"answer_wait_for, p{at}", round(figure / MOST, 2)
-        yield Result(name, figure, "ms", f"{MOST} ms after the commit", ratio, 1.0, holds)
+    median, last = (round(points[at - 1] * 1000, 2) for at in (50, 99))
+    against = f"{MOST} ms after the commit; p99 is {last} ms"
+    ratio = round(median / MOST, 2)
+    yield Result("answer_wait_for, p50", median, "ms", against, ratio, 1.0, median <= MOST)
 
 
 def _delay(

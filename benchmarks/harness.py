@@ -14,9 +14,9 @@ from psycopg import conninfo, sql
 from rich.console import Console
 from rich.table import Table
 
-from cli.common.embedded import start_embedded
 from reservation import install
 from reservation.postgres.connection import connect
+from reservation.postgres.embedded import start_embedded
 
 _numbers = itertools.count(1)
 

@@ -304,6 +304,7 @@ class Report:
         latency, volume, reissues: where a report shows them; empty or None otherwise.
         subscriptions: for each category that the component subscribes to, what became of its
             messages.
+        up_to: the last global position of the categories that were read; 0 where it is not known.
     """
 
     component: str
@@ -318,6 +319,7 @@ class Report:
     accepted: Sequence[AcceptedFinding] = ()
     accepted_counts: Mapping[str, int] = field(default_factory=dict)
     subscriptions: Sequence[SubscriptionCounts] = ()
+    up_to: int = 0
 
     def outstanding(self, name: str) -> int:
         """Return how many findings of a kind there are that nobody has accepted.

@@ -162,6 +162,7 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             accepted=found.accepted,
             accepted_counts=found.counts,
             subscriptions=following.subscriptions(effects),
+            up_to=max(snapshot.head(name)[0] for name in categories_of(run.component)),
         )
         if run.findings is not None:
             rows = found.marked.select(*accepted.COLUMNS)

@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from reservation.app_path import COMMON_NAMES, load_component
 from spark_jobs.common.errors import SparkJobError
@@ -137,17 +137,30 @@ def _is_inside(path: Path, home: Path) -> bool:
     return home.resolve() in path.resolve().parents
 
 
+def _folders(name: str) -> Iterator[str]:
+    """Yield an entry for each folder that a file lies in.
+
+    Python finds a folder without ``__init__.py`` in a zip file only if it has an entry of its own.
+    """
+    return (f"{folder}/" for folder in PurePosixPath(name).parents if folder.name)
+
+
 def _write(output: Path, files: dict[str, Path]) -> None:
     """Write beside the output and take its place at the end, for its owner alone (mode 0600)."""
     handle, beside = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as archive:
-            for name, path in sorted(files.items()):
+            folders = {folder for name in files for folder in _folders(name)}
+            for name in sorted({*files, *folders}):
                 entry = zipfile.ZipInfo(name, _TIME)
-                entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.create_system = 3  # Unix, on every machine
-                entry.external_attr = 0o644 << 16
-                archive.writestr(entry, path.read_bytes())
+                if name in folders:
+                    entry.external_attr = 0o755 << 16
+                    archive.writestr(entry, b"")
+                else:
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    entry.external_attr = 0o644 << 16
+                    archive.writestr(entry, files[name].read_bytes())
         Path(beside).replace(output)
     finally:
         Path(beside).unlink(missing_ok=True)
