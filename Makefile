@@ -17,12 +17,15 @@ FAST := -m "check or not (spark or faults or slow or long)"
 # What is about Spark, processes, the command line and Python alone, not about the server.
 NOT_OF_SERVERS := $(filter-out tests/spark/test_source.py tests/spark/test_jdbc.py tests/spark/test_fingerprints.py, \
 	$(wildcard tests/spark/test_*.py)) $(patsubst %,tests/test_%.py,\
-	app_path arguments async_handlers attempts cli codec commands component context copying decisions \
-	declaring deploy docs durations equivalence eventide explorer faults group hostile_settings http_kills \
-	invariants joined json_limits key meaning members metrics mutation order outage_of_provider poison \
-	project properties public reference returned rolling_upgrade schedule shooting_range shop start status \
-	stopping strategy stream_name stripe subscription_processes subscriptions_declared testing \
-	transaction_needs tutorial typing unknown_events upcasting)
+	app_path arguments async_handlers attempts cli codec commands component context copying crash_kit \
+	decisions declaring deploy docs durations equivalence error_places eventide explorer faults given \
+	group hostile_settings http_kills in_memory invariants joined json_limits key logs_of_handlers \
+	meaning members metrics monitoring mutation order outage_of_provider poison project properties \
+	public pytest_plugin reference returned rolling_upgrade same_verdict schedule shooting_range shop \
+	start status stopping strategy stream_name stripe subscription_processes subscriptions_declared \
+	testing traces_of_processes transaction_needs tutorial typing unknown_events upcasting) \
+	$(patsubst %,tests/console/test_%.py,browser command frame images letters letters_in_browser \
+	reconciliations security)
 
 .PHONY: help setup test long check servers coverage lint docs demo bench chaos mutation clean
 

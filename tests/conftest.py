@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from psycopg import Connection, conninfo, sql
 
+from consumers.testing.embedded_server import server_folder
 from reservation import MessageStore, install
 from reservation.postgres.connection import connect
 from tests import chance
 from tests.message_db import imitate
-from tests.servers import server, server_folder
+from tests.servers import server
 
 _numbers = itertools.count(1)
 

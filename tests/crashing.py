@@ -5,33 +5,9 @@ to die, as if by SIGKILL, before it takes place; 0 for none. It answers with the
 """
 
 import os
-import signal
 import sys
-from collections.abc import Callable
-from typing import Any
 
-from psycopg import Connection
-
-
-class Cut:
-    """Does something in place of the n-th exchange of a connection with the server."""
-
-    def __init__(self, connection: Connection[Any], at: int, instead: Callable[[], None]) -> None:
-        self.exchanges = 0
-        wait = connection.wait
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            self.exchanges += 1
-            if self.exchanges == at:
-                instead()
-            return wait(*arguments, **options)
-
-        connection.wait = counted  # type: ignore[method-assign]
-
-
-def die() -> None:
-    """End this process at once."""
-    os.kill(os.getpid(), signal.SIGKILL)
+from consumers.testing.crashing.inside.cutting import Cut, die
 
 
 def main(database_url: str) -> None:

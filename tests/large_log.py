@@ -13,6 +13,8 @@ from psycopg.errors import UndefinedTable
 from bank import account
 from bank.entity import Account
 from bank.messages import Deposit
+from consumers.story.entries import Meaning
+from consumers.story.story import tell
 from reservation import Component, MessageStore, Metadata, StoredMessage, Write
 from reservation.entity.projection import Loaded
 from reservation.entity.snapshots import Snapshots
@@ -360,6 +362,14 @@ WORK = {
     ),
     "the last message as Message DB reads it": Work(
         1, call("SELECT * FROM message_store.get_last_stream_message(%s)", LONG)
+    ),
+    # The log after the command, and the same part of the category of commands; and what is found.
+    "the story of a key": Work(42_000, lambda c: tell(c, "1+d15000").entries),
+    "the story of a reissue": Work(42_000, lambda c: tell(c, "account:command-15001").entries),
+    # Each page counts: its messages, and where a second one begins.
+    "a page of a long stream": Work(3 * 60, lambda c: tell(c, LONG, after=4_000).entries),
+    "a page of a correlation": Work(
+        61_000, lambda c: tell(c, "rare-1", meaning=Meaning.CORRELATION, after=0).entries
     ),
     "writing as Message DB does": Work(
         2,

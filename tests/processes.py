@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -100,10 +100,11 @@ class Started:
         app: str = "bank:account",
         cwd: Path = EXAMPLES,
         env: Mapping[str, str] = os.environ,
+        prefix: Sequence[str] = (),
     ) -> None:
         named = {} if database_url is None else {"RESERVATION_DATABASE_URL": database_url}
         self.process = subprocess.Popen(
-            command_line("start", app, *arguments),
+            [*prefix, *command_line("start", app, *arguments)],
             env={**env, **named},
             cwd=cwd,
             stderr=subprocess.PIPE,

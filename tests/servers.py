@@ -1,11 +1,9 @@
 """The real PostgreSQL that the tests run on: one named, one in a container, or an embedded one."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +12,9 @@ from typing import Any, Self
 
 import psycopg
 
+from consumers.testing.embedded_server import HASTY, embedded_server
+
 DEFAULT_IMAGE = "postgres:17"
-
-# What the tests make goes away with the server, so nothing needs to outlast the machine.
-_HASTY = {
-    "fsync": "off",
-    "full_page_writes": "off",
-    "max_wal_size": "64MB",
-    "min_wal_size": "32MB",
-}
-
-# A file system in memory. A database of its own for each test is made there in 10 ms, and on some
-# disks in 300.
-_MEMORY = Path("/dev/shm")
-
-# Bytes that have to be free there for the servers of all processes.
-_ENOUGH = 900 * 2**20
 
 
 @contextmanager
@@ -46,7 +31,7 @@ def server(kind: str) -> Iterator[str]:
         with _container() as address:
             yield address
     else:
-        with _embedded() as address:
+        with embedded_server() as address:
             yield address
 
 
@@ -56,44 +41,9 @@ def _container() -> Iterator[str]:
 
     image = os.environ.get("RESERVATION_TEST_IMAGE", DEFAULT_IMAGE)
     made = PostgresContainer(image, driver=None, password="a-secret")
-    options = " ".join(f"-c {name}={value}" for name, value in _HASTY.items())
+    options = " ".join(f"-c {name}={value}" for name, value in HASTY.items())
     with made.with_command(f"postgres {options}") as container:
         yield container.get_connection_url()
-
-
-@contextmanager
-def _embedded() -> Iterator[str]:
-    from cli.common.embedded import start_embedded
-
-    with server_folder() as folder:
-        address = start_embedded(folder / "postgres", delete=True)
-        with psycopg.connect(address, autocommit=True) as connection:
-            for name, value in _HASTY.items():
-                connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
-            connection.execute("SELECT pg_reload_conf()")
-        yield address
-
-
-@contextmanager
-def server_folder() -> Iterator[Path]:
-    """Give a folder for the data of servers, in memory where there is room.
-
-    It is none of pytest's, whose folders are closed to the user that a server of root runs as.
-    """
-    with tempfile.TemporaryDirectory(
-        prefix="reservation-test-", dir=_memory(), ignore_cleanup_errors=True
-    ) as folder:
-        Path(folder).chmod(0o777)
-        yield Path(folder)
-
-
-def _memory() -> Path | None:
-    """Return a file system in memory, or None if there is none with enough room."""
-    try:
-        enough = shutil.disk_usage(_MEMORY).free >= _ENOUGH
-    except OSError:
-        return None
-    return _MEMORY if enough and os.access(_MEMORY, os.W_OK) else None
 
 
 class OwnServer:
@@ -104,7 +54,7 @@ class OwnServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        from cli.common.embedded import pgserver
+        from reservation.postgres.embedded import pgserver
 
         self._server = pgserver().get_server(folder, cleanup_mode="stop")
         self.address = str(self._server.get_uri())

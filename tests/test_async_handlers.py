@@ -14,7 +14,7 @@ import pytest
 
 import consumers
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Selection
+from consumers.dead_letters.stored_letters import Selection
 from consumers.loop.consumer import Consumer
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.event_loop import CallsCancelledError, EventLoop
@@ -31,7 +31,9 @@ from reservation import (
 )
 from reservation.errors import DeclarationError, HandlerError
 from reservation.testing import check_deterministic
+from tests import consuming
 from tests.bank import session
+from tests.consuming import until
 from tests.processes import PATIENCE
 
 CATEGORY = "notice:command"
@@ -115,28 +117,9 @@ class Notices:
         return administration.find(self.connection, Selection(), states=None)
 
 
-@contextlib.contextmanager
 def running(component, database_url, stop=None, **options):
-    """Run the consumer in a thread, while the block lasts."""
-    stop = stop or Stop(takes_signals=False)
-    with session(database_url) as opened:
-        consumer = Consumer(opened, component, CATEGORY, **options)
-        thread = threading.Thread(target=consumer.run, args=[stop])
-        thread.start()
-        try:
-            yield thread, stop
-        finally:
-            stop.request()
-            thread.join(PATIENCE)
-
-
-def until(check, thread=None):
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := check()):
-        assert thread is None or thread.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return answer
+    """Run the consumer of the commands in a thread, while the block lasts."""
+    return consuming.running(component, database_url, CATEGORY, stop, **options)
 
 
 # Declaring
@@ -450,10 +433,11 @@ def test_calls_are_cancelled_near_the_end_of_the_grace_and_the_batch_is_rolled_b
 ):
     """A coroutine that does not end is cancelled; nothing of its batch is written or counted."""
     notices = Notices(connection, pause=0)
-    cancelled = []
+    cancelled, waiting = [], threading.Event()
 
     async def handle(command, customer, context):
         if command.customer_id == "2":
+            waiting.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -464,12 +448,10 @@ def test_calls_are_cancelled_near_the_end_of_the_grace_and_the_batch_is_rolled_b
     notices.component.handlers["Notify"] = handle
     notices.send(store, "1a", "2a", "3a")
     with running(notices.component, database_url, grace=1.0) as (thread, stop):
-        time.sleep(0.3)
-        assert thread.is_alive()
-        began = time.monotonic()
+        assert waiting.wait(PATIENCE)
         stop.request()
         thread.join(PATIENCE)
-        assert 0.4 < time.monotonic() - began < 10
+        assert not thread.is_alive()
     assert cancelled == ["2a"]
     assert notices.notified(store) == []
     assert notices.letters() == []
@@ -562,6 +544,11 @@ def test_a_member_with_a_blocked_loop_loses_its_lease(connection, store, databas
             while not go_on.is_set():
                 time.sleep(0.01)
 
+    def lease():
+        return connection.execute(
+            "SELECT coalesce(max(expires_at), to_timestamp(0)) FROM reservation.members"
+        ).fetchone()[0]
+
     def expired():
         ((gone,),) = connection.execute(
             "SELECT bool_and(expires_at < clock_timestamp()) FROM reservation.members"
@@ -571,7 +558,9 @@ def test_a_member_with_a_blocked_loop_loses_its_lease(connection, store, databas
     notices.component.handlers["Notify"] = handle
     notices.send(store, "1a")
     with running(notices.component, database_url) as (thread, _):
-        time.sleep(4.5)
+        for _ in range(2):  # while the call waits
+            before = lease()
+            until(lambda before=before: lease() > before, thread)
         assert expired() is False
         go_on.set()
         until(lambda: store.stream_version(CATEGORY) is not None, thread)

@@ -331,7 +331,7 @@ def test_shells_can_complete_our_commands(shell):
     ("words", "offered"),
     [
         ("re", ["reconcile"]),
-        ("st", ["start", "status", "store"]),
+        ("st", ["start", "status", "store", "story"]),
         ("store re", ["repair"]),
         ("reconcile bank:account --gr", ["--grace"]),
     ],

@@ -330,7 +330,7 @@ def test_a_message_that_its_class_refuses_is_neither_written_nor_read():
     assert codec.decode(Checked, '{"amount": 4}').doubled == 8
     with pytest.raises(msgspec.ValidationError) as caught:
         codec.decode(Checked, '{"amount": 13}')
-    assert codec.explain(caught.value).startswith("ValueError in __post_init__")
+    assert codec.explain(caught.value).startswith("ValueError in Checked.__post_init__ ")
     with pytest.raises(msgspec.ValidationError, match=r"\$.amount"):
         codec.decode(Checked, '{"amount": -4}')
     assert "`$.amount`" in refusal_of(Checked(-4))

@@ -140,7 +140,7 @@ def test_a_handler_that_fails_has_written_nothing(connection, store):
 
     store.write([deposit("d1"), deposit("d2")], SENT)
     claimed = batch(connection, "shop:command", shop(handle))
-    with pytest.raises(HandlerError, match=r"position 2 raised ZeroDivisionError in handle"):
+    with pytest.raises(HandlerError, match=r"position 2 raised ZeroDivisionError in .*handle"):
         claimed.run(100)
     assert (store.stream_version("audit-1"), positions(connection)) == (NO_STREAM, [0])
     assert claimed.run(1).counts == Counter(handled=1)
@@ -528,7 +528,7 @@ def test_whatever_a_handler_raises_is_its_failure_while_the_connection_is_sound(
         raise kind("secret")
 
     claimed = batch(connection, "shop:command", shop(handle))
-    with pytest.raises(HandlerError, match=f"raised {kind.__name__} in handle") as caught:
+    with pytest.raises(HandlerError, match=rf"raised {kind.__name__} in \S*handle ") as caught:
         claimed.run(1)
     assert "secret" not in str(caught.value)
 

@@ -14,9 +14,10 @@ from bank import account
 from consumers.correcting.correct import correct
 from consumers.correcting.same_intent import CorrectionError
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import LetterError, Selection
 from consumers.dead_letters.letters import DeadLetters
+from consumers.dead_letters.stored_letters import LetterError, Selection
 from consumers.runtime.backoff import Backoff
+from consumers.testing.crashing.inside.cutting import Cut
 from reservation import Component, Processed, StateBased, follow
 from reservation.errors import DeclarationError, HandlerError, LockTimeoutError
 from reservation.postgres.connection import connect
@@ -24,7 +25,6 @@ from reservation.store.schema.install import attach, detach
 from tests.bank import RESERVED, address, broken, claim, drain, new_batch
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, TIME, deposit, open_
-from tests.crashing import Cut
 from tests.pages import ROOT, blocks, commands
 from tests.processes import PATIENCE
 

@@ -12,9 +12,9 @@ from psycopg.types.json import Jsonb
 
 import consumers
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import LetterError, Selection
 from consumers.dead_letters.failure import Failure, Reason, digest_of
 from consumers.dead_letters.letters import DeadLetters, LettersChanged
+from consumers.dead_letters.stored_letters import LetterError, Selection
 from consumers.decisions.blocking import FailurePolicy
 from consumers.loop.consumer import Consumer
 from consumers.runtime.backoff import Backoff
@@ -133,7 +133,7 @@ def test_a_letter_records_the_fault_and_no_payload(connection, store, till, data
     )
     assert (letter.reason, letter.attempts, letter.type) == ("handler", 3, "Deposit")
     assert letter.process.endswith(f":{os.getpid()}")
-    assert "raised ValueError in handle (test_dead_letters.py:" in letter.error
+    assert "raised ValueError in Till.handle (tests/test_dead_letters.py:" in letter.error
     assert "secret" not in f"{letter}{other}"
     assert letter.digest == other.digest
     assert till.calls.count("1a") == 4  # once in a batch with the other
@@ -553,3 +553,22 @@ def test_a_discard_that_is_not_confirmed_changes_nothing(connection, database_ur
     os.close(ours)
     rows = connection.execute("SELECT state FROM reservation.dead_letters").fetchall()
     assert rows == [("dead",)]
+
+
+def test_what_was_done_is_kept_with_its_reason(connection, database_url):
+    """`show` prints who retried and discarded, when and why, the last one first in JSON."""
+    plant(connection, 1)
+    cli(database_url, "retry", "1", "--reason", "the provider\x1b[31m is back")
+    cli(database_url, "discard", "1", "--yes")
+    shown = json.loads(cli(database_url, "show", "1", "--json"))["decisions"]
+    assert [(one["decision"], one["formerState"], one["reason"]) for one in shown] == [
+        ("discard", "retry", None),
+        ("retry", "dead", "the provider\x1b[31m is back"),
+    ]
+    user = connection.info.user
+    assert {(one["decidedBy"], one["onBehalfOf"]) for one in shown} == {(user, None)}
+    text = cli(database_url, "show", "1")
+    assert f"retry, by {user} at " in text
+    assert "\x1b" not in text
+    cli(database_url, "discard", "1", "--yes", status=2)
+    assert len(json.loads(cli(database_url, "show", "1", "--json"))["decisions"]) == 2

@@ -99,6 +99,7 @@ def test_every_option_that_takes_a_time_span_has_the_grammar():
     spans = {option.name for option in options if isinstance(option.type, DurationType)}
     assert spans == {
         "cancelled",
+        "reports",
         "grace",
         "http_requests",
         "passes",

@@ -5,7 +5,8 @@ import signal
 import psycopg
 import pytest
 
-from consumers.calls.handler_call import call, guarded, is_interrupt
+from consumers.calls.handler_call import call, guarded
+from reservation.effects.faults import is_interrupt
 from reservation.errors import (
     DatabaseUnavailableError,
     DecodeError,

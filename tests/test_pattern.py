@@ -298,7 +298,7 @@ def test_a_handler_that_raises_is_named_with_its_message(connection, store):
         raise ZeroDivisionError("by nothing")
 
     store.write(deposit(), "failing:command-123")
-    problem = r"Deposit at failing.*raised ZeroDivisionError in handle \(test_pattern.py"
+    problem = r"Deposit at failing.*raised ZeroDivisionError in \S*handle \(tests/test_pattern.py"
     with pytest.raises(HandlerError, match=problem) as caught:
         batches(connection, failing)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -558,5 +558,5 @@ def test_a_handler_that_leaves_the_process_is_an_error(connection, store):
         raise SystemExit(0)
 
     store.write(withdraw(), "leaving:command-123")
-    with pytest.raises(HandlerError, match="raised SystemExit in leave"):
+    with pytest.raises(HandlerError, match=r"raised SystemExit in \S*leave "):
         batches(connection, leaving)

@@ -10,12 +10,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from psycopg import Connection, conninfo, sql
+from psycopg import Connection, IsolationLevel, conninfo, sql
 
+from consumers.group.summary import read_summary
 from reservation.idempotence.reserve import ReserveOutcome
 from reservation.postgres.connection import connect
 from tests.large_log import (
     BATCH,
+    COMMANDS,
     LARGE,
     RESERVED,
     SENT,
@@ -64,6 +66,23 @@ def test_no_call_touches_more_than_its_batch(large, session, name):
     counted = run(large[session], WORK[name].do)
     assert counted.scanned == 0
     assert counted.fetched <= WORK[name].rows
+
+
+@pytest.mark.parametrize("session", ["new", "older than most messages"])
+def test_a_summary_touches_no_more_than_it_counts(large, session):
+    """How a consumer stands is read from the next messages alone, however many there are."""
+    connection = large[session]
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ  # as in the transaction of its own
+    try:
+        counted = run(
+            connection, lambda c: read_summary(c, [("account", COMMANDS)], most_counted=BATCH)
+        )
+    finally:
+        connection.isolation_level = None
+    (one,) = counted.result.consumers
+    assert (one.lag.messages, one.lag.at_least) == (BATCH, True)
+    assert counted.scanned == 0
+    assert counted.fetched <= BATCH + 2
 
 
 def test_the_calls_do_what_they_are_counted_for(large):

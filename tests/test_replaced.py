@@ -476,6 +476,7 @@ def test_forgotten_records_are_rebuilt_from_the_log(connection, store):
     assert deposited == ["Deposited"] * 3
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_failover_to_a_replica_that_lost_the_last_transactions(server_folder):
     """After a failover that lost messages and positions alike, consumers go on."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import threading
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,17 +11,18 @@ from psycopg import Cursor, errors
 
 import consumers
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Selection
 from consumers.dead_letters.letters import DeadLetters
-from consumers.loop.consumer import Consumer
+from consumers.dead_letters.stored_letters import Selection
 from consumers.runtime.backoff import Backoff
-from consumers.runtime.stopping import Stop
 from reservation import Component, Processed, Retry, RetryLater, Revisions, StateBased
 from reservation.errors import DeclarationError
 from reservation.handlers.retry import MOST_ATTEMPTS
 from reservation.postgres.connection import connect
-from tests.bank import claim, new_batch, session
+from reservation.store.schema.roles import grant
+from tests import consuming
+from tests.bank import claim, new_batch
 from tests.commands import invoke_cli
+from tests.consuming import until
 from tests.processes import PATIENCE
 
 CATEGORY = "refund:command"
@@ -112,27 +112,9 @@ class Provider:
 
 @contextlib.contextmanager
 def running(provider, database_url, category=CATEGORY, **options):
-    """Run the consumer in a thread, while the block lasts."""
-    stop = Stop(takes_signals=False)
-    with session(database_url) as opened:
-        consumer = Consumer(opened, provider.component, category, **options)
-        thread = threading.Thread(target=consumer.run, args=[stop])
-        thread.start()
-        try:
-            yield thread
-        finally:
-            stop.request()
-            thread.join(PATIENCE)
-
-
-def until(check, thread=None):
-    """Look until something is so, and return it."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := check()):
-        assert thread is None or thread.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return answer
+    """Run the consumer of a provider's component in a thread, while the block lasts."""
+    with consuming.running(provider.component, database_url, category, **options) as (thread, _):
+        yield thread
 
 
 @pytest.fixture
@@ -261,7 +243,7 @@ def test_after_its_last_attempt_a_message_is_a_plain_dead_letter(
         until(lambda: provider.refunded(store) == ["2a"], thread)
     letter = provider.letters()["1a"]
     assert (letter.reason, letter.attempts, letter.next_attempt_at) == ("handler", 5, None)
-    assert "raised ConnectionError in handle (test_retry.py:" in letter.error
+    assert "raised ConnectionError in Provider.handle (tests/test_retry.py:" in letter.error
     assert "secret" not in letter.error
     assert provider.calls.count("1a") == 5
     assert provider.states() == {"1a": "dead", "1b": "parked"}
@@ -639,19 +621,13 @@ def test_the_log_has_one_event_for_those_that_failed_alike(store, connection, da
 
 
 def test_a_role_of_an_operator_retries_what_waits(connection, store, patient, database_url):
-    """An operator's rights, given by a former version, are enough to retry what waits."""
+    """The rights of an operator are enough to retry what waits."""
     patient.down = {"1a"}
     patient.send(store, "1a")
     patient.drain(database_url)
     with connect(database_url, autocommit=True) as other:
-        other.execute("CREATE ROLE retrying_operator")
         try:
-            other.execute("GRANT USAGE ON SCHEMA reservation TO retrying_operator")
-            other.execute("GRANT SELECT ON reservation.dead_letters TO retrying_operator")
-            other.execute(
-                "GRANT UPDATE (state, attempts, changed_at) ON reservation.dead_letters "
-                "TO retrying_operator"
-            )
+            grant(other, "operator", "retrying_operator")
             other.execute("SET ROLE retrying_operator")
             administration.retry(other, Selection(), [])
         finally:

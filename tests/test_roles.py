@@ -13,6 +13,7 @@ from bank import account
 from consumers.correcting.correct import correct
 from reservation import MessageStore, install
 from reservation.errors import MissingRightError, SchemaError, StoreError, StreamNameError
+from reservation.maintenance import stored_reports
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.identity import store_id
@@ -67,6 +68,8 @@ CONSUMER = {
     "SELECT on reservation.store_identity",
     "SELECT on reservation.corrections",
     "SELECT on reservation.finding_decisions",
+    "SELECT on reservation.letter_decisions",
+    "INSERT on reservation.letter_decisions",  # of what the server does not note itself
     "DELETE on reservation.members",
     "DELETE on reservation.states",
     "DELETE on reservation.scheduled",
@@ -104,11 +107,13 @@ OPERATOR = {
             "dead_letters",
             "corrections",
             "finding_decisions",
+            "letter_decisions",
             "scheduled",
         )
     ),
     "UPDATE on reservation.dead_letters",  # of three columns
-    "INSERT on reservation.finding_decisions",  # of three columns
+    "INSERT on reservation.finding_decisions",  # of four columns
+    "INSERT on reservation.letter_decisions",  # of what the server does not note itself
     "UPDATE on reservation.scheduled",  # of one column
     "EXECUTE on reservation.cancel_scheduled",
     "EXECUTE on reservation.correct",
@@ -688,6 +693,9 @@ def test_an_operator_writes_no_message_of_its_own(connection, store, new_role):
         "DELETE FROM reservation.corrections",
         "DELETE FROM reservation.finding_decisions",
         "INSERT INTO reservation.finding_decisions (decided_by) VALUES ('somebody else')",
+        "INSERT INTO reservation.letter_decisions (decided_by) VALUES ('somebody else')",
+        "UPDATE reservation.letter_decisions SET reason = 'x'",
+        "DELETE FROM reservation.letter_decisions",
         "UPDATE reservation.positions SET position = 0",
     ):
         with pytest.raises(errors.InsufficientPrivilege):
@@ -802,9 +810,12 @@ def test_an_auditor_reconciles(connection, store, database_url, new_role):
     store.write([open_(), deposit(), deposit()], COMMANDS)
     drain(connection)
     address = as_login(connection, database_url, role)
-    done = run_cli("reconcile", "bank:account", env={"RESERVATION_DATABASE_URL": address})
+    env = {"RESERVATION_DATABASE_URL": address}
+    done = run_cli("reconcile", "bank:account", "--store-report", env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert "In order" in done.stdout
+    (stored,) = stored_reports.page(connection, "account", 10)
+    assert (stored.stored_by, stored.mode, stored.in_order) == (role, "full", True)
 
 
 def test_roles_without_a_grant_may_call_no_function_of_ours(connection, new_role, monkeypatch):

@@ -73,6 +73,7 @@ def ready(*running: Started) -> None:
             one.wait_for("consumer_started", category=category)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1))
 def test_every_reissue_is_a_duplicate_whichever_version_sends_and_consumes(
     connection, database_url, tmp_path, seed

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumers.testing.crashing.inside.cutting import Cut
 from reservation import MessageStore
 from reservation.errors import PositionLostError, ReservationError
 from reservation.idempotence.state_based.states import States
@@ -22,7 +23,6 @@ from shooting_range import leader_board, shooting_range
 from shooting_range.component import ATTEMPTS, POSITIONS, ShootingRange
 from shooting_range.messages import FireAt, MoveTarget
 from tests.bank import batch, batches, drain
-from tests.crashing import Cut
 from tests.processes import EXAMPLES, PATIENCE, Started
 
 GAME = "shootingRange:command-1"

@@ -18,10 +18,11 @@ from consumers.batch import effects
 from consumers.batch.batch_size import BatchSize
 from consumers.correcting.correct import correct
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import LetterError, Selection
+from consumers.dead_letters.stored_letters import LetterError, Selection
 from consumers.loop import cleaning
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
+from consumers.testing.crashing.inside.cutting import Cut
 from reservation import Component, MessageStore, Metadata, StateBased
 from reservation.errors import (
     DeclarationError,
@@ -47,7 +48,6 @@ from reservation.testing import NotDeterministicError, check_deterministic
 from tests.bank import batch, batches, drain, session
 from tests.batch_sizes import Letter, take
 from tests.controls import deposit, withdraw
-from tests.crashing import Cut
 from tests.idempotence import drained, within
 
 COMMANDS = "tally:command"

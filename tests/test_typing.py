@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import consumers
+import consumers.testing
 import reservation
+import reservation.testing
 
 pytestmark = [pytest.mark.slow, pytest.mark.check]
 
@@ -97,8 +99,8 @@ def test_every_line_is_refused_by_both():
 
 def test_pyright_finds_no_error_in_the_modules_of_public_names(tmp_path):
     """pyright accepts the modules that define the exported names."""
-    modules = {"reservation.testing"}
-    for package in (reservation, consumers):
+    modules = {"cli.pytest_plugin"}
+    for package in (reservation, consumers, reservation.testing, consumers.testing):
         exported = [getattr(package, name) for name in package.__all__]
         modules |= {item.__module__ for item in exported if hasattr(item, "__module__")}
         modules |= {item.__name__ for item in exported if inspect.ismodule(item)}

@@ -13,10 +13,11 @@ from typing import Any, Self
 from psycopg import Connection, conninfo, sql
 from structlog.testing import capture_logs
 
+from consumers.testing.embedded_server import server_folder
 from reservation import install
 from reservation.postgres.connection import connect
 from tests.chaos.kinds import KINDS
-from tests.servers import OwnServer, server, server_folder
+from tests.servers import OwnServer, server
 
 # Runs that share a database, whose tables are emptied between them.
 SHARED_BY = 200

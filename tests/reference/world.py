@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection, conninfo
 
+from consumers.dead_letters.failure import Failure
 from consumers.group.administration import apply_changes, find_idle, plan_move
 from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
@@ -23,9 +25,10 @@ from reservation import MessageStore
 from reservation.errors import StoreError
 from reservation.idempotence.state_based.states import States
 from reservation.postgres.connection import connect
+from reservation.testing.reference.interpreter import Interpreter, Taken
+from reservation.testing.reference.log import MemoryLog
 from tests.idempotence import empty
 from tests.reference.histories import Action, Back, History, Run, Send, Sent
-from tests.reference.interpreter import Interpreter
 from tests.reference.plans import build
 from tests.reference.surroundings import LATE, ROLE, SURROUNDINGS, Surroundings
 
@@ -271,8 +274,8 @@ class World:
         """Return the differences of the store from the interpreter's result."""
         found = stored(self.control)
         ids = {stream: messages[0]["id"] for stream, messages in found["messages"].items()}
-        expected = interpret(history, ids)
-        differences = list(compare(found, expectation(expected), "the store"))
+        expected, rows = interpret(history, ids)
+        differences = list(compare(found, expectation(expected, rows), "the store"))
         calm = not any(
             isinstance(action, Back) or getattr(action, "faults", ()) for action in history.actions
         )
@@ -281,41 +284,82 @@ class World:
         return differences
 
 
-def interpret(history: History, ids: dict[str, str]) -> Interpreter:
-    """Let the interpreter do the same."""
-    plan = history.plan
+class Recorder:
+    """Stands for the connection of handlers, and keeps the rows that they insert."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+
+    def execute(self, _: str, row: list[str]) -> None:
+        self.rows += row
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Forget the rows of a block that raises."""
+        before = len(self.rows)
+        try:
+            yield
+        except BaseException:
+            del self.rows[before:]
+            raise
+
+
+def interpret(history: History, ids: dict[str, str]) -> tuple[Interpreter, list[str]]:
+    """Let the interpreter do the same; return it, and the rows that handlers inserted."""
+    plan, recorder = history.plan, Recorder()
     interpreter = Interpreter(
-        build(plan), lambda stream: ids.get(stream) or str(uuid.uuid5(uuid.NAMESPACE_URL, stream))
+        build(plan),
+        MemoryLog(),
+        lambda stream: ids.get(stream) or str(uuid.uuid5(uuid.NAMESPACE_URL, stream)),
+        recorder,
     )
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # what handlers raise is no interrupt
+    try:
+        _interpret(history, interpreter)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return interpreter, recorder.rows
+
+
+def _interpret(history: History, interpreter: Interpreter) -> None:
     for action in history.actions:
         match action:
             case Send(messages):
                 for message in messages:
-                    interpreter.send(*message.row)
+                    id_, *row = message.row
+                    if interpreter.log.find(id_) is None:
+                        interpreter.log.add(str(id_), *row)
             case Back(messages):
-                if not any(entity for _, entity in interpreter.letters.values()):
+                if not any(letter.entity for letter in interpreter.letters.values()):
                     interpreter.back(messages)
             case Run():
-                while any(interpreter.drain(of) for of in plan.categories):
+                while any(interpreter.drain(of) for of in history.plan.categories):
                     pass
-    return interpreter
 
 
-def expectation(interpreter: Interpreter) -> dict[str, Any]:
+def expectation(interpreter: Interpreter, inserted: list[str]) -> dict[str, Any]:
     """Return what the interpreter stored, without global positions."""
     rows = [
         (m.id, m.stream_name, m.type, m.data, m.metadata_json, m.global_position, m.position)
-        for m in interpreter.log
+        for m in interpreter.log.messages
     ]
     return {
         "messages": by_stream(rows),
         "letters": {
-            f"{of} {name} {at}": list(letter)
+            f"{of} {name} {at}": [reason_of(letter), letter.entity]
             for (of, name, at), letter in interpreter.letters.items()
         },
         "states": {name: json.loads(text) for name, text in interpreter.states.items()},
-        "rows": sorted(interpreter.rows),
+        "rows": sorted(inserted),
     }
+
+
+def reason_of(letter: Taken) -> str:
+    """Return the reason of a dead letter."""
+    if letter.error is None:
+        return letter.outcome
+    reason = Failure.of(letter.error).reason
+    return FAILED.get(reason, reason)
 
 
 def stored(connection: Connection[Any]) -> dict[str, Any]:

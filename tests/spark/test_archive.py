@@ -374,6 +374,7 @@ def test_damage_is_found_later_and_nothing_is_offered(
     assert added(archive()) == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_an_archive_that_does_not_fit_is_refused(
     spark_connection, spark_store, archive, reconcile, folder
 ):

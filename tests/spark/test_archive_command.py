@@ -83,6 +83,7 @@ def test_a_killed_run_leaves_nothing_and_a_complete_one_offers_commands(
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_prune_names_what_differs_and_ends_with_status_2(connection, store, database_url, tmp_path):
     """`prune` names messages that differ and ends with 2, and refuses another store's archive."""
     store.write([open_(), *(deposit(f"d{n}") for n in range(5))], COMMANDS)

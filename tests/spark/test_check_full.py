@@ -74,6 +74,7 @@ def test_tallies_of_parts_add_up_to_that_of_the_whole(connection, store):
             assert parts == whole
 
 
+@pytest.mark.long
 def test_the_command_decodes_everything(connection, store, database_url, tmp_path):
     """More than a sample would, and it says so; what is written meanwhile is not in it."""
     store.write([open_(), deposit()], COMMANDS)

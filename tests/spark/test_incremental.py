@@ -146,6 +146,7 @@ def step(spark, folder, messages, reached, *, commit=True):
         return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1))
 def test_a_chain_of_runs_finds_what_one_run_over_everything_finds(spark, tmp_path, seed):
     """A chain of incremental runs finds the same, wherever it is cut."""

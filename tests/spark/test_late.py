@@ -50,6 +50,7 @@ def reconcile(spark, spark_database_url, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_run_finds_late_commits(spark_store, spark_connection, slow, reconcile):
     """A run finds late commits in each category, and reports none twice."""
     spark_store.write([open_(), deposit("d1")], COMMANDS)

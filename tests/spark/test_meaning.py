@@ -13,7 +13,7 @@ import pytest
 
 from consumers.correcting.correct import correct
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Selection
+from consumers.dead_letters.stored_letters import Selection
 from consumers.decisions.blocking import FailurePolicy
 from reservation.messages.comparison import same_content
 from spark_jobs.analysis.verdicts import meaning

@@ -8,6 +8,7 @@ import pytest
 
 from bank.messages import Deposit, Withdraw
 from reservation import Metadata, Write
+from reservation.maintenance import stored_reports
 from tests.bank import batch, batches, drain
 from tests.commands import invoke_cli
 from tests.controls import COMMANDS, LATER, deposit, open_, withdraw
@@ -44,7 +45,7 @@ def planted(connection, store):
 
 
 @pytest.mark.check
-def test_each_planted_finding_is_found(planted, database_url, tmp_path):
+def test_each_planted_finding_is_found(planted, connection, database_url, tmp_path):
     """The counts equal the planted findings, and every row is in the output."""
     output = tmp_path / "findings"
     done = run_cli(
@@ -56,10 +57,19 @@ def test_each_planted_finding_is_found(planted, database_url, tmp_path):
         str(output),
         *("--html", str(tmp_path / "page.html"), "--junit", str(tmp_path / "junit.xml")),
         *("--prometheus", str(tmp_path / "metrics.prom"), "--state", str(tmp_path / "state")),
+        "--store-report",
         env={"RESERVATION_DATABASE_URL": database_url},
     )
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
+    (stored,) = stored_reports.page(connection, "account", 10)
+    assert json.loads(stored_reports.read(connection, stored.number)[1]) == report
+    assert stored.time.isoformat() == report["time"]
+    assert (stored.findings["missing"], stored.findings["orphan"], stored.in_order) == (1, 2, False)
+    ((last,),) = connection.execute(
+        "SELECT max(global_position) FROM message_store.messages"
+    ).fetchall()
+    assert (stored.mode, stored.up_to) == ("incremental", last)
     assert report["categories"] == [
         {
             "commandCategory": "account:command",

@@ -159,8 +159,9 @@ def test_the_zip_file_is_the_same_for_the_same_files_and_works_from_where_it_is(
         done = run_cli("spark", "package", "-o", str(path), "--app", "bank:account")
         assert done.returncode == 0, done.stderr
     assert first.read_bytes() == other.read_bytes()
-    names = zipfile.ZipFile(first).namelist()
-    assert names == sorted(names)
+    entries = zipfile.ZipFile(first).namelist()
+    assert entries == sorted(entries)
+    names = [name for name in entries if not name.endswith("/")]
     assert done.stdout == f"{other}: {len(names)} files\n"
     assert {
         "bank/component.py",
@@ -186,6 +187,29 @@ from reservation.app_path import load_component
 from reservation.store.schema import install
 print(spark_jobs.__file__, load_component("bank:account", None).name)
 """
+
+
+def test_an_app_in_folders_without_init_works_from_the_zip_file(tmp_path, monkeypatch):
+    """Folders that are packages without a file __init__.py are imported from the zip file."""
+    (tmp_path / "app" / "stall" / "apart").mkdir(parents=True)
+    (tmp_path / "app" / "stall" / "apart" / "asking.py").write_text(
+        _APP.replace("from helped", "from stall.helped").replace("from bank", "from stall")
+    )
+    (tmp_path / "app" / "stall" / "messages.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass Deposit:\n    account_id: str\n"
+    )
+    (tmp_path / "app" / "stall" / "helped.py").write_text("CATEGORY = 'helped'")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    build(tmp_path / "x.zip", "stall.apart.asking:component", tmp_path / "app")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import stall.apart.asking as app; print(app.__file__)"],
+        env={"PYTHONPATH": str(tmp_path / "x.zip")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(str(tmp_path / "x.zip"))
 
 
 def test_a_module_beside_the_app_travels_if_it_is_imported(tmp_path, monkeypatch):
@@ -223,7 +247,7 @@ def travels(folder, output):
     """Return the files of an app that are packed."""
     build(output, "asked_package:component", folder)
     names = zipfile.ZipFile(output).namelist()
-    return [name for name in names if name.startswith("asked_package")]
+    return [name for name in names if name.startswith("asked_package") and name[-1] != "/"]
 
 
 def test_only_modules_and_declared_data_travel(tmp_path, monkeypatch):

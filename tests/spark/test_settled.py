@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from bank import account
 from consumers.dead_letters import administration
-from consumers.dead_letters.administration import Selection
+from consumers.dead_letters.stored_letters import Selection
 from reservation import Write
 from reservation.errors import MissingRightError
 from reservation.maintenance.finding_decisions import FindingError, accept, accepted, reopen
@@ -67,6 +67,7 @@ def reconciling(spark, spark_database_url, tmp_path, monkeypatch):
     return Reconciling(spark, spark_database_url, tmp_path, monkeypatch)
 
 
+@pytest.mark.long
 def test_a_corrected_command_is_neither_a_conflict_nor_a_second_message(
     spark_connection, spark_store, spark_database_url, reconciling
 ):

@@ -128,6 +128,7 @@ def test_messages_written_during_a_job_are_left_to_the_next(
     assert found(lambda: None) == (3, 2, 1, 1)
 
 
+@pytest.mark.long
 def test_a_job_that_runs_out_of_memory_says_so(database_url):
     """A job that runs out of memory ends with one line that names the setting."""
     hungry = (

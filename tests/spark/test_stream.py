@@ -58,6 +58,7 @@ def positions(connection):
     return [row[0] for row in rows]
 
 
+@pytest.mark.long
 def test_a_query_continues_from_its_checkpoint_in_batches_of_the_requested_size(
     following, spark_store, spark_connection
 ):

@@ -106,6 +106,7 @@ def cache(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_cached_classes_are_loaded(cache, tmp_path):
     """A later session loads Java's classes from the cache file."""
     log = tmp_path / "classes.log"

@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Self, assert_type
+from typing import Any, Literal, Self, assert_type
 from uuid import UUID
 
 import consumers
+from consumers.testing import run_in_memory
 from reservation import (
     AsyncMessageStore,
     Cancellation,
     Component,
     Context,
+    FailedAttempt,
     MessageIdInEvents,
     MessageStore,
     Outcome,
@@ -28,7 +30,7 @@ from reservation import (
     Write,
     connect,
 )
-from reservation.testing import check_deterministic, check_upcast
+from reservation.testing import Result, Stored, check_deterministic, check_upcast, given
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ def call(context: Context) -> None:
 @account.initiate(Open, retry=Retry(attempts=3, on=OSError), concurrency=5)
 async def open_elsewhere(command: Open, context: Context) -> Opened:
     return context.follow(command, Opened)
+
+
+@account.on_error
+def report(error: BaseException, attempt: FailedAttempt) -> None:
+    assert_type(attempt.outcome, Literal["retried", "waiting", "dead", "stopped"])
 
 
 @account.handle(
@@ -349,6 +356,26 @@ account.events(Opened, Deposited)
 
 def test() -> Any:
     return check_deterministic(account, Open("1")).state
+
+
+def scenarios() -> None:
+    scenario = given(account, "1", [Opened("1"), Stored("Opened", {"accountId": "1"})])
+    result = scenario.when([Open("1"), Open("2")], id=UUID(int=1), time=datetime.now(UTC))
+    assert_type(result, Result[Account])
+    assert_type(result.entity, Account)
+    assert_type(result.rejection, str | None)
+    assert_type(result.retry_later, timedelta | None)
+    assert_type([name for _, name in result.writes], list[str])
+    assert_type([due for _, _, due in result.scheduled], list[datetime])
+    assert_type(given(mailer).when(Open("1")).entity, None)
+    given(account, "1", state=Account(), streams={"payment-1": [Opened("1")]})
+
+
+def in_memory() -> None:
+    ran = run_in_memory([account, mailer], [Open("1"), Write(Open("1"), "account:command-1")])
+    assert_type(ran.entity(account, "1"), Account)
+    assert_type([one.reason for one in ran.dead_letters], list[str | None])
+    run_in_memory(account, [])
 
 
 def run(database_url: str) -> int:

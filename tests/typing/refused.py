@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import consumers
+from consumers.testing import run_in_memory
 from reservation import Component, Context, MessageStore, Processed, Reject, Retry, RetryLater
+from reservation.testing import given
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,16 @@ async def takes_another_command_when_awaited(
 
 @account.initiate(Open)  # mypy: type-var, pyright: reportArgumentType
 async def returns_no_first_event_when_awaited(command: Open, context: Context) -> None: ...
+
+
+def takes_no_attempt(error: BaseException) -> None: ...
+
+
+def takes_only_some_exceptions(error: ValueError, attempt: object) -> None: ...
+
+
+account.on_error(takes_no_attempt)  # mypy: type-var, pyright: reportArgumentType
+account.on_error(takes_only_some_exceptions)  # mypy: type-var, pyright: reportArgumentType
 
 
 account.handle(Deposit, retry="1s")  # mypy: arg-type, pyright: reportArgumentType
@@ -236,3 +248,16 @@ Component("mailer", id="id", snapshot_every=5)  # mypy: call-overload, pyright: 
 MessageStore("postgresql://")  # mypy: arg-type, pyright: reportArgumentType
 consumers.run("bank:account", "")  # mypy: arg-type, pyright: reportArgumentType
 consumers.drain(account)  # mypy: call-arg, pyright: reportCallIssue
+
+
+# Tests.
+
+given("account")  # mypy: arg-type, pyright: reportArgumentType
+given(account, 1)  # mypy: arg-type, pyright: reportArgumentType
+given(account, "1", Opened("1"))  # mypy: arg-type, pyright: reportArgumentType
+given(account, "1", state=Opened("1"))  # mypy: misc, pyright: reportArgumentType
+given(account).when()  # mypy: call-arg, pyright: reportCallIssue
+given(account).when(Open("1"), id="1")  # mypy: arg-type, pyright: reportArgumentType
+given(account).when(Open("1")).rejection = ""  # mypy: misc, pyright: reportAttributeAccessIssue
+run_in_memory(account, Open("1"))  # mypy: arg-type, pyright: reportArgumentType
+run_in_memory("bank:account", [])  # mypy: arg-type, pyright: reportArgumentType

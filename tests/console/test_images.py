@@ -1,0 +1,76 @@
+"""The images of the page in the docs, which are made here.
+
+With ``RESERVATION_TEST_IMAGES=update`` they are made anew; otherwise the test looks only whether
+the page shows those that there are.
+"""
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.console import browsing
+from tests.console.conftest import FOLDER
+from tests.console.test_reconciliations import store
+from tests.processes import Started
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = DOCS / "how-to" / "use-the-console.md"
+
+# What each image shows: the address, and the height of the window.
+IMAGES = {
+    "console-overview.png": ("/", 880),
+    "console-consumers.png": ("/consumers", 860),
+    "console-dead-letters.png": ("/dead-letters", 700),
+    "console-reconciliations.png": ("/reconciliations", 720),
+    "console-story.png": ("/story?q=o-2/1", 1150),
+}
+
+# Bytes of the largest image.
+LARGEST = 180_000
+
+
+def test_the_page_shows_every_image():
+    """And says what is on it."""
+    shown = dict(re.findall(r"!\[([^\]]+)\]\(\.\./images/(console-[^)]+)\)", PAGE.read_text()))
+    assert set(shown.values()) == {path.name for path in (DOCS / "images").glob("console-*")}
+    assert set(IMAGES) <= set(shown.values())
+    assert all((DOCS / "images" / name).stat().st_size <= LARGEST for name in shown.values())
+
+
+@pytest.fixture(scope="module")
+def running(seen_url):
+    """Run the consumers of one of the components."""
+    with Started(seen_url, app="trade:payments", cwd=FOLDER) as started:
+        started.wait_for("consumer_started")
+        started.wait_for("consumer_started")
+        yield
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def reported(seen_url):
+    """Store the reports of forty days, with a fault in some of them."""
+    for day in range(40):
+        findings = {"conflict": day * 7 % 5, "unhandled": day % 3, "missing": 3 * (day > 32)}
+        if day % 8 == 3:
+            findings = {}
+        time = f"{datetime(2026, 10, 1, 3, tzinfo=UTC) + timedelta(days=day)}"
+        store(seen_url, findings=findings, inOrder=not any(findings.values()), time=time)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.environ.get("RESERVATION_TEST_IMAGES") != "update",
+    reason="Images are made with RESERVATION_TEST_IMAGES=update",
+)
+@pytest.mark.parametrize("name", IMAGES)
+def test_make_an_image(open_page, serving, running, reported, name):
+    """Of the filled store, in light, while a process handles the payments."""
+    path, height = IMAGES[name]
+    page = open_page(serving, color_scheme="light", viewport={"width": 1280, "height": height})
+    page.goto(serving.url + path)
+    assert browsing.violations(page) == []
+    page.screenshot(path=DOCS / "images" / name)

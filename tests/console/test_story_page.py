@@ -1,0 +1,123 @@
+"""The page *story of a key*."""
+
+import html
+import json
+import re
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from reservation.postgres.connection import connect
+from tests.console import browsing
+from tests.console.filling import HOSTILE
+
+
+def told(client, text, **options):
+    """Return the text of a story's page."""
+    answer = client.get("/story", params={"q": text, **options})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def kinds(page):
+    """Return the kinds of the entries of a story, in order."""
+    found = re.findall(r"<h3><span class=\"tag [a-z]*\">([^<]*)</span>", page)
+    return [kind.strip() for kind in found]
+
+
+def test_a_command_is_told_with_what_became_of_it(client):
+    """The key alone finds the command, its copy, and the events of both components."""
+    page = told(client, "o-3/1")
+    assert "Taken for" in page
+    assert {"further message", "reservation", "event"} <= set(kinds(page))
+    assert "Handled" in page
+    assert ">Paid</strong>" in page
+
+
+def test_a_conflict_is_marked_field_by_field(client):
+    """Each field that differs is in a row with both values; the letter has its link."""
+    page = told(client, "o-2/1")
+    assert "conflict" in kinds(page)
+    assert re.search(r"<th scope=\"row\"><code>cents</code></th>", page)
+    assert "which is allowed" in page  # of the note, which is volatile
+    assert re.search(r"<del><code>2000</code></del>.*<ins><code>1</code></ins>", page, re.DOTALL)
+    (letter,) = re.findall(r'href="(/dead-letters/letter[^"]+)"', page)
+    assert client.get(html.unescape(letter)).status_code == 200
+
+
+def test_what_waits_says_until_when(client):
+    page = told(client, "o-waiting/1")
+    assert "Waits for its next attempt, after 1 failed" in page
+    assert "Next attempt" in page
+
+
+def test_what_is_scheduled_and_what_was_declined(client):
+    assert "scheduled message" in kinds(told(client, "order:command-o-4"))
+    assert "Declined" in told(client, "o-declined/1")
+
+
+def test_a_text_that_names_nothing_is_answered_kindly(client):
+    page = told(client, "no such thing")
+    assert "The store has no message, stream, key or correlation of this name." in page
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "q=", "q=x&as=nonsense", "q=x&after=-1", "q=x&after=99999999999999999999", "q=%00",
+     "q=%ED%A0%80", "q=" + "y" * 5000, "q=4711&as=position", "q=a&q=b&as=key&after=7"],
+)  # fmt: skip
+def test_any_query_is_answered(client, query):
+    """Nothing in an address makes the page fail."""
+    assert client.get(f"/story?{query}").status_code == 200
+
+
+def test_what_is_stored_is_shown_as_text(client, seen_url):
+    """Scripts, signs of HTML and characters that turn a text round are printed, never obeyed."""
+    with connect(seen_url, autocommit=True) as connection:
+        for stream in (f"hostile-{HOSTILE}", f"{HOSTILE.replace('-', '')}-1"):
+            metadata = {
+                "correlationStreamName": HOSTILE,
+                "properties": {HOSTILE: [HOSTILE]},
+                "causationMessageStreamName": HOSTILE,
+                "causationMessageGlobalPosition": 1,
+            }
+            connection.execute(
+                "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",
+                [stream, HOSTILE, Jsonb({HOSTILE: HOSTILE, "nested": [{HOSTILE: HOSTILE}]}),
+                 Jsonb(metadata)],
+            )  # fmt: skip
+            page = told(client, stream)
+            (field,) = re.findall(r'<input id="q".*?>', page, re.DOTALL)
+            shown = page.replace(field, "")
+            assert "alert(1)" in shown
+            assert "\\u202e" in shown
+            assert "<script>alert" not in page
+            assert not {"\u202e", "\u200b"} & set(shown)
+            assert "{{ 7 * 7 }}" in shown
+
+
+@pytest.mark.slow
+def test_a_story_is_accessible_and_fits(page, serving):
+    """In light and dark, on a desktop and a phone, and with everything opened."""
+    browsing.check_look(page, f"{serving.url}/story?q=o-2/1")
+    page.goto(f"{serving.url}/story?q=o-waiting/1")
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert browsing.violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.slow
+def test_a_story_is_found_with_the_keyboard(page, serving):
+    """A slash leads to the search, Enter tells, and the address can be sent to somebody."""
+    page.goto(f"{serving.url}/consumers")
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    page.wait_for_url("**/story")
+    page.locator("main").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("o-2/1")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/story?q=o-2%2F1")
+    assert page.locator("ol.story > li").count() > 4
+    page.get_by_text("Metadata").first.click()
+    assert json.loads(page.locator("details[open] pre").first.inner_text())
