@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from reservation.tracing.tracing import Tracing
 
 # How many messages of a batch have a span of their own.
-MOST_SPANS = 50
-# How many commands of a batch its span is linked to: what OpenTelemetry's SDK keeps by default.
-MOST_LINKS = 128
+MOST_SPANS = 20
+# How many commands of a batch its span is linked to.
+MOST_LINKS = 32
 
 _QUERIES = load_queries("consumers.runtime")
 
@@ -235,11 +235,14 @@ class Spans:
 
         The server has kept the metadata of commands whose key it has taken.
         """
-        from reservation.tracing.propagation import TRACEPARENT, TRACESTATE, context_of
+        from reservation.tracing.propagation import TRACEPARENT, TRACESTATE, context_of, is_sampled
 
         positions = IntArray([command.global_position for command in commands])
         rows = fetch_all(connection, _QUERIES["sent_in"], [positions])
-        contexts = (context_of({TRACEPARENT: parent, TRACESTATE: state}) for parent, state in rows)
+        contexts = (
+            context_of({TRACEPARENT: parent, TRACESTATE: state}) if is_sampled(parent) else None
+            for parent, state in rows
+        )
         return [one if one and one.trace_flags.sampled else None for one in contexts]
 
 

@@ -55,8 +55,19 @@ def is_left_out(metadata: str | None) -> bool:
         metadata: the JSON text of its metadata.
     """
     parent = properties_of(metadata).get(TRACEPARENT)
-    # Of version 00. Whether the rest is valid is seen when the context is read.
-    return isinstance(parent, str) and len(parent) == 55 and parent[54] in "02468ace"
+    return isinstance(parent, str) and not is_sampled(parent)
+
+
+def is_sampled(parent: str | None) -> bool:
+    """Return whether a ``traceparent`` is of a trace that is sampled, or may be.
+
+    Whether it is valid is seen when the context is read.
+
+    Args:
+        parent: the value; None for none.
+    """
+    # Version 00 has 55 characters, and the last is of the flags.
+    return parent is not None and not (len(parent) == 55 and parent[54] in "02468ace")
 
 
 def context_of(properties: object) -> SpanContext | None:
