@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks import (
     answers,
+    console,
     groups,
     idempotence,
     idle,
@@ -31,6 +32,7 @@ MODULES = (
     notice,
     answers,
     tracing,
+    console,
     large,
     spark,
 )
