@@ -90,9 +90,9 @@ def _milliseconds(opener: urllib.request.OpenerDirector, address: str) -> float:
 @contextmanager
 def _serving(url: str) -> Iterator[tuple[urllib.request.OpenerDirector, str]]:
     """Run a console as a process; give what asks it, signed in, and its address."""
+    command = [sys.executable, "-P", "-m", "cli", "console", "bank:account", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "cli", "console", "bank:account", "--app-dir", EXAMPLES]
-        + ["--port", "0"],
+        [*command, "--app-dir", EXAMPLES],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "RESERVATION_DATABASE_URL": url},
         stderr=subprocess.PIPE,
