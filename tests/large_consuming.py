@@ -159,22 +159,30 @@ def consumer_calls(size: Size) -> dict[str, Work]:
     copy = size.sent + size.reserved // 2 * 2
     handled = size.reserved // 20 * 10  # a copy of which there is an event
     return {
-        "a batch of commands": Work(0, batch(COMMANDS, middle)),
-        "a batch of reserved commands": Work(0, batch(COPIES, copy)),
-        "recognizing what led to nothing": Work(0, lambda c: recognize(c, size.sent // 2)),
-        "recognizing by a table": Work(0, lambda c: remember(c, size.sent // 2, "d")),
-        "remembering in a table": Work(0, lambda c: remember(c, size.sent // 2, "new")),
-        "recording dead letters": Work(0, bury),
-        "scheduling a batch": Work(0, schedule),
-        "writing what is due": Work(0, write_later),
+        "a batch of commands": Work(260, 2900, batch(COMMANDS, middle)),
+        "a batch of reserved commands": Work(140, 2600, batch(COPIES, copy)),
+        "recognizing what led to nothing": Work(10, 1800, lambda c: recognize(c, size.sent // 2)),
+        "recognizing by a table": Work(20, 4200, lambda c: remember(c, size.sent // 2, "d")),
+        "remembering in a table": Work(10, 4400, lambda c: remember(c, size.sent // 2, "new")),
+        "recording dead letters": Work(1_000, 3_000, bury),
+        "scheduling a batch": Work(260, 2600, schedule),
+        "writing what is due": Work(380, 4500, write_later),
         "the outcome of what was handled": Work(
-            0, lambda c: ask(c, f"d{handled}", entityStream=LONG_ENTITY)
+            40, 110, lambda c: ask(c, f"d{handled}", entityStream=LONG_ENTITY)
         ),
-        "the outcome of what was reserved": Work(0, lambda c: ask(c, f"d{size.reserved}")),
-        "the outcome of what is unknown": Work(0, lambda c: ask(c, "unknown")),
+        "the outcome of what was reserved": Work(10, 40, lambda c: ask(c, f"d{size.reserved}")),
+        "the outcome of what is unknown": Work(10, 30, lambda c: ask(c, "unknown")),
+        "a new request": Work(10, 60, lambda c: request(c, uuid.uuid4())),
+        "snapshots that are there": Work(700, 2700, snapshots_again),
+    }
+
+
+def growing_consumer_calls(size: Size) -> dict[str, Work]:
+    """Return those that look through a stream."""
+    return {
         "the outcome of what is unknown, in a long stream": Work(
-            0, lambda c: ask(c, "unknown", sentTo=LONG, entityStream=LONG_ENTITY)
+            size.sent // 4,
+            size.sent // 16 + 50,
+            lambda c: ask(c, "unknown", sentTo=LONG, entityStream=LONG_ENTITY),
         ),
-        "a new request": Work(0, lambda c: request(c, uuid.uuid4())),
-        "snapshots that are there": Work(0, snapshots_again),
     }

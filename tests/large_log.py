@@ -70,7 +70,8 @@ LEFT JOIN LATERAL (SELECT (n - %(small)s) / 10 - 1 AS long_position) AS long
 COPIES = """
 INSERT INTO message_store.messages
   (global_position, stream_name, position, type, data, metadata)
-SELECT %(sent)s + 2 * global_position, 'accountTransaction-1+' || (data->>'depositId'), 0, type, data,
+SELECT %(sent)s + 2 * global_position, 'accountTransaction-1+' || (data->>'depositId'), 0, type,
+       data,
        jsonb_build_object('causationMessageStreamName', stream_name,
                           'causationMessageGlobalPosition', global_position)
 FROM message_store.messages
@@ -198,11 +199,13 @@ class Work(NamedTuple):
     """A call, and how much of the store it may touch for its batch.
 
     Attributes:
-        rows: how many rows of the large tables it fetches at most.
+        rows: how many rows of the large tables it reads at most.
+        buffers: how many pages of tables and indexes at most.
         do: the call.
     """
 
     rows: int
+    buffers: int
     do: Callable[[Connection], object]
 
 
@@ -261,6 +264,10 @@ def fill(connection, size, first, last):
 def analyze(connection):
     for table in LARGE:
         connection.execute(f"ANALYZE {table}")
+
+
+def call(query, *values):
+    return lambda c: c.execute(query, values).fetchall()
 
 
 def plan(connection, calls):
