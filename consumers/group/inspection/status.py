@@ -15,14 +15,19 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from consumers.group.stored_positions import Reads, StoredPosition, read_positions, reads_of
+from consumers.group.inspection.stored_positions import (
+    Reads,
+    StoredPosition,
+    read_positions,
+    reads_of,
+)
 from reservation.component import Component
 from reservation.inspection.oldest_snapshot import HeldSnapshot, oldest_snapshot
 from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers.group", "status.sql")
+_QUERIES = load_queries("consumers.group.inspection", "status.sql")
 
 # Of messages that one pass looks at, and so the most that are counted for a partition.
 MOST_COUNTED = 100_000
