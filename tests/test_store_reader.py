@@ -30,7 +30,7 @@ def _often(monkeypatch):
 
 
 def let_log_in(connection, role, database_url):
-    """Return the database's address for the role, which logs in with the password of the test's own."""
+    """Return the database's address for a role, which has the test's own password."""
     password = conninfo.conninfo_to_dict(database_url).get("password", "none")
     connection.execute(
         sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}").format(
