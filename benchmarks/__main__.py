@@ -19,6 +19,7 @@ from benchmarks import (
     whole,
 )
 from benchmarks.harness import BENCHMARKS, run
+from benchmarks.peers import comparison
 
 # Importing them registers their benchmarks.
 MODULES = (
@@ -26,6 +27,7 @@ MODULES = (
     pattern,
     idempotence,
     whole,
+    comparison,
     groups,
     memory,
     idle,
