@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator
 
 from benchmarks import workload
-from benchmarks.harness import Bench, Result, benchmark, rate
+from benchmarks.harness import Bench, Result, benchmark
 from reservation import AsyncMessageStore, Write
 
 SENDERS, TURNS = 100, 5

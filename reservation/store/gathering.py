@@ -84,8 +84,6 @@ class _Line:
             return await answer
         except asyncio.CancelledError:
             self._waiting.pop(answer, None)
-            if not answer.cancelled():
-                answer.exception()  # it came too late, and is not to be logged as forgotten
             if self._current is not None and not self._current.is_awaited():
                 self._current.cancel()
                 self._go_on()
@@ -94,7 +92,7 @@ class _Line:
     def _start(self) -> None:
         self._current = gathered = _Gathered(self._waiting)
         # In an empty context: it is part of no single sender's trace.
-        task = asyncio.create_task(self._run(gathered), context=Context())
+        task = asyncio.create_task(self._run(gathered), name="gathered writes", context=Context())
         gathered.cancel = task.cancel
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
