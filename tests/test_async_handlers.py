@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import json
 import os
 import threading
@@ -486,6 +487,20 @@ def test_a_call_that_ignores_its_cancellation_is_cancelled_again():
     with loop.stop, pytest.raises(CallsCancelledError):
         loop.run(lambda: [stubborn()])
     assert len(times) == 3
+    loop.close()
+
+
+def test_of_calls_that_fail_together_the_first_is_raised_and_none_is_logged_as_forgotten(caplog):
+    """asyncio logs the exception of a task that nobody asks for, once the task is collected."""
+    loop = EventLoop()
+
+    async def fail(name):
+        raise KeyError(name)
+
+    with pytest.raises(KeyError, match="first"):
+        loop.run(lambda: [fail("first"), fail("second")])
+    gc.collect()
+    assert caplog.records == []
     loop.close()
 
 

@@ -1,5 +1,6 @@
 """Processes with other declarations in one group: which may run at once, and what is refused."""
 
+import ast
 import dataclasses
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from bank.entity import Account
 from bank.messages import Close, Deposit, Deposited, Open, Opened
 from consumers.group.compatibility import LivingMember, compare, living_members
 from consumers.group.membership import GroupShare, Membership
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from reservation import Component, Processed
 from reservation.errors import GroupError
 from reservation.inspection.process_declaration import ProcessDeclaration
@@ -167,6 +168,27 @@ def with_event(event, *, read=None, **declared):
         component.project(one, **declared)(lambda entity, event: None)
     component.handle(Open)(handle)
     return component
+
+
+def by_deposit(command):
+    """Return the key of a deposit."""
+    return command.deposit_id
+
+
+@pytest.mark.parametrize("key", [by_deposit, lambda command: command.deposit_id])
+def test_a_key_is_described_although_other_threads_make_syntax_trees(key, monkeypatch):
+    """CPython counts how deep it is in a tree for all threads together, and then raises this."""
+    expected = ProcessDeclaration.of(bank(key=key))
+    parse, failures = ast.parse, iter(range(3))
+
+    def disturbed(source):
+        if next(failures, None) is not None:
+            raise SystemError("AST constructor recursion depth mismatch (before=57, after=109)")
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", disturbed)
+    assert ProcessDeclaration.of(bank(key=key)) == expected
+    assert next(failures, None) is None
 
 
 def test_an_event_that_a_living_member_cannot_read_is_refused():

@@ -8,15 +8,15 @@ import select
 import signal
 import subprocess
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from psycopg import conninfo
 
 from bank import account
-from consumers.group.status import read_status
-from consumers.group.stored_positions import Holder
-from consumers.group.summary import read_summary
+from consumers.group.inspection.status import read_status
+from consumers.group.inspection.stored_positions import Holder
+from consumers.group.inspection.summary import read_summary
 from reservation.postgres.connection import connect
 from reservation.store.schema.roles import grant
 from tests.commands import invoke_cli
@@ -269,6 +269,55 @@ def test_the_json_is_as_documented(connection, database_url):
         "waiting": 0,
         "nextAttemptAt": None,
     }
+
+
+OLD = "reservation.inspection.oldest_snapshot.OLD"
+
+
+def test_the_session_with_the_oldest_snapshot_is_named(connection, database_url, monkeypatch):
+    """A session that holds a snapshot for long is named, with what ends it; others are not."""
+    monkeypatch.setattr(OLD, timedelta(0))
+    with connect(database_url) as forgotten, connect(database_url) as later:
+        for session, name in ((forgotten, "[bold]report\x1b"), (later, "later")):
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            session.execute("SELECT set_config('application_name', %s, false)", [name])
+            session.execute("SELECT count(*) FROM message_store.messages")
+        pid = forgotten.info.backend_pid
+        held = read_status(connection).oldest_snapshot
+        assert held is not None
+        assert (held.kind, held.name) == ("session", str(pid))
+        done = invoke_cli("status", "--database-url", database_url, env={"COLUMNS": "300"})
+        assert f"the session {pid} (role " in done.stdout
+        assert "application [bold]report" in done.stdout
+        assert f"SELECT pg_terminate_backend({pid})" in done.stdout
+        assert "\x1b" not in done.stdout
+        forgotten.rollback()
+        assert read_status(connection).oldest_snapshot.name == str(later.info.backend_pid)
+        monkeypatch.setattr(OLD, timedelta(hours=1))
+        assert read_status(connection).oldest_snapshot is None
+
+
+def test_a_transaction_that_only_waits_holds_no_snapshot(connection, database_url, monkeypatch):
+    """Between statements a read committed transaction that wrote nothing holds nothing back."""
+    monkeypatch.setattr(OLD, timedelta(0))
+    with connect(database_url) as waiting:
+        waiting.execute("SELECT 1")
+        assert read_status(connection).oldest_snapshot is None
+        waiting.execute("CREATE TEMPORARY TABLE written (n int)")
+        assert read_status(connection).oldest_snapshot.name == str(waiting.info.backend_pid)
+
+
+def test_what_holds_a_snapshot_is_in_the_json(connection, database_url, monkeypatch):
+    """As it is documented: null, or who holds it and since when."""
+    seen = json.loads(invoke_cli("status", "--json", "--database-url", database_url).stdout)
+    assert seen["oldestSnapshot"] is None
+    monkeypatch.setattr(OLD, timedelta(0))
+    with connect(database_url) as forgotten:
+        forgotten.execute("CREATE TEMPORARY TABLE written (n int)")
+        seen = json.loads(invoke_cli("status", "--json", "--database-url", database_url).stdout)
+        held = seen["oldestSnapshot"]
+        assert held["name"] == str(forgotten.info.backend_pid)
+        assert datetime.fromisoformat(held["since"]) <= datetime.fromisoformat(seen["time"])
 
 
 class Terminal:

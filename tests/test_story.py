@@ -12,7 +12,7 @@ from cli.story import command
 from consumers.correcting.correct import correct
 from consumers.dead_letters import administration, history
 from consumers.dead_letters.stored_letters import Selection
-from consumers.story.entries import Kind, Meaning
+from consumers.story.content.entries import Kind, Meaning
 from consumers.story.story import tell
 from reservation import Metadata, Processed, Retry, Write, connect
 from reservation.errors import StatementCanceledError

@@ -480,7 +480,7 @@ def test_async_handlers_have_their_own_spans(store: MessageStore, database_url: 
 def test_no_more_than_so_many_messages_of_a_batch_have_spans(
     store: MessageStore, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.runtime.spans.MOST_SPANS", 3)
+    monkeypatch.setattr("consumers.runtime.observability.spans.MOST_SPANS", 3)
     inside = []
 
     def handler(command: Sell, till: Till, context: Any) -> Sold:

@@ -16,8 +16,8 @@ from cli.common.durations import DurationType
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
-from consumers.group.status import Lag, PartitionStatus, Status, read_status
-from consumers.group.stored_positions import Holder
+from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
+from consumers.group.inspection.stored_positions import Holder
 from consumers.runtime.backoff import Backoff
 from reservation.app_path import load_component
 from reservation.component import Component
@@ -56,7 +56,9 @@ def status(
     of it is one snapshot. An auditor's rights are enough.
 
     Then it says how many messages of the store are scheduled, when the next one is due, and what
-    is overdue.
+    is overdue. If a session has held a snapshot of the database for more than ten minutes, which
+    makes each batch of the consumers slower, it is named. Sessions of other roles are shown to
+    members of pg_read_all_stats.
 
     At most 100,000 messages are counted; 100,000+ means that there may be more. A position of
     another log, from before the store was cleared, restored or replaced, is reported with the
@@ -115,13 +117,13 @@ def _watch(
 
 
 def _render(seen: Status, problem: str | None = None, app: str | None = None) -> RenderableType:
-    schedule = _scheduled(seen)
+    below = [*_scheduled(seen), *_held(seen)]
     if not seen.partitions and problem is None:
-        return Group(Text("No consumer was ever run on this store."), *schedule)
+        return Group(Text("No consumer was ever run on this store."), *below)
     notices = [str(error) for error in _foreign(seen, app)]
     if problem is not None:
         notices.append(f"As of {_when(seen.time)}. {printable(problem)}")
-    return Group(_table(seen), *schedule, *(Text(notice, style="bold red") for notice in notices))
+    return Group(_table(seen), *below, *(Text(notice, style="bold red") for notice in notices))
 
 
 def _foreign(seen: Status, app: str | None) -> list[ForeignPositionError]:
@@ -147,6 +149,26 @@ def _scheduled(seen: Status) -> list[Text]:
         text = f"Overdue: {schedule.overdue:,} of them, the oldest for {since}{refused}"
         lines.append(Text(text, style="bold red"))
     return lines
+
+
+def _held(seen: Status) -> list[Text]:
+    """Return what holds an old snapshot, in a line; nothing if nothing does."""
+    held = seen.oldest_snapshot
+    if held is None:
+        return []
+    age = _age((seen.time - held.since).total_seconds())
+    application = f", application {printable(held.application)}" if held.application else ""
+    name, role = printable(held.name), printable(held.role)
+    way_out = (
+        f"""ROLLBACK PREPARED '{name.replace("'", "''")}'"""
+        if held.kind == "prepared transaction"
+        else f"SELECT pg_terminate_backend({name})"
+    )
+    text = (
+        f"Old snapshot: the {held.kind} {name} (role {role}{application}) has held one for {age}, "
+        f"which slows the consumers down. If it is not needed, `{way_out}` ends it."
+    )
+    return [Text(text, style="bold red")]
 
 
 def _table(seen: Status) -> Table:
@@ -222,7 +244,7 @@ def _when(moment: datetime) -> str:
 
 
 def _as_json(seen: Status) -> dict[str, object]:
-    schedule = seen.schedule
+    schedule, held = seen.schedule, seen.oldest_snapshot
     return {
         "time": seen.time.isoformat(),
         "storeId": str(seen.store_id),
@@ -232,6 +254,14 @@ def _as_json(seen: Status) -> dict[str, object]:
             "overdue": schedule.overdue,
             "overdueSince": schedule.overdue_since and schedule.overdue_since.isoformat(),
             "refused": schedule.refused,
+        },
+        "oldestSnapshot": held
+        and {
+            "kind": held.kind,
+            "name": held.name,
+            "role": held.role,
+            "application": held.application,
+            "since": held.since.isoformat(),
         },
         "partitions": [
             {

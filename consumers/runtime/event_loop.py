@@ -156,10 +156,14 @@ class EventLoop:
             for timer in timers.values():
                 timer.cancel()
             self._open.clear()
+        # Each is asked for its exception, or asyncio would log that nobody did.
+        errors = [
+            None if self.cancelling and task.cancelled() else task.exception() for task in tasks
+        ]
         if self.cancelling:
             raise CallsCancelledError
-        for task in tasks:
-            if (error := task.exception()) is not None:
+        for error in errors:
+            if error is not None:
                 raise error
 
 

@@ -13,6 +13,7 @@ import inspect
 import json
 import linecache
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from types import CodeType, NoneType
@@ -23,7 +24,7 @@ import msgspec
 import reservation
 from reservation.component import Component
 from reservation.declaration.subscribed_category import SubscribedCategory
-from reservation.handlers.returned_checks import returned_classes
+from reservation.handlers.checks.returned_checks import returned_classes
 from reservation.idempotence.key import KeyFunction
 from reservation.idempotence.strategy import Strategy
 from reservation.messages.pseudo_event import PSEUDO_EVENT
@@ -191,6 +192,10 @@ def _key(key: tuple[str, ...] | KeyFunction) -> KeyForm:
     return (_function(key),) if callable(key) else tuple(map(camel_case, key))
 
 
+# Held while a syntax tree is made.
+_parsing = threading.Lock()
+_MOST_ATTEMPTS = 10
+
 # What has the same text in every process.
 _PLAIN = (str, bytes, bool, int, float, Decimal, NoneType)
 
@@ -212,7 +217,7 @@ def _source(function: Callable[..., Any]) -> str | None:
     if getattr(function, "__name__", None) == "<lambda>":
         return _source_of_lambda(function.__code__)
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = _parsed(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError, ValueError):
         return None
     match [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
@@ -226,7 +231,7 @@ def _source(function: Callable[..., Any]) -> str | None:
 def _source_of_lambda(code: CodeType) -> str | None:
     """Return the source of a lambda; None if its line has several, or is unknown."""
     try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+        tree = _parsed("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError):
         return None
     match [
@@ -237,6 +242,19 @@ def _source_of_lambda(code: CodeType) -> str | None:
         case [node]:
             return ast.unparse(node)
     return None
+
+
+def _parsed(source: str) -> ast.Module:
+    """Return the syntax tree of a source.
+
+    CPython counts how deep it is in a tree for all threads together. Where others make trees at the
+    same time it may raise `SystemError`, for no fault of the source (python/cpython#106905).
+    """
+    with _parsing:
+        for _ in range(_MOST_ATTEMPTS - 1):
+            with contextlib.suppress(SystemError):
+                return ast.parse(source)
+        return ast.parse(source)
 
 
 def _bound(function: Callable[..., Any]) -> Iterator[str]:

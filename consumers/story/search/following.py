@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from consumers.story.kinds import component_of, is_command, is_copy
-from consumers.story.naming import Naming, fields_of, holds, key_of, texts_of
-from consumers.story.reading import Reading, cause_of
+from consumers.story.content.kinds import component_of, is_command, is_copy
+from consumers.story.search.naming import Naming, fields_of, holds, key_of, texts_of
+from consumers.story.search.reading import Reading, cause_of
 from reservation.messages import stream_name as names
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import IntArray, TextArray

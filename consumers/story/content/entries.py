@@ -8,7 +8,7 @@ from typing import Literal
 
 from consumers.dead_letters.history import LetterDecision
 from consumers.dead_letters.stored_letters import StoredLetter
-from consumers.story.difference import Difference
+from consumers.story.content.difference import Difference
 from reservation.inspection.schedule import ScheduledMessage
 from reservation.messages.message import StoredMessage
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from consumers.runtime.spans import add_span
+from consumers.runtime.observability.spans import add_span
 
 
 class Log:

@@ -32,7 +32,7 @@ MOST_SPANS = 20
 # How many commands of a batch its span is linked to.
 MOST_LINKS = 32
 
-_QUERIES = load_queries("consumers.runtime")
+_QUERIES = load_queries("consumers.runtime.observability")
 
 
 class MessageSpan:

@@ -6,9 +6,9 @@ from typing import Any
 
 from consumers.dead_letters import administration, history
 from consumers.dead_letters.stored_letters import Selection
-from consumers.story.entries import Entry, Kind, Pass, Request
-from consumers.story.naming import texts_of
-from consumers.story.reading import Reading
+from consumers.story.content.entries import Entry, Kind, Pass, Request
+from consumers.story.search.naming import texts_of
+from consumers.story.search.reading import Reading
 from reservation.inspection.schedule import ScheduledMessage
 from reservation.messages.message import StoredMessage
 from reservation.messages.metadata import Metadata

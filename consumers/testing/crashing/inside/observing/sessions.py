@@ -7,7 +7,7 @@ from psycopg import Connection, sql
 from reservation.postgres.connection import connect
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers.testing.crashing.inside", "sessions.sql")
+_QUERIES = load_queries("consumers.testing.crashing.inside.observing", "sessions.sql")
 
 NAME = "reservation crash kit"
 

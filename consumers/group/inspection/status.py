@@ -15,13 +15,19 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from consumers.group.stored_positions import Reads, StoredPosition, read_positions, reads_of
+from consumers.group.inspection.stored_positions import (
+    Reads,
+    StoredPosition,
+    read_positions,
+    reads_of,
+)
 from reservation.component import Component
+from reservation.inspection.oldest_snapshot import HeldSnapshot, oldest_snapshot
 from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers.group", "status.sql")
+_QUERIES = load_queries("consumers.group.inspection", "status.sql")
 
 # Of messages that one pass looks at, and so the most that are counted for a partition.
 MOST_COUNTED = 100_000
@@ -81,12 +87,15 @@ class Status:
         store_id: the random id of the store.
         partitions: what was seen, by consumer, category and partition.
         schedule: what is scheduled in the store.
+        oldest_snapshot: what has held a snapshot of the database for more than ten minutes; None
+            without any that can be seen.
     """
 
     time: datetime
     store_id: UUID
     partitions: Sequence[PartitionStatus]
     schedule: ScheduleStatus
+    oldest_snapshot: HeldSnapshot | None
 
 
 def read_status(
@@ -114,7 +123,9 @@ def read_status(
             for rows in groups(connection, reads)
             for status in of_stored(connection, rows, most_counted)
         ]
-        return Status(time, store_id, partitions, read_schedule(connection))
+        return Status(
+            time, store_id, partitions, read_schedule(connection), oldest_snapshot(connection)
+        )
 
 
 @contextmanager

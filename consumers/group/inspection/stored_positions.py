@@ -13,7 +13,7 @@ from reservation.component import Component
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers.group", "stored_positions.sql")
+_QUERIES = load_queries("consumers.group.inspection", "stored_positions.sql")
 
 
 Reads = tuple[str, str]  # a consumer, and the category that it reads

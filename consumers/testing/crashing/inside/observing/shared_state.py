@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from consumers.testing.crashing.inside.fingerprints import fingerprint
+from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
 from reservation.component import Component
 
 

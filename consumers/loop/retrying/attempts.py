@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from consumers.dead_letters.failure import Failure, process_died
 from consumers.runtime.backoff import Backoff
-from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
+from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError, ReservationError
 

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cli.console.console import NotAllowedError, action, actor_of, console_of, see
-from cli.console.pages.dead_letters import ENTRY, LETTER
-from cli.console.pages.letter_decisions import LONGEST_REASON, where
-from cli.console.pages.letter_search import SearchError, address_of, key_in, marked, seen_in
+from cli.console.pages.letters.dead_letters import ENTRY, LETTER
+from cli.console.pages.letters.letter_decisions import LONGEST_REASON, where
+from cli.console.pages.letters.letter_search import SearchError, address_of, key_in, marked, seen_in
 from cli.console.reading.json_changes import MOST, changes, pretty
 from consumers.correcting.correct import Prepared, correct_letter, prepare
 from consumers.correcting.same_intent import CorrectionError

@@ -3,7 +3,7 @@
 import uuid
 from datetime import UTC, datetime
 
-from consumers.story.entries import Kind
+from consumers.story.content.entries import Kind
 from reservation.idempotence.reserve import RESERVED
 from reservation.messages import stream_name as names
 from reservation.messages.message import StoredMessage, followed_id

@@ -14,7 +14,7 @@ from reservation.postgres.arrays import IntArray, TextArray, fetch_all
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers.story")
+_QUERIES = load_queries("consumers.story.search")
 _COLUMNS = _QUERIES.pop("message")
 _QUERIES = {name: query.replace(b"/* message */", _COLUMNS) for name, query in _QUERIES.items()}
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cli.console.console import Entry, console_of
-from cli.console.pages.letter_search import (
+from cli.console.pages.letters.letter_search import (
     REASONS,
     STATES,
     Search,

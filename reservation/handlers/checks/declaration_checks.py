@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from reservation.context import Context
 from reservation.errors import DeclarationError
-from reservation.handlers.annotations import accepts, annotations, leaves_of
+from reservation.handlers.checks.annotations import accepts, annotations, leaves_of
 from reservation.handlers.copying import copied
 from reservation.handlers.execution import is_async
 from reservation.handlers.failed_attempt import FailedAttempt

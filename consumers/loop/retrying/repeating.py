@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.event_loop import CallsCancelledError
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 from reservation.errors import LockTimeoutError
 from reservation.postgres.error_translation import TO_BE_RETRIED
 

@@ -7,10 +7,10 @@ taken, and the others are offered. Where one way finds several things, none of t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from consumers.story.accounts import as_uuid, requests_of, scheduled_entry
-from consumers.story.entries import Alternative, Entry, Meaning
-from consumers.story.kinds import is_command, is_copy
-from consumers.story.reading import Reading
+from consumers.story.content.entries import Alternative, Entry, Meaning
+from consumers.story.content.kinds import is_command, is_copy
+from consumers.story.search.accounts import as_uuid, requests_of, scheduled_entry
+from consumers.story.search.reading import Reading
 from reservation.messages import stream_name as names
 from reservation.messages.message import StoredMessage, printable
 from reservation.messages.stream_name import MAX_BYTES

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cli.console.console import action, actor_of, console_of, see
-from cli.console.pages.dead_letters import ENTRY, LETTER
-from cli.console.pages.letter_search import (
+from cli.console.pages.letters.dead_letters import ENTRY, LETTER
+from cli.console.pages.letters.letter_search import (
     Search,
     SearchError,
     address_of,

@@ -1,7 +1,7 @@
 """How every consumer stands in each category, its partitions taken together.
 
-These are the numbers of `consumers.group.status`, added up for whoever asks again and again: the
-metrics of a supervisor, and a page that shows all consumers.
+These are the numbers of `consumers.group.inspection.status`, added up for whoever asks again and
+again: the metrics of a supervisor, and a page that shows all consumers.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,19 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from consumers.group.status import MOST_COUNTED, Lag, groups, of_stored, read_time, snapshot
-from consumers.group.stored_positions import Reads, StoredPosition
+from consumers.group.inspection.status import (
+    MOST_COUNTED,
+    Lag,
+    groups,
+    of_stored,
+    read_time,
+    snapshot,
+)
+from consumers.group.inspection.stored_positions import Reads, StoredPosition
 from reservation.inspection.schedule import ScheduleStatus, read_schedule
 from reservation.postgres.queries import load_queries
 
-_QUERIES = load_queries("consumers.group", "status.sql")
+_QUERIES = load_queries("consumers.group.inspection", "status.sql")
 
 
 @dataclass(frozen=True, slots=True)

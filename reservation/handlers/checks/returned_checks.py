@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reservation.errors import DeclarationError
-from reservation.handlers.annotations import annotations, leaves_of
+from reservation.handlers.checks.annotations import annotations, leaves_of
 
 
 def check_events(

@@ -8,11 +8,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from consumers.testing.crashing.inside import outside
-from consumers.testing.crashing.inside.fingerprints import fingerprint
-from consumers.testing.crashing.inside.outside import Access
-from consumers.testing.crashing.inside.sessions import Lock, Sessions
-from consumers.testing.crashing.inside.shared_state import changed, shared_state
+from consumers.testing.crashing.inside.observing import outside
+from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
+from consumers.testing.crashing.inside.observing.outside import Access
+from consumers.testing.crashing.inside.observing.sessions import Lock, Sessions
+from consumers.testing.crashing.inside.observing.shared_state import changed, shared_state
 from consumers.testing.crashing.report import Kind
 from reservation.context import Context
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from consumers.story.reading import Reading
+from consumers.story.search.reading import Reading
 from reservation.component import Component
 from reservation.errors import IdempotenceKeyError
 from reservation.idempotence.key import key_part

@@ -17,7 +17,7 @@ from consumers.calls.error_reports import ErrorReports
 from consumers.dead_letters.failure import Failure, Letter
 from consumers.dead_letters.letters import DeadLetters, DueLetter, LettersChanged
 from consumers.group.positions import Positions
-from consumers.loop.attempts import Attemptable, Attempts
+from consumers.loop.retrying.attempts import Attemptable, Attempts
 from consumers.runtime.stopping import Stop
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
