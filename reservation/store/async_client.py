@@ -4,7 +4,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
@@ -44,6 +44,20 @@ class AsyncMessageStore(AsyncScheduling):
     part in whatever transaction that connection is in, and committing is the caller's.
     """
 
+    @overload
+    def __init__(
+        self,
+        source: AsyncConnectionPool[AsyncConnection[Any]],
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        gather: bool = False,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, source: AsyncConnection[Any], *, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None: ...
+
     def __init__(
         self,
         source: AsyncConnectionPool[AsyncConnection[Any]] | AsyncConnection[Any],
@@ -56,9 +70,10 @@ class AsyncMessageStore(AsyncScheduling):
         Args:
             source: a pool or a connection.
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
-            gather: whether single messages that several tasks write to a category at the same time
-                are sent in one statement, at most 500 of them and 1 MB. Each task gets its own
-                position or error.
+            gather: whether messages that several tasks write to a category at the same time are
+                sent together, one statement after the other, each of at most 500 messages and one
+                megabyte. Each task gets its own position or error. Several messages of one call are
+                sent as always.
 
         Raises:
             StoreError: the source is something else, or is a connection and writes are to be
