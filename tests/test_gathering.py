@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import psycopg
 import pytest
+from opentelemetry import trace
 from psycopg import AsyncCursor, conninfo, sql
 from psycopg_pool import AsyncConnectionPool, AsyncNullConnectionPool
 
@@ -566,12 +567,10 @@ async def test_a_lost_answer_is_reported_to_each_with_its_own_ids(proxy, store, 
 
 
 @asynccontextmanager
-async def transacting(address, **options):
+async def transacting(address):
     """Give a store on a pool of the caller's, whose connections are not in autocommit."""
     settings = connection_settings()
-    pool = AsyncConnectionPool(
-        address, min_size=1, max_size=1, kwargs=settings, open=False, **options
-    )
+    pool = AsyncConnectionPool(address, min_size=1, max_size=1, kwargs=settings, open=False)
     async with pool:
         yield AsyncMessageStore(pool, gather=True)
 
@@ -593,13 +592,22 @@ async def test_a_pool_that_commits_is_unknown_at_its_commit_only(proxy, store):
 
 @in_loop
 async def test_a_pool_that_gives_no_connection(database_url, store):
-    """Senders of an exhausted pool each get an error, and later ones are written."""
-    async with transacting(database_url, timeout=0.05) as sender:
+    """Senders that wait for a connection each get an error, and those that came later wait on."""
+    async with transacting(database_url) as sender:
         async with sender._source.connection():
-            found = await outcomes(*(sender.write(deposit(f"d{n}"), COMMANDS) for n in range(3)))
+            sender._source.timeout = 0.01
+            first = [
+                asyncio.create_task(sender.write(deposit(f"d{n}"), COMMANDS)) for n in range(3)
+            ]
+            await turn()
+            sender._source.timeout = PATIENCE
+            later = asyncio.create_task(sender.write(deposit("d3"), COMMANDS))
+            found = await outcomes(*first)
             assert [type(error) for error in found] == [DatabaseUnavailableError] * 3
             assert len({id(error) for error in found}) == 3
-        assert await sender.write(deposit("d3"), COMMANDS) == 0
+            await turn()
+            assert not later.done()
+        assert await asyncio.wait_for(later, PATIENCE) == 0
     assert keys(store) == ["d3"]
 
 
@@ -634,8 +642,15 @@ async def test_a_connection_of_the_callers_does_not_gather(database_url):
             AsyncMessageStore(own, gather=True)
 
 
-def test_each_sender_keeps_its_own_trace(database_url, store):
-    """The messages of one statement carry the contexts of their senders' spans."""
+def test_each_sender_keeps_its_own_trace(database_url, store, monkeypatch):
+    """Messages of one statement carry their senders' contexts, and it is part of no one's trace."""
+    in_a_span = []
+
+    def execute(self, *arguments, execute=AsyncCursor.execute, **named):
+        in_a_span.append(trace.get_current_span().get_span_context().is_valid)
+        return execute(self, *arguments, **named)
+
+    monkeypatch.setattr(AsyncCursor, "execute", execute)
 
     async def send(sender, tracer, number):
         with tracer.start_as_current_span(f"request {number}"):
@@ -647,9 +662,10 @@ def test_each_sender_keeps_its_own_trace(database_url, store):
 
     with recording() as spans:
         asyncio.run(run(spans.tracer))
+    assert in_a_span == [False]
     for number in range(5):
         (request,) = spans.named(f"request {number}")
         (sent,) = [span for span in spans.all() if span.parent == request.id]
         (message,) = store.read_stream(f"{SALES}-{number}")
-        _, trace, span, _ = message.metadata.properties["traceparent"].split("-")
-        assert (trace, span) == (request.trace, sent.id)
+        _, trace_id, span_id, _ = message.metadata.properties["traceparent"].split("-")
+        assert (trace_id, span_id) == (request.trace, sent.id)

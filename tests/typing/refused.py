@@ -246,7 +246,7 @@ account.reserve(Open, Deposit, key="id", was="x")  # mypy: call-overload, pyrigh
 
 
 def gathers(connection: AsyncConnection[Any]) -> None:
-    AsyncMessageStore(connection, gather=True)  # mypy: call-overload, pyright: reportCallIssue
+    AsyncMessageStore(connection, gather=True)  # mypy: call-overload, pyright: reportArgumentType
 
 
 # Questions.
