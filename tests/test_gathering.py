@@ -98,6 +98,11 @@ async def turn():
         await asyncio.sleep(0)
 
 
+def sending():
+    """Return the tasks that send statements."""
+    return [task for task in asyncio.all_tasks() if task.get_name() == "gathered writes"]
+
+
 def keys(store, stream_name=COMMANDS):
     """Return the deposits that a stream holds, in order."""
     return [message.decode(Deposit).deposit_id for message in store.read_stream(stream_name)]
@@ -438,20 +443,76 @@ async def test_a_statement_that_nobody_waits_for_is_canceled(database_url, conne
 
 
 @in_loop
-async def test_senders_that_are_cancelled_while_there_is_no_connection(database_url, store):
-    """Senders that are all cancelled while the pool is exhausted write nothing, then or later."""
+async def test_senders_that_are_cancelled_while_there_is_no_connection(
+    database_url, store, statements
+):
+    """Senders that are all cancelled while the pool is exhausted no longer wait for it."""
     async with gathering(database_url, max_connections=1) as sender:
         async with sender._source.connection():
             tasks = [
                 asyncio.create_task(sender.write(deposit(f"d{n}"), COMMANDS)) for n in range(3)
             ]
             await turn()
+            assert len(sending()) == 1
             for task in tasks:
                 task.cancel()
             await outcomes(*tasks)
+            await turn()
+            assert sending() == []
             last = asyncio.create_task(sender.write(deposit("d3"), COMMANDS))
             await turn()
         assert await asyncio.wait_for(last, PATIENCE) == 0
+    assert statements == [b"write_message"]
+    assert keys(store) == ["d3"]
+
+
+@in_loop
+async def test_senders_that_are_cancelled_when_there_is_a_connection(
+    database_url, store, statements
+):
+    """Senders that are cancelled just when the pool gives a connection write nothing."""
+    async with gathering(database_url, max_connections=1) as sender:
+        async with sender._source.connection():
+            tasks = [
+                asyncio.create_task(sender.write(deposit(f"d{n}"), COMMANDS)) for n in range(3)
+            ]
+            await turn()
+        for task in tasks:
+            task.cancel()
+        found = await outcomes(*tasks)
+        assert [type(error) for error in found] == [asyncio.CancelledError] * 3
+        assert await sender.write(deposit("d3"), COMMANDS) == 0
+    assert statements == [b"write_message"]
+    assert keys(store) == ["d3"]
+
+
+@in_loop
+async def test_a_connection_that_hangs_keeps_nobody_waiting_who_was_not_sent(
+    database_url, store, monkeypatch
+):
+    """Once its senders are cancelled, a statement that does not end keeps back no other write."""
+    hangs, ends = asyncio.Event(), asyncio.Event()
+
+    async def wait(self, *arguments, wait=psycopg.AsyncConnection.wait, **named):
+        if hangs.is_set():
+            return await wait(self, *arguments, **named)
+        hangs.set()
+        try:
+            await ends.wait()
+        finally:  # as after a cancellation of which the server does not hear
+            await ends.wait()
+
+    async with gathering(database_url, max_connections=2) as sender:
+        monkeypatch.setattr(psycopg.AsyncConnection, "wait", wait)
+        tasks = [asyncio.create_task(sender.write(deposit(f"d{n}"), COMMANDS)) for n in range(3)]
+        await asyncio.wait_for(hangs.wait(), PATIENCE)
+        last = asyncio.create_task(sender.write(deposit("d3"), COMMANDS))
+        await turn()
+        for task in tasks:
+            task.cancel()
+        assert await asyncio.wait_for(last, PATIENCE) == 0
+        ends.set()
+        await outcomes(*tasks)
     assert keys(store) == ["d3"]
 
 
@@ -467,7 +528,7 @@ async def test_a_statement_that_is_cancelled_from_outside(database_url, connecti
             await until_blocked(connection)
             last = asyncio.create_task(sender.write(deposit("d2"), COMMANDS))
             await turn()
-            (statement,) = (t for t in asyncio.all_tasks() if t.get_name() == "gathered writes")
+            (statement,) = sending()
             statement.cancel()
             found = await outcomes(*tasks)
         assert [type(error) for error in found] == [CommitUnknownError] * 2
