@@ -160,7 +160,8 @@ def _compared(entry: Entry, found: Gathered, naming: Naming) -> Entry:
         return _differing(entry, command)
     if entry.kind is Kind.CORRECTION:
         former, corrected = _contents_of(message)
-        return replace(entry, differences=differences(former, corrected), compared_with=entry.cause)
+        differing = differences(former, corrected, exact=True)
+        return replace(entry, differences=differing, compared_with=entry.cause)
     return entry
 
 

@@ -1,8 +1,8 @@
-"""Where two JSON texts differ, field by field."""
+"""Where two JSON texts differ, field by field, and how they are shown."""
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from itertools import islice
@@ -16,6 +16,7 @@ DEEPEST = 40  # objects and lists within each other; below, values are compared 
 
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=Decimal)
 _encoder = msgspec.json.Encoder(decimal_format="number")
+_sorting_encoder = msgspec.json.Encoder(decimal_format="number", order="sorted")
 
 
 class Change(StrEnum):
@@ -59,7 +60,12 @@ class Difference:
 
 
 def differences(
-    before: str | None, after: str | None, volatile: Collection[str] = ()
+    before: str | None,
+    after: str | None,
+    volatile: Collection[str] = (),
+    *,
+    exact: bool = False,
+    longest: int = LONGEST,
 ) -> tuple[Difference, ...]:
     """Return where the second JSON text differs from the first; at most `MOST` fields.
 
@@ -69,13 +75,27 @@ def differences(
         before: a JSON text, such as the data of a message; None for none.
         after: another one.
         volatile: the fields, as they are stored, in which a reissue may differ.
+        exact: whether 1 and 1.0 differ too.
+        longest: how many characters of a value to keep.
     """
-    one, other = _decoded(before), _decoded(after)
-    found = list(islice(_compared("", one, other, 0), MOST))
+    is_same = _is_same_text if exact else _is_same
     roots = tuple(_member("", name) for name in volatile)
     return tuple(
-        replace(difference, may_differ=re.split(r"[.\[]", difference.path)[0] in roots)
-        for difference in found
+        Difference(
+            path,
+            _change(one, other),
+            None if one is _ABSENT else _value(one, longest),
+            None if other is _ABSENT else _value(other, longest),
+            may_differ=re.split(r"[.\[]", path)[0] in roots,
+        )
+        for path, one, other in islice(
+            (
+                found
+                for found in _compared("", _decoded(before), _decoded(after), 0)
+                if not is_same(*found[1:])
+            ),
+            MOST,
+        )
     )
 
 
@@ -94,6 +114,18 @@ def visible(text: str, longest: int = LONGEST, keep: str = "") -> Shown:
     return Shown(shown, len(text) - len(kept))
 
 
+def formatted(text: str) -> str:
+    """Return a JSON text with a line for each field; what is no JSON as it is.
+
+    Args:
+        text: the JSON text, as the store gives it.
+    """
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.MsgspecError, RecursionError):
+        return text
+
+
 def pretty(text: str, longest: int) -> Shown:
     """Return a JSON text on several lines, as `visible` shows it; what is no JSON as it is.
 
@@ -101,11 +133,7 @@ def pretty(text: str, longest: int) -> Shown:
         text: the JSON text, as the store gives it.
         longest: how many characters to keep.
     """
-    try:
-        text = msgspec.json.format(text, indent=2)
-    except (msgspec.MsgspecError, RecursionError):
-        return visible(text, longest)
-    return visible(text, longest, keep="\n")
+    return visible(formatted(text), longest, keep="\n")
 
 
 class _Absent:
@@ -124,7 +152,9 @@ def _decoded(text: str | None) -> Any:
         return text
 
 
-def _compared(path: str, before: Any, after: Any, depth: int) -> Iterator[Difference]:
+# Any: what JSON holds, or `_ABSENT`.
+def _compared(path: str, before: Any, after: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
+    """Give the pairs of values that have to be compared, each with its path."""
     if depth < DEEPEST and isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys([*before, *after]):
             inner = _member(path, name)
@@ -136,12 +166,14 @@ def _compared(path: str, before: Any, after: Any, depth: int) -> Iterator[Differ
             one = before[n] if n < len(before) else _ABSENT
             other = after[n] if n < len(after) else _ABSENT
             yield from _compared(f"{path}[{n}]", one, other, depth + 1)
-    elif before is _ABSENT:
-        yield Difference(path, Change.ADDED, None, _value(after))
-    elif after is _ABSENT:
-        yield Difference(path, Change.REMOVED, _value(before), None)
-    elif not _is_same(before, after):
-        yield Difference(path, Change.CHANGED, _value(before), _value(after))
+    else:
+        yield path, before, after
+
+
+def _change(before: Any, after: Any) -> Change:
+    if before is _ABSENT:
+        return Change.ADDED
+    return Change.REMOVED if after is _ABSENT else Change.CHANGED
 
 
 def _member(path: str, name: str) -> str:
@@ -160,14 +192,21 @@ def _is_same(before: Any, after: Any) -> bool:
     return bool(before == after)
 
 
-def _value(value: Any) -> Shown:
-    return visible(_encoded(value))
+def _is_same_text(before: Any, after: Any) -> bool:
+    """Return whether two values are equal to the last digit."""
+    if before is _ABSENT or after is _ABSENT:
+        return False
+    return _encoded(before, _sorting_encoder) == _encoded(after, _sorting_encoder)
 
 
-def _encoded(value: Any) -> str:
+def _value(value: Any, longest: int = LONGEST) -> Shown:
+    return visible(_encoded(value), longest)
+
+
+def _encoded(value: Any, encoder: msgspec.json.Encoder = _encoder) -> str:
     if isinstance(value, Decimal):
         return str(value)
     try:
-        return _encoder.encode(value).decode()
+        return encoder.encode(value).decode()
     except (TypeError, RecursionError):
         return str(value)

@@ -19,11 +19,11 @@ from cli.console.pages.letters.letter_search import (
     key_in,
     marked,
 )
-from cli.console.reading.json_changes import pretty
 from cli.console.reading.keyset import Cursor, slice_of
 from consumers.dead_letters import administration, history, search
 from consumers.dead_letters.search import LetterKey
 from consumers.dead_letters.stored_letters import Raised, StoredLetter
+from consumers.story.content.difference import formatted
 
 ENTRY = Entry("dead_letters", "Dead letters", "/dead-letters", "d")
 LETTER = f"{ENTRY.path}/letter"
@@ -125,11 +125,11 @@ def show_letter(request: Request) -> Response:
         values: dict[str, Any] = {
             "letter": letter,
             "content": content,
-            "metadata": None if content is None else pretty(content.metadata),
-            "data": pretty(content.data) if content and with_data else None,
+            "metadata": formatted(content.metadata) if content and content.metadata else None,
+            "data": formatted(content.data) if content and content.data and with_data else None,
             "raised": administration.raised(connection, letter) if with_data else Raised(),
             "corrections": corrections,
-            "corrected": [pretty(one.corrected) for one in corrections] if with_data else [],
+            "corrected": [formatted(one.corrected) for one in corrections] if with_data else [],
             "done": _done(connection, request),
             "decisions": history.of_letter(connection, letter),
             "line_given": _line_given(letter),

@@ -13,13 +13,16 @@ from cli.console.console import NotAllowedError, action, actor_of, console_of, s
 from cli.console.pages.letters.dead_letters import ENTRY, LETTER
 from cli.console.pages.letters.letter_decisions import LONGEST_REASON, where
 from cli.console.pages.letters.letter_search import SearchError, address_of, key_in, marked, seen_in
-from cli.console.reading.json_changes import MOST, changes, pretty
 from consumers.correcting.correct import Prepared, correct_letter, prepare
 from consumers.correcting.same_intent import CorrectionError
 from consumers.dead_letters import administration, confirmed, history, search
 from consumers.dead_letters.stored_letters import Content, LetterError, StoredLetter
+from consumers.story.content.difference import MOST, differences, formatted
 
 CORRECT = f"{LETTER}/correct"
+
+# Characters of a value that the comparison shows.
+MOST_OF_VALUE = 2_000
 
 
 def edit(request: Request) -> Response:
@@ -82,7 +85,7 @@ def _compared(request: Request, prepared: Prepared, data: str, reason: str) -> R
         page=ENTRY,
         letter=prepared.letter,
         marked=marked(prepared.letter),
-        changes=changes(now, prepared.content),
+        differences=differences(now or "{}", prepared.content, exact=True, longest=MOST_OF_VALUE),
         most=MOST,
         not_compared=prepared.not_compared,
         waiting=waiting,
@@ -122,7 +125,7 @@ def _edited(
         is_there=content is not None,
         is_declared=letter.consumer in console.components,
         lacks_app=_lacks_app(letter.consumer),
-        data=data if isinstance(data, str) else pretty(now),
+        data=data if isinstance(data, str) else formatted(now or ""),
         why=str(parameters.get("why", "")),
         longest=LONGEST_REASON,
         request_id=uuid4(),
