@@ -6,6 +6,7 @@ from pathlib import Path
 from benchmarks import (
     answers,
     console,
+    gathering,
     groups,
     idempotence,
     idle,
@@ -33,6 +34,7 @@ MODULES = (
     idle,
     notice,
     answers,
+    gathering,
     tracing,
     console,
     large,
