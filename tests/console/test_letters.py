@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from starlette.testclient import TestClient
 
-from cli.console.pages.letter_search import marked
+from cli.console.pages.letters.letter_search import marked
 from consumers.dead_letters import administration, search
 from consumers.dead_letters.search import Filter
 from consumers.dead_letters.stored_letters import Selection
