@@ -305,5 +305,11 @@ def test_what_a_scenario_cannot_be_is_said():
         given(loan).when([])
     with pytest.raises(DeclarationError, match="one id cannot serve several"):
         given(loan, "1").when([Ask("1"), Ask("1")], id=uuid.UUID(int=1))
+    with pytest.raises(DeclarationError, match="A class was given to handle; give a message"):
+        given(loan).when(Ask)
+    with pytest.raises(DeclarationError, match=r"the id of an entity is a text.* give '1'"):
+        given(loan, 1, LENT)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="the events of an entity are a list"):
+        given(loan, "1", LENT[0])  # type: ignore[arg-type]
     with pytest.raises(EncodeError, match="Cannot encode a type for loan-1"):
         given(loan, "1", [Loan])  # type: ignore[list-item]

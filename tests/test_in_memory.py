@@ -140,5 +140,7 @@ def test_what_cannot_be_run_is_said():
     other.handle(Pay)(lambda command, entity, context: None)
     with pytest.raises(DeclarationError, match="Pay may be for payment, other; name its stream"):
         run_in_memory([payment, other], [Pay("1", "7")])
+    with pytest.raises(DeclarationError, match="takes a list of messages"):
+        run_in_memory(payment, Pay("1", "7"))  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="order was not run"):
         run_in_memory(payment, [Pay("1", "7")]).entity(order, "7")

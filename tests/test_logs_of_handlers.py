@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from collections import Counter
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import pytest
@@ -151,6 +152,34 @@ def test_a_handler_that_clears_the_variables_clears_its_own(store, database_url)
     drain(speaking.component, database_url)
     assert [seen["entity"] for _, seen in speaking.seen] == ["till-1", "till-2"]
     assert [seen["consumer"] for _, seen in speaking.seen] == ["till", "till"]
+
+
+def test_what_a_handler_binds_is_gone_with_its_call(store, database_url):
+    """Neither a later message nor the consumer speaks of it, nor what else there is."""
+    number, former = ContextVar("number"), []
+
+    def handle(command, till, context):
+        speaking.note("handler")
+        former.append(number.get(None))
+        number.set(command.number)
+        structlog.contextvars.bind_contextvars(customer=command.number)
+        if command.number:
+            raise KeyError
+        return Paid(command.number)
+
+    speaking = Speaking(handle)
+
+    @speaking.component.on_error
+    def report(error, attempt):
+        speaking.note("hook")
+        structlog.contextvars.bind_contextvars(reported=True)
+
+    pay(store, "1", "2", "3")
+    drain(speaking.component, database_url)
+    assert {name for name, _ in speaking.seen} == {"handler", "projector", "hook"}
+    assert not any(seen.keys() & {"customer", "reported"} for _, seen in speaking.seen)
+    assert set(former) == {None}
+    assert variables() == {}
 
 
 def test_a_handler_with_states_in_versions_speaks_of_the_message(store, database_url):

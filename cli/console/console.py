@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cli.console.reading.database import Database
 from cli.console.rendering import render
-from cli.console.security.guard import session_of
+from cli.console.security.guard import LONGEST_BODY, session_of
 from reservation.component import Component
 
 # What the forms of the console need at most: a reason, some marked rows, a message's data.
@@ -134,7 +134,9 @@ def action(
     """
 
     async def endpoint(request: Request) -> Response:
-        async with request.form(max_files=0, max_fields=_MOST_FIELDS) as form:
+        async with request.form(
+            max_files=0, max_fields=_MOST_FIELDS, max_part_size=LONGEST_BODY
+        ) as form:
             session = session_of(request)
             if session is None or not session.has_form_token(form.get(FORM_TOKEN)):
                 raise NotAllowedError(

@@ -1,6 +1,7 @@
 """Checks what the options name, and serves the console until it is stopped."""
 
 import ipaddress
+import secrets
 import signal
 import socket
 import sys
@@ -29,13 +30,14 @@ from cli.console.security.sign_in import (
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
 from reservation.store.schema.install import check_installed
 from reservation.store.schema.missing_rights import may_change, rights_as
 
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
-# An operator may read the table, and call no function.
-_STORE_ID = "SELECT id FROM reservation.store_identity"
+_QUERIES = load_queries("cli.console", "serving.sql")
 
 # Seconds that open requests have to end once the console is asked to stop.
 _GRACE = 5
@@ -62,6 +64,7 @@ def serve(
     """
     sign_in = _sign_in(host, token_file, proxy_header, proxy_addresses)
     proxies = networks(proxy_addresses)
+    hosts = _hosts(host, allowed_hosts)
     components = _components(apps, app_dir)
     _check_reader(database_url)
     if operator_database_url is not None:
@@ -78,8 +81,7 @@ def serve(
             ENTRIES,
             can_sign_out=isinstance(sign_in, TokenSignIn),
         )
-        names = {name.lower().strip("[]") for name in (*_OWN_NAMES, host, *allowed_hosts)}
-        access = Access(sign_in, names, proxies, f"reservation-console-{taken}")
+        access = Access(sign_in, hosts, proxies, f"reservation-console-{taken}")
         # uvicorn handles both signals while it runs, and raises them again afterwards.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):
@@ -125,6 +127,25 @@ def _sign_in(
     return token_for_one_run()
 
 
+def _hosts(host: str, allowed_hosts: Sequence[str]) -> set[str]:
+    """Return the names and addresses by which browsers may call the console."""
+    for name in allowed_hosts:
+        if not name.strip("[]") or "/" in name or (":" in name and not _is_address(name)):
+            raise CommandError(
+                f"{name!r} is not the name of a host; write it without scheme and port, such as "
+                f"console.example.com"
+            )
+    return {name.lower().strip("[]") for name in (*_OWN_NAMES, host, *allowed_hosts)}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 def _is_own(host: str) -> bool:
     """Return whether only this machine reaches an address."""
     try:
@@ -162,18 +183,29 @@ def _check_operator(database_url: str, operator_database_url: str) -> None:
     with connect(operator_database_url, autocommit=True) as connection:
         check_installed(connection)
         role = rights_as(connection, "operator")
-        store = connection.execute(_STORE_ID).fetchall()
     if role.lacks:
         raise CommandError(
             f"The role {role.role} lacks rights of an operator, such as {role.lacks[0]}; run "
             f"`{role.command}`, or name another role in --operator-database-url"
         )
-    with connect(database_url, autocommit=True) as connection:
-        if connection.execute(_STORE_ID).fetchall() != store:
-            raise CommandError(
-                "--database-url and --operator-database-url name two stores; name one store, with "
-                "two roles"
-            )
+    if not _is_one_store(database_url, operator_database_url):
+        raise CommandError(
+            "--database-url and --operator-database-url name two stores; name one store, with two "
+            "roles"
+        )
+
+
+def _is_one_store(one: str, other: str) -> bool:
+    """Return whether two addresses lead to one database, or the first to a replica of the second.
+
+    A copy has the identity of the store that it was made of, so a lock has to be seen too.
+    """
+    number = {"number": secrets.randbits(63)}
+    with connect(other) as acting, connect(one, autocommit=True) as reading, translated():
+        store = acting.execute(_QUERIES["store"]).fetchall()
+        acting.execute(_QUERIES["mark"], number)
+        is_marked = reading.execute(_QUERIES["is_marked"], number).fetchone() == (True,)
+        return is_marked and reading.execute(_QUERIES["store"]).fetchall() == store
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,6 +1,7 @@
 """Reporting failed attempts: to the functions that a component declares for it, and to the log."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 
 from consumers.calls.handler_call import unforked
 from consumers.dead_letters.failure import Failure, HandlerRaisedError, Letter
@@ -139,7 +140,7 @@ class ErrorReports:
             try:
                 with unforked(), self._log_context.entered():
                     self._log_context.enter_message(message, entity)
-                    hook(error, told)
+                    copy_context().run(hook, error, told)
             except BaseException as raised:  # a function can raise anything
                 if is_interrupt(raised):
                     raise

@@ -14,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any, NoReturn
 
 import psycopg
@@ -41,6 +42,8 @@ def call(
 ) -> list[object]:
     """Return the events that the handler of a message returns.
 
+    It is called in a copy of the context variables, so what it binds there is gone with the call.
+
     Args:
         connection: in the transaction of the batch.
         message: the message that is handled.
@@ -56,7 +59,7 @@ def call(
     """
     copies = _copies
     try:
-        events = handler()
+        events = copy_context().run(handler)
     except BaseException as error:  # a handler can raise anything
         if _copies != copies:
             _end_fork(error)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,12 +29,22 @@ _MEMORY = Path("/dev/shm")  # noqa: S108  the folder in it has a name of its own
 # Bytes that have to be free there for the servers of all processes.
 _ENOUGH = 900 * 2**20
 
+# Its server has no reason to write what is in memory to a disk, so it is asked to stop at once.
+_REMOVE = """
+cat > /dev/null
+if read -r server < "$1/postgres/postmaster.pid" && kill -s QUIT "$server"; then
+  while kill -s 0 "$server"; do sleep 0.1; done
+fi 2> /dev/null
+rm -rf "$1"
+"""
+
 
 @contextmanager
 def embedded_server() -> Iterator[str]:
     """Start an embedded PostgreSQL, and give its address; it stops on leaving the block.
 
-    The extra ``embedded`` must be installed.
+    It also stops, and its data goes, if this process is killed. The extra ``embedded`` must be
+    installed.
 
     Raises:
         StoreError: the extra is missing, or the server does not start.
@@ -45,7 +56,11 @@ def embedded_server() -> Iterator[str]:
         )
     from reservation.postgres.embedded import running
 
-    with server_folder() as folder, running(folder / "postgres") as address:
+    with (
+        server_folder() as folder,
+        _removed_after_a_kill(folder),
+        running(folder / "postgres") as address,
+    ):
         with connect(address, autocommit=True) as connection:
             for name, value in HASTY.items():
                 setting = sql.Identifier(name), sql.Literal(value)
@@ -65,6 +80,21 @@ def server_folder() -> Iterator[Path]:
     ) as folder:
         Path(folder).chmod(0o777)
         yield Path(folder)
+
+
+@contextmanager
+def _removed_after_a_kill(folder: Path) -> Iterator[None]:
+    """Let another process stop the server in a folder and remove that, if this one is killed.
+
+    It notices by the end of its input, which comes with that of this process.
+    """
+    with subprocess.Popen(  # noqa: S603  the folder is an argument, and no part of the script
+        ["/bin/sh", "-c", _REMOVE, "sh", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # so that Ctrl-C does not end it
+    ):
+        yield
 
 
 def _memory() -> Path | None:

@@ -211,6 +211,8 @@ def run_in_memory(
     names = Counter(one.name for one in components)
     if not names or len(names) < len(components):
         raise DeclarationError("run_in_memory takes components, each of a name of its own")
+    if not isinstance(messages, Iterable):
+        raise DeclarationError("run_in_memory takes a list of messages; put [ ] around the message")
     log = MemoryLog(time)
     for message in messages:
         _send(log, components, message)

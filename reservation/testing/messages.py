@@ -61,8 +61,10 @@ def declaration_of(
         category: the subscribed category; None for the only one that there is.
 
     Raises:
-        DeclarationError: there is none, or there are several.
+        DeclarationError: there is none, there are several, or it is no class of messages.
     """
+    if issubclass(class_, type):
+        raise DeclarationError("A class was given to handle; give a message, such as Withdraw(...)")
     name = class_.__name__
     subscribed = [
         one

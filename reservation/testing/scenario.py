@@ -6,7 +6,7 @@ server is not shown: transactions, tables of one's own, kills and concurrency.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NamedTuple, TypeGuard, cast
@@ -127,7 +127,7 @@ def given(
 
     Raises:
         DeclarationError: the declaration is incomplete, events or a state are given of no entity,
-            or there is no such state.
+            the id or the events are of another type, or there is no such state.
         StoreError: a given message cannot be stored, or a stream cannot have its name.
     """
     component.check()
@@ -136,6 +136,13 @@ def given(
             f"given: there are events or a state, and no entity; name it, as in "
             f'given({component.name}, "123", [...])'
         )
+    if not isinstance(entity_id, str | None):
+        raise DeclarationError(
+            f"given: the id of an entity is a text, as in the name of its stream; give "
+            f"{str(entity_id)!r}"
+        )
+    if not isinstance(events, Iterable):
+        raise DeclarationError("given: the events of an entity are a list; put [ ] around it")
     log = MemoryLog(time)
     facts = dict(streams or {})
     about = None if entity_id is None else of(component.name, entity_id)

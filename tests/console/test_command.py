@@ -84,6 +84,8 @@ def test_a_token_file_that_is_missing_or_a_pipe_is_refused(database_url, tmp_pat
         (["--proxy-header", "X User", "--proxy-address", "::1"], "is not the name of a header"),
         (["--proxy-header", "X-User", "--proxy-address", "here"], "'here' is not an address"),
         (["--proxy-header", "X-User", "--token-file", "x"], "not both"),
+        (["--allowed-host", "https://console.example"], "is not the name of a host"),
+        (["--allowed-host", "console.example:443"], "without scheme and port"),
         (["nothing:here"], "There is no module 'nothing'"),
     ],
 )
@@ -135,11 +137,16 @@ def test_a_role_that_lacks_rights_is_named(roles, connection):
 def test_two_stores_are_refused(database_url, make_database, template):
     """What is shown is what is acted on."""
     other = make_database(template)
-    with connect(other, autocommit=True) as connection:
-        connection.execute("UPDATE reservation.store_identity SET id = gen_random_uuid()")
-    done = invoke_cli("console", "--database-url", database_url, "--operator-database-url", other)
-    assert "name two stores" in done.stderr
-    assert done.returncode == 2
+    for statement in (
+        "SELECT 'a copy, which has the identity of what it was made of'",
+        "UPDATE reservation.store_identity SET id = gen_random_uuid()",
+    ):
+        with connect(other, autocommit=True) as connection:
+            connection.execute(statement)
+        urls = "--database-url", database_url, "--operator-database-url", other
+        done = invoke_cli("console", *urls)
+        assert "name two stores" in done.stderr
+        assert done.returncode == 2
 
 
 @pytest.mark.slow

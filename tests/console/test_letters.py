@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from starlette.testclient import TestClient
 
+from cli.console.pages.letters.letter_search import marked
 from consumers.dead_letters import administration, search
 from consumers.dead_letters.search import Filter
 from consumers.dead_letters.stored_letters import Selection
@@ -348,6 +349,25 @@ def test_a_correction_to_another_intent_is_refused(operator_client, store):
         assert problem in said(answer)
         assert next(iter(changes.values())) in answer.text
     assert letters(store, entity="payment-broken")[0] == dead
+
+
+def test_a_correction_of_one_letter_is_not_made_of_another(operator_client, store):
+    """A form that somebody makes by hand, of two letters, is refused."""
+    (dead, *_) = letters(store, entity="payment-broken")
+    (other,) = letters(store, entity="payment-waiting")
+    form = fields(correction(operator_client, dead, cents=250).text)
+    answer = send(operator_client, form, letter=marked(other))
+    assert answer.status_code == 400
+    assert "names two letters" in answer.text
+    assert store.execute("SELECT FROM reservation.corrections").fetchall() == []
+
+
+def test_a_long_correction_is_made(operator_client, store):
+    """Of several megabytes, as a message may have them."""
+    (dead, *_) = letters(store, entity="payment-broken")
+    compared = correction(operator_client, dead, note="x" * 3_000_000)
+    assert compared.status_code == 200
+    assert send(operator_client, fields(compared.text)).status_code == 303
 
 
 def test_a_correction_of_a_letter_that_changed_is_not_made(operator_client, store):

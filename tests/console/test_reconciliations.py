@@ -132,7 +132,22 @@ def test_hostile_content_is_only_text(operator_client, filled_url, connection):
         assert "{{ 7 * 7 }}" in text
 
 
-@pytest.mark.parametrize("path", ["report/7", f"report/{2**70}", "finding?id=x", "finding"])
+@pytest.mark.parametrize("held", ['{"a": 1e5000}', '{"a": ' + "[" * 2_000 + "]" * 2_000 + "}"])
+def test_a_report_that_python_does_not_read_is_shown_without_its_content(
+    operator_client, filled_url, connection, held
+):
+    """The store takes longer numbers, and values nested more deeply."""
+    store(filled_url)
+    connection.execute(
+        "UPDATE reservation.reconciliation_reports SET report = report || %s::jsonb", [held]
+    )
+    assert operator_client.get(f"{PAGE}/report/1").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["report/7", f"report/{2**70}", "report/" + "9" * 5_000, "report/x", "finding?id=x", "finding"],
+)
 def test_what_is_not_there_is_named(client, path):
     """An old address is no error of the console."""
     assert client.get(f"{PAGE}/{path}").status_code == 404

@@ -37,9 +37,21 @@ def test_nothing_is_shown_before_the_sign_in(stranger, path):
     assert done.headers["location"] == path
 
 
-@pytest.mark.parametrize("to", ["//evil.example", "/\\evil.example", "https://evil.example", "x"])
+@pytest.mark.parametrize(
+    "to",
+    [
+        "//evil.example",
+        "/\\evil.example",
+        "https://evil.example",
+        "x",
+        "//[",
+        "//\u2100",
+        "http://[",
+    ],
+)
 def test_the_sign_in_leads_to_no_other_site(stranger, to):
-    """A link that names another site leads to the first page."""
+    """A link that names another site, or nothing at all, leads to the first page."""
+    assert 'name="next" value="/"' in stranger.get("/sign-in", params={"next": to}).text
     done = stranger.post("/sign-in", data={"token": TOKEN, "next": to}, follow_redirects=False)
     assert done.headers["location"] == "/"
 
@@ -73,6 +85,9 @@ def test_clients_behind_a_proxy_wait_for_themselves(seen_url):
             answer = client.post("/sign-in", data={"token": "x", "next": "/consumers"}, **guess)
             assert 'name="next" value="/consumers"' in answer.text
         assert client.post("/sign-in", data={"token": TOKEN}, **guess).status_code == 429
+        made_up = [("x-forwarded-for", "3.3.3.3"), ("x-forwarded-for", "2.2.2.2")]
+        answer = client.post("/sign-in", data={"token": TOKEN}, headers=made_up)
+        assert answer.status_code == 429
         signed_in(client)
 
 
@@ -183,6 +198,11 @@ def test_the_proxy_says_who_is_signed_in(seen_url):
         assert first is None
         for headers in ([], [("x-forwarded-user", "a"), ("x-forwarded-user", "b")]):
             assert client.get("/", headers=headers).status_code == 403
+        for name in ("Łukasz", "Jürgen"):
+            answer = client.get("/", headers=[(b"x-forwarded-user", name.encode())])
+            assert f'<span class="tag">{name}</span>' in answer.text
+        answer = client.get("/", headers=[(b"x-forwarded-user", "Jürgen".encode("latin-1"))])
+        assert "Jürgen" in answer.text
     with TestClient(built(seen_url, access=PROXY), client=("10.0.0.6", 1)) as client:
         assert client.get("/", headers={"x-forwarded-user": "anna"}).status_code == 403
 

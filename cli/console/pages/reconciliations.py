@@ -14,7 +14,7 @@ from reservation.maintenance import finding_decisions, stored_reports
 from spark_jobs.report.words import COUNTS, EFFECTS, KINDS, SUBSCRIPTIONS
 
 ENTRY = Entry("reconciliations", "Reconciliations", "/reconciliations", "r")
-REPORT = f"{ENTRY.path}/report/{{number:int}}"
+REPORT = f"{ENTRY.path}/report/{{number}}"
 
 SIZE = 30
 
@@ -58,9 +58,9 @@ def show(request: Request) -> Response:
 def show_report(request: Request) -> Response:
     """Show one report: what was counted, and the findings with the stories of their keys."""
     console = console_of(request)
-    number = min(int(request.path_params["number"]), _LARGEST - 1)
+    number = _number(request.path_params["number"])
     with console.reading() as connection:
-        stored = stored_reports.read(connection, number)
+        stored = None if number is None else stored_reports.read(connection, number)
         if stored is None:
             return console.page(
                 request,
@@ -71,7 +71,7 @@ def show_report(request: Request) -> Response:
                 retry=False,
             )
         report, text = stored
-        content = _Content(json.loads(text))
+        content = _Content.of(text)
         samples, accepted = content.rows("samples")[:_SHOWN], content.rows("accepted")
         decisions = finding_decisions.of_findings(connection, [one["id"] for one in samples])
     return console.page(
@@ -106,6 +106,17 @@ class _Content:
     def __init__(self, content: Any) -> None:  # Any: JSON
         self._content = content
 
+    @classmethod
+    def of(cls, text: str) -> "_Content":
+        """Return what a report's text holds; nothing if Python does not read it.
+
+        The store takes numbers of more digits, and values nested more deeply.
+        """
+        try:
+            return cls(json.loads(text))
+        except (ValueError, RecursionError):
+            return cls({})
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return a list of objects that have an id, if they are findings."""
         rows = self._content.get(name)
@@ -136,6 +147,13 @@ def _counted(content: _Content) -> list[tuple[str, list[tuple[str, int]]]]:
 def _camel(field: str) -> str:
     first, *others = field.split("_")
     return first + "".join(word.capitalize() for word in others)
+
+
+def _number(text: str) -> int | None:
+    """Return the number of a report in an address; None if there can be none of it."""
+    is_number = text.isascii() and text.isdigit() and len(text) < 20
+    number = int(text) if is_number else _LARGEST
+    return number if number < _LARGEST else None
 
 
 def number_in(cursor: Cursor) -> int | None:

@@ -2,7 +2,6 @@
 
 import getpass
 from math import ceil
-from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
@@ -84,9 +83,8 @@ def routes(access: Access, sessions: Sessions) -> list[Route]:
 
 def target(path: str) -> str:
     """Return where to go after the sign-in: a path of the console, or its first page."""
-    parts = urlsplit(path)
     inside = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if inside and not parts.netloc and not parts.scheme else "/"
+    return path if inside else "/"
 
 
 def _user() -> str:

@@ -133,7 +133,8 @@ def _believe(scope: Scope, headers: Headers) -> None:
     """Take over what a proxy says of its client; the last address is the one that it added."""
     if headers.get("x-forwarded-proto", "").lower() == "https":
         scope["scheme"] = "https"
-    client = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    # A proxy adds to what it receives, some of them in a line of its own.
+    client = ",".join(headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
     if client:
         scope["client"] = (client[:_LONGEST_NAME], 0)
 
@@ -193,8 +194,16 @@ def _actor(headers: Headers, name: str) -> str | None:
     values = headers.getlist(name)
     if len(values) != 1:
         return None
-    actor = values[0].strip()
+    actor = _text(values[0]).strip()
     return actor if 0 < len(actor) <= _LONGEST_NAME and actor.isprintable() else None
+
+
+def _text(value: str) -> str:
+    """Return a header's value, which is UTF-8 where a proxy names people of other alphabets."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _target(request: Request) -> str:

@@ -16,6 +16,7 @@ from cli.console.pages.letters.letter_search import SearchError, address_of, key
 from consumers.correcting.correct import Prepared, correct_letter, prepare
 from consumers.correcting.same_intent import CorrectionError
 from consumers.dead_letters import administration, confirmed, history, search
+from consumers.dead_letters.search import LetterKey
 from consumers.dead_letters.stored_letters import Content, LetterError, StoredLetter
 from consumers.story.content.difference import MOST, differences, formatted
 
@@ -62,6 +63,8 @@ def _corrected(request: Request, form: FormData) -> Response:
             if form.get("step") != "apply":
                 return _compared(request, prepared, data, reason)
             seen = seen_in([form.get("letter")])
+            if seen[0].key != LetterKey.of(prepared.letter):
+                raise SearchError("The form names two letters; go back to the letter and try again")
             with administration.locked(connection):
                 done = history.of_request(connection, asked.id)
                 if done is None:
