@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from consumers.batch.batch_size import BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
-from consumers.calls.blame import transaction
+from consumers.calls.blame import before, transaction
 from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
@@ -23,6 +23,7 @@ from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
+from reservation.errors import MessageError
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
@@ -47,6 +48,8 @@ class BatchResult:
         letters: the messages that were passed without having been handled.
         tried: attempts that failed and were followed by others.
         blocked: the entities whose later messages wait behind those.
+        failed: the error of the handler whose message the batch ends before; that message is the
+            next one. None if no handler raised such an error.
     """
 
     part: Partition | None
@@ -57,6 +60,7 @@ class BatchResult:
     letters: Sequence[Letter] = ()
     tried: Sequence[Letter] = ()
     blocked: Collection[str] = ()
+    failed: MessageError | None = None
 
     @property
     def moved(self) -> bool:
@@ -139,6 +143,13 @@ class Batch:
         """The messages of the last batch, if it was not committed."""
         return self._handling.at_hand
 
+    def before(self, error: MessageError) -> int | None:
+        """Return how many messages of the last batch come before the one with which it failed.
+
+        None if the error does not name that message.
+        """
+        return before(self.at_hand, error)
+
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
         part = self._part(positions)
@@ -177,6 +188,9 @@ class Batch:
             decisions = self._handling.plan(
                 store, messages, key_streams, corrected, careful=careful, policy=policy
             )
+            if decisions.failed is not None:
+                messages = messages[: before(messages, decisions.failed)]
+                to, last = messages[-1].global_position, messages[-1].id
 
             def finish() -> Collection[str]:
                 positions.advance(connection, part, to, last)
@@ -201,6 +215,7 @@ class Batch:
             decisions.letters,
             decisions.tried,
             blocked,
+            decisions.failed,
         )
 
     def _part(self, positions: Positions) -> Partition | None:

@@ -13,6 +13,14 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 
+def before(messages: Sequence[StoredMessage], error: MessageError) -> int | None:
+    """Return how many of the messages come before the one at fault; None if it is not known."""
+    for n, message in enumerate(messages):
+        if message.global_position == error.global_position:
+            return n
+    return None
+
+
 @contextmanager
 def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
     """Raise the store's refusal of a value as an error of the messages that the block is for.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from psycopg import Rollback
 
-from consumers.calls.blame import blamed
+from consumers.calls.blame import before, blamed
 from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import HandlerRaisedError, Reason
@@ -22,6 +22,7 @@ from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.context import ConsumerContext
 from reservation.entity.cache import EntityCache
 from reservation.entity.snapshots import Snapshots
+from reservation.errors import MessageError
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.store.client import MessageStore
@@ -119,6 +120,10 @@ class Handling:
             careful: whether to look for messages that were handled before.
             policy: what becomes of messages that cannot be handled.
 
+        Returns:
+            The decisions on all messages; where the policy is to commit a batch in part, on those
+            before the first whose handler raised.
+
         Raises:
             MessageError: a message cannot be handled, and trying again may go better, or the
                 policy is to stop.
@@ -193,15 +198,25 @@ class Handling:
         if self._concurrently is not None and self._concurrently.takes(decoded):
             self._concurrently.run(decoded, decisions, blocking)
         else:
-            self._in_order(decoded, decisions, blocking)
+            self._in_order(decoded, decisions, blocking, messages[0].global_position)
+        if decisions.failed is not None:
+            end = before(messages, decisions.failed)
+            self._batch_decoding.leave_out(messages[end:], decoded, blocking, handled, decisions)
         if blocking.failed:
             blocking.settle()
         return decisions
 
     def _in_order(
-        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking
+        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking, first: int
     ) -> None:
-        """Handle the messages of a batch one after the other, and collect what they bring about."""
+        """Handle the messages of a batch one after the other, and collect what they bring about.
+
+        Args:
+            decoded: the messages.
+            decisions: where that is collected.
+            blocking: where messages that fail are set aside.
+            first: the global position of the first message of the batch.
+        """
         failed, whose = blocking.failed, self._decoding.whose
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
@@ -214,10 +229,21 @@ class Handling:
                 try:
                     self._messages.handle(item, item.entity_stream, decisions)
                 except HandlerRaisedError as error:
-                    if not self._messages.undo(error, blocking.policy.tried(item.message)) or (
-                        not blocking.sets_aside(item.message, whose(item.message, item), error)
-                    ):
+                    message, policy = item.message, blocking.policy
+                    in_part = policy.in_part and message.global_position > first
+                    if not self._messages.undo(error, policy.tried(message), in_part=in_part):
                         raise
+                    if error.is_decided and blocking.sets_aside(
+                        message, whose(message, item), error
+                    ):
+                        continue
+                    if not in_part:
+                        raise
+                    decisions.failed = error
+                    return
+                except MessageError as error:
+                    error.global_position = item.message.global_position
+                    raise
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""
