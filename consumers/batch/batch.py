@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from consumers.batch.batch_size import BatchSize
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES, BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
 from consumers.calls.blame import before, transaction
@@ -75,12 +75,15 @@ class Batch:
         retry_transaction: how it handles letters again.
     """
 
-    def __init__(self, context: ConsumerContext) -> None:
+    def __init__(self, context: ConsumerContext, batch_bytes: int = DEFAULT_BATCH_BYTES) -> None:
         """Prepare.
 
         Args:
             context: the consumer; its connection is not in a transaction.
+            batch_bytes: how many bytes of data and metadata a batch may have; it ends with the
+                message that reaches them.
         """
+        self._batch_bytes = batch_bytes
         component = context.component
         snapshots = component.snapshots(context.connection)
         self._context = context
@@ -173,7 +176,7 @@ class Batch:
                 return BatchResult(None, 0)
             size = self._size.limit(limit)
             messages, key_streams = self._read(store, part, size)
-            to = _end(part, messages, size)
+            to = self._end(part, messages, size)
             if to + 1 < self._first_position:
                 to = self._passed(to)
             if to == part.after:
@@ -249,13 +252,22 @@ class Batch:
         if part.after + 1 < self._first_position:
             part = replace(part, after=self._first_position - 1)
         if self._rules != "[]":
-            return read_commands(self._context.connection, category, part, limit, self._rules)
-        messages = store.category_batch(category, part, limit)
+            return read_commands(
+                self._context.connection, category, part, limit, self._rules, self._batch_bytes
+            )
+        messages = store.category_batch(category, part, limit, self._batch_bytes)
         return messages, [None] * len(messages)
 
+    def _end(self, part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
+        """Return the position up to which a part was read.
 
-def _end(part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
-    """Return the position up to which a part was read."""
-    if part.until is not None and len(messages) < limit:
-        return part.until
-    return messages[-1].global_position if messages else part.after
+        Whether its end was reached is asked of the characters: each has four bytes at most, in
+        whichever encoding the server has counted them.
+        """
+        if part.until is not None and len(messages) < limit:
+            characters = sum(
+                len(message.data or "") + len(message.metadata_json or "") for message in messages
+            )
+            if 4 * characters < self._batch_bytes:
+                return part.until
+        return messages[-1].global_position if messages else part.after

@@ -11,6 +11,9 @@ from reservation.messages.message import StoredMessage
 
 _ENOUGH = 1 << 20  # messages, more than any batch has
 
+# Of data and metadata, in UTF-8. A batch ends with the message that reaches them.
+DEFAULT_BATCH_BYTES = 16 << 20
+
 
 class BatchSize:
     """The size of the next batch, learned from the last ones."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from consumers.batch.batch import Batch, BatchResult
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.calls.error_reports import ErrorReports
 from consumers.dead_letters.failure import Crashed, Failure, Reason
 from consumers.dead_letters.letters import DeadLetters
@@ -64,6 +65,7 @@ class Consumer:
         category: str,
         *,
         batch_size: int = 1000,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
         share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
         stop_on_error: bool = False,
         notices: Notices | None = None,
@@ -80,6 +82,7 @@ class Consumer:
             component: whose handlers decide.
             category: the category to read.
             batch_size: how many messages to handle in one transaction.
+            batch_bytes: how many bytes of their data and metadata; see `Batch`.
             share: which part of its group the consumer is to have.
             stop_on_error: whether a message that cannot be handled ends the consumer, with the
                 position before it, rather than becoming a dead letter.
@@ -95,6 +98,7 @@ class Consumer:
         self._component = component
         self._category = category
         self._batch_size = batch_size
+        self._batch_bytes = batch_bytes
         self._narrowing = Narrowing(batch_size)
         self._notices = notices
         self._telemetry = telemetry or Telemetry()
@@ -205,7 +209,8 @@ class Consumer:
                 self._event_loop,
                 self._detail,
                 self._spans,
-            )
+            ),
+            self._batch_bytes,
         )
         self._batch = batch
         self._known = None

@@ -257,9 +257,19 @@ class MessageStore(Scheduling):
             )
         )
 
-    def category_batch(self, category: str, part: Partition, limit: int) -> list[StoredMessage]:
-        """Return up to ``limit`` messages of a part of a category, in order."""
-        return self._run(statements.read_part(category, part, limit))
+    def category_batch(
+        self, category: str, part: Partition, limit: int, max_bytes: int | None = None
+    ) -> list[StoredMessage]:
+        """Return a batch of a part of a category, in order.
+
+        Args:
+            category: the category.
+            part: the part.
+            limit: how many messages to read at most.
+            max_bytes: ends the batch with the message whose data and metadata bring the bytes of
+                all to this number; None for no end.
+        """
+        return self._run(statements.read_part(category, part, limit, max_bytes))
 
     def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
         """Read many streams to their ends, in one statement.
