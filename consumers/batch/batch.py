@@ -91,7 +91,7 @@ class Batch:
         self._corrections = Corrections(
             component.name, context.category, volatile if context.reserves else {}
         )
-        self._handling = Handling(context, snapshots, self._corrections)
+        self._handling = Handling(context, snapshots, self._corrections, batch_bytes)
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
         subscribed = component.subscribed.get(context.category)
@@ -151,7 +151,7 @@ class Batch:
 
         None if the error does not name that message.
         """
-        return before(self.at_hand, error)
+        return before(self.at_hand, error.global_position)
 
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
@@ -191,8 +191,10 @@ class Batch:
             decisions = self._handling.plan(
                 store, messages, key_streams, corrected, careful=careful, policy=policy
             )
-            if decisions.failed is not None:
-                messages = messages[: before(messages, decisions.failed)]
+            if (next_ := decisions.ends_before) is not None:
+                messages = messages[: before(messages, next_.global_position)]
+                if decisions.failed is None:
+                    self._size.used(len(messages))
                 to, last = messages[-1].global_position, messages[-1].id
 
             def finish() -> Collection[str]:

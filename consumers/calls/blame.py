@@ -13,10 +13,10 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 
-def before(messages: Sequence[StoredMessage], error: MessageError) -> int | None:
-    """Return how many of the messages come before the one at fault; None if it is not known."""
+def before(messages: Sequence[StoredMessage], global_position: int | None) -> int | None:
+    """Return how many of the messages come before one of them; None if it is not among them."""
     for n, message in enumerate(messages):
-        if message.global_position == error.global_position:
+        if message.global_position == global_position:
             return n
     return None
 

@@ -38,7 +38,11 @@ class Handling:
     """
 
     def __init__(
-        self, context: ConsumerContext, snapshots: Snapshots | None, corrections: Corrections
+        self,
+        context: ConsumerContext,
+        snapshots: Snapshots | None,
+        corrections: Corrections,
+        batch_bytes: int,
     ) -> None:
         """Prepare to decide.
 
@@ -46,7 +50,10 @@ class Handling:
             context: the consumer.
             snapshots: those of the component's entities, None if it has none.
             corrections: those of the category's messages.
+            batch_bytes: how many bytes of data a batch may write, about; it ends with the message
+                whose handler reaches them.
         """
+        self._batch_bytes = batch_bytes
         component = context.component
         self._context = context
         self._component = component
@@ -122,7 +129,7 @@ class Handling:
 
         Returns:
             The decisions on all messages; where the policy is to commit a batch in part, on those
-            before the first whose handler raised.
+            before the first whose handler raised, or that is too much to write with them.
 
         Raises:
             MessageError: a message cannot be handled, and trying again may go better, or the
@@ -197,10 +204,10 @@ class Handling:
         self._begin(decoded, decisions)
         if self._concurrently is not None and self._concurrently.takes(decoded):
             self._concurrently.run(decoded, decisions, blocking)
-        else:
+        elif decoded:
             self._in_order(decoded, decisions, blocking, messages[0].global_position)
-        if decisions.failed is not None:
-            end = before(messages, decisions.failed)
+        if decisions.ends_before is not None:
+            end = before(messages, decisions.ends_before.global_position)
             self._batch_decoding.leave_out(messages[end:], decoded, blocking, handled, decisions)
         if blocking.failed:
             blocking.settle()
@@ -226,6 +233,9 @@ class Handling:
             elif item.key_stream is not None:
                 decisions.add_reservation(item.message, item.key_stream, item.former_stream)
             elif item.entity_stream is not None:
+                if decisions.written >= self._batch_bytes and blocking.policy.in_part:
+                    decisions.ends_before = item.message
+                    return
                 try:
                     self._messages.handle(item, item.entity_stream, decisions)
                 except HandlerRaisedError as error:
@@ -239,7 +249,7 @@ class Handling:
                         continue
                     if not in_part:
                         raise
-                    decisions.failed = error
+                    decisions.ends_before, decisions.failed = item.message, error
                     return
                 except MessageError as error:
                     error.global_position = item.message.global_position

@@ -231,6 +231,7 @@ class MessageHandling:
             decisions.passes.append(Pass.handled(message, further))
         for row in rows:
             decisions.writes.append(row)
+            decisions.written += len(row.data)
             apply(component, row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
@@ -251,4 +252,5 @@ class MessageHandling:
             row = row._replace(expected_version=loaded.version)
             apply(self._component, row, loaded, message)
         decisions.writes.append(row)
+        decisions.written += len(row.data)
         decisions.further.append(row)

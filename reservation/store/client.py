@@ -31,7 +31,7 @@ from reservation.store.partition import Partition
 from reservation.store.scheduling import Scheduling
 from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
+from reservation.store.writing import Row, Write, WriteBatch, portions, to_one_stream
 
 T = TypeVar("T")
 
@@ -202,8 +202,12 @@ class MessageStore(Scheduling):
             return self._run(batch.statement())
 
     def write_encoded(self, rows: Sequence[Row]) -> list[int]:
-        """Write messages that are already encoded, each once; see `write_batch`."""
-        return self._run(WriteBatch.encoded(rows).statement()) if rows else []
+        """Write messages that are already encoded, each once, in the transaction at hand.
+
+        Returns the position of each in its stream. See `write_batch`.
+        """
+        portioned = (WriteBatch.encoded(portion).statement() for portion in portions(rows))
+        return [position for statement in portioned for position in self._run(statement)]
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
