@@ -20,13 +20,13 @@ import structlog
 
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.compatibility import check_members, log_members
+from consumers.group.inspection.stored_positions import categories, is_drained
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
-from consumers.group.stored_positions import categories, is_drained
 from consumers.loop.consumer import Consumer
 from consumers.loop.consuming import consume
 from consumers.loop.draining import Counting, UntilDrained
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
 from reservation.component import Component

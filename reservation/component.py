@@ -15,7 +15,7 @@ from reservation.declaration.completeness import check_complete
 from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.snapshots import Snapshots, check_snapshots, code_revision
 from reservation.errors import DeclarationError
-from reservation.handlers.declaration_checks import (
+from reservation.handlers.checks.declaration_checks import (
     Transaction,
     check_category_of_reservations,
     check_class,

@@ -15,7 +15,7 @@ from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.membership import GroupShare, Membership
 from consumers.group.positions import Positions
 from consumers.runtime.context import ConsumerContext
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from reservation import Component, MessageStore
 from tests.processes import PATIENCE

@@ -11,7 +11,7 @@ from consumers.testing.crashing.inside.cutting import Cut, die
 
 
 def main(database_url: str) -> None:
-    from consumers.runtime.logs import configure_logs
+    from consumers.runtime.observability.logs import configure_logs
     from reservation.postgres.connection import connect
     from shooting_range import shooting_range
     from tests.bank import claim, new_batch

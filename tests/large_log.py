@@ -13,7 +13,7 @@ from psycopg.errors import UndefinedTable
 from bank import account
 from bank.entity import Account
 from bank.messages import Deposit
-from consumers.story.entries import Meaning
+from consumers.story.content.entries import Meaning
 from consumers.story.story import tell
 from reservation import Component, MessageStore, Metadata, StoredMessage, Write
 from reservation.entity.projection import Loaded

@@ -3,8 +3,8 @@
 import pytest
 
 from consumers.dead_letters.failure import Reason
-from consumers.loop import attempts as module
-from consumers.loop.attempts import Attemptable, Attempts
+from consumers.loop.retrying import attempts as module
+from consumers.loop.retrying.attempts import Attemptable, Attempts
 from consumers.runtime.backoff import Backoff
 from consumers.runtime.stopping import Stop
 from reservation.errors import DatabaseUnavailableError, DecodeError, HandlerError

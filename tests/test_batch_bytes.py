@@ -12,7 +12,7 @@ from consumers.batch.batch import Batch
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import GroupShare, Membership
 from consumers.runtime.context import ConsumerContext
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from reservation import Component, StoreError
 from reservation.serialization import codec
 from reservation.store.writing import Row, portions

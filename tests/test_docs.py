@@ -156,7 +156,9 @@ def test_every_link_of_a_page_leads_somewhere(name):
 
 def test_the_log_events_are_those_of_the_code():
     """Every described log event is logged at its level, and every log event is described."""
-    programs = [*(ROOT / "consumers").rglob("*.py"), *(ROOT / "reservation/http").rglob("*.py")]
+    programs = [
+        path for part in ("consumers", "reservation") for path in (ROOT / part).rglob("*.py")
+    ]
     programs += [ROOT / "cli" / "consumers" / "start.py"]
     code = "".join(path.read_text() for path in programs)
     logged = set(re.findall(r"\.(debug|info|warning|error)\(\s*\"(\w+)\"", code))
@@ -201,12 +203,30 @@ def test_the_page_of_the_api_has_every_public_name():
     assert {name for name in public if not name.endswith("Error")} <= named
 
 
+def exceptions_of(module):
+    """Return the names of the exceptions that a module exports."""
+    exported = {name: getattr(module, name) for name in module.__all__}
+    return {
+        name
+        for name, value in exported.items()
+        if inspect.isclass(value) and issubclass(value, BaseException)
+    }
+
+
 def test_the_errors_are_those_of_the_code():
-    """The page of errors lists the whole tree of the code."""
-    table = (ROOT / "docs/reference/errors.md").read_text()
-    listed = set(re.findall(r"^\| `(\w+Error)` \|", table, re.MULTILINE))
+    """The page of errors lists the whole tree of the code, and every other public exception."""
+    text = (ROOT / "docs/reference/errors.md").read_text()
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
     tree = {name for name in vars(errors) if name.endswith("Error")} - {"ReservationError"}
-    assert listed == tree
+    others = {
+        f"{module.__name__}.{name}"
+        for module in (consumers, reservation.testing, consumers.testing)
+        for name in exceptions_of(module)
+    }
+    assert listed == tree | others
+    mentioned = {"ReservationError", "Reject", "RetryLater"}
+    assert exceptions_of(reservation) == tree | mentioned
+    assert all(f"`{name}`" in text for name in mentioned)
 
 
 @pytest.mark.parametrize("name", NAMES)

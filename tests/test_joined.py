@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import consumers
-from consumers.loop import letter_retry
+from consumers.loop.retrying import letter_retry
 from reservation import (
     Component,
     MessageIdInEvents,

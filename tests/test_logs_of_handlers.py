@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from consumers import drain
-from consumers.runtime.log_context import LogContext
+from consumers.runtime.observability.log_context import LogContext
 from reservation import Component, StateBased
 from tests.processes import Started, command_line
 
@@ -338,7 +338,7 @@ def test_configuring_twice_logs_each_line_once(tmp_path):
     """As a program does that starts consumers one after the other; and a level is replaced."""
     script = """
 import logging
-from consumers.runtime.logs import configure_logs
+from consumers.runtime.observability.logs import configure_logs
 configure_logs(level="debug")
 configure_logs(level="warning")
 logging.getLogger("a").info("not shown")

@@ -12,7 +12,7 @@ from bank.entity import Account
 from bank.messages import Close, Deposit, Deposited, Open, Opened
 from consumers.group.compatibility import LivingMember, compare, living_members
 from consumers.group.membership import GroupShare, Membership
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from reservation import Component, Processed
 from reservation.errors import GroupError
 from reservation.inspection.process_declaration import ProcessDeclaration

@@ -17,8 +17,8 @@ from bank import account
 from cli.main import main
 from consumers.batch.batch import Batch
 from consumers.runtime.context import ConsumerContext
-from consumers.runtime.logs import Log
-from consumers.runtime.telemetry import BUCKETS, Telemetry
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import BUCKETS, Telemetry
 from consumers.supervisor.health import Board
 from reservation.postgres.connection import connect
 from tests.bank import RESERVED, claim

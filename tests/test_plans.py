@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg import Connection, IsolationLevel, conninfo, sql
 
-from consumers.group.summary import read_summary
+from consumers.group.inspection.summary import read_summary
 from reservation.idempotence.reserve import ReserveOutcome
 from reservation.postgres.connection import connect
 from tests.large_log import (

@@ -15,7 +15,7 @@ from consumers.batch.batch import Batch
 from consumers.group.membership import GroupShare, Membership
 from consumers.loop.consumer import Consumer
 from consumers.runtime import backoff
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
 from reservation import MessageStore, install

@@ -12,8 +12,8 @@ import pytest
 from psycopg import conninfo
 
 from bank import account
+from consumers.group.inspection.status import read_status
 from consumers.group.memory import forget, remembered
-from consumers.group.status import read_status
 from reservation import MessageStore, Processed, Revisions, install
 from reservation.errors import ExpectedVersionError, ForeignPositionError
 from reservation.maintenance.eventide_positions import position_stream

@@ -15,8 +15,8 @@ from psycopg.types.json import Jsonb
 import consumers
 from consumers.batch import effects
 from consumers.loop.schedule import Schedule
-from consumers.runtime.logs import Log
-from consumers.runtime.telemetry import Telemetry
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
 from reservation import (
     Cancellation,
     Component,

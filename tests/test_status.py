@@ -14,9 +14,9 @@ import pytest
 from psycopg import conninfo
 
 from bank import account
-from consumers.group.status import read_status
-from consumers.group.stored_positions import Holder
-from consumers.group.summary import read_summary
+from consumers.group.inspection.status import read_status
+from consumers.group.inspection.stored_positions import Holder
+from consumers.group.inspection.summary import read_summary
 from reservation.postgres.connection import connect
 from reservation.store.schema.roles import grant
 from tests.commands import invoke_cli

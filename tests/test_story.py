@@ -12,7 +12,7 @@ from cli.story import command
 from consumers.correcting.correct import correct
 from consumers.dead_letters import administration, history
 from consumers.dead_letters.stored_letters import Selection
-from consumers.story.entries import Kind, Meaning
+from consumers.story.content.entries import Kind, Meaning
 from consumers.story.story import tell
 from reservation import Metadata, Processed, Retry, Write, connect
 from reservation.errors import StatementCanceledError
@@ -162,6 +162,23 @@ def test_a_letter_that_was_corrected(store, connection, component):
     decided = [(one.decision, one.reason, one.on_behalf_of) for one in told.decisions]
     assert decided == [("correct", "ticket 12", None), ("retry", "the till is back", "Ann")]
     assert "event" in kinds(story)
+
+
+def test_a_correction_of_nothing_but_digits_is_shown(store, connection, component):
+    """Numbers of the same value say the same in a reissue, and not in a correction."""
+    store.write(take(amount=-1), SENT)
+    drain(connection, component)
+    (letter,) = administration.find(connection, Selection())
+    connection.execute(
+        """UPDATE message_store.messages SET data = data || '{"rate": 1.10}'
+           WHERE global_position = %s""",
+        [letter.global_position],
+    )
+    data = b'{"takeId": "t1", "tillId": "1", "amount": -1, "sentAt": 0, "rate": 1.1}'
+    correct(connection, component, None, letter.global_position, data, "ticket 12")
+    (corrected,) = [e for e in tell(connection, "t1").entries if e.kind is Kind.CORRECTION]
+    shown = {d.path: (d.before.text, d.after.text) for d in corrected.differences}
+    assert shown == {"rate": ("1.10", "1.1")}
 
 
 def test_a_command_that_was_never_reserved_is_found_by_its_key(store, connection, component):

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from consumers.group.stored_positions import is_drained
+from consumers.group.inspection.stored_positions import is_drained
 from reservation import Write
 from tests.orders import APP, PAYMENTS, ROOT, Failed, Place, capture, passes, payments_of
 from tests.pages import blocks

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from structlog.testing import capture_logs
 
 import consumers
 from consumers.dead_letters import administration
@@ -25,6 +26,7 @@ from reservation import (
     Reject,
     StateBased,
     Write,
+    connect,
 )
 from reservation.tracing import current_tracing
 from tests.http_app import PATIENCE, key_headers, serving, starlette_app
@@ -480,7 +482,7 @@ def test_async_handlers_have_their_own_spans(store: MessageStore, database_url: 
 def test_no_more_than_so_many_messages_of_a_batch_have_spans(
     store: MessageStore, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.runtime.spans.MOST_SPANS", 3)
+    monkeypatch.setattr("consumers.runtime.observability.spans.MOST_SPANS", 3)
     inside = []
 
     def handler(command: Sell, till: Till, context: Any) -> Sold:
@@ -511,6 +513,69 @@ def test_a_trace_that_is_not_sampled_stays_so(store: MessageStore, database_url:
 
 
 # What is not there costs nothing and disturbs nobody
+
+
+class Raising(SpanProcessor):
+    """Raises when a span of one of these names starts or ends."""
+
+    def __init__(self, when: str, *names: str) -> None:
+        self.when = when
+        self.names = names
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self._raise("start", span)
+
+    def on_end(self, span: Any) -> None:
+        self._raise("end", span)
+
+    def _raise(self, when: str, span: Any) -> None:
+        if when == self.when and span.name in self.names:
+            raise Broken("4711")
+
+
+NAMES = (f"send {COMMANDS}", f"reserve {COMMANDS}", f"process {COPIES}")
+
+
+def failing(command: Sell, till: Till, context: Any) -> Sold:
+    raise ValueError
+
+
+@pytest.mark.parametrize("when", ["start", "end"])
+@pytest.mark.parametrize("handler", [sell, failing])
+def test_a_processor_that_raises_fails_no_message_and_is_logged_once(
+    store: MessageStore, database_url: str, when: str, handler: Any
+) -> None:
+    """What a handler raised is still its own failure, with its own attempts."""
+    with recording() as spans, capture_logs() as logs:
+        spans.provider.add_span_processor(Raising(when, *NAMES))
+        for key in "ab":
+            store.write(Sell("1", key), f"{COMMANDS}-1")
+        drained = consumers.drain(till(handler, attempts=1), database_url)
+    assert drained.counts["reserved"] == 2
+    if handler is sell:
+        assert drained.counts["handled"] == 2
+        assert [message.type for message in store.read_category("till")] == ["Sold", "Sold"]
+    else:
+        with connect(database_url) as connection:
+            failed, parked = administration.find(connection, Selection())
+        assert (failed.attempts, parked.behind) == (1, failed.global_position)
+        assert "ValueError" in (failed.error or "")
+    (logged,) = [log for log in logs if log["event"] == "tracing_failed"]
+    assert "Broken" in logged["error"]
+    assert "4711" not in logged["error"]
+
+
+def test_a_span_that_does_not_begin_leaves_its_parent_in_its_place(
+    store: MessageStore, database_url: str
+) -> None:
+    """What follows stays in the trace of the sender."""
+    with recording() as spans:
+        spans.provider.add_span_processor(Raising("start", f"process {COPIES}"))
+        store.write(Sell("1", "a"), f"{COMMANDS}-1")
+        consumers.drain(till(), database_url)
+        assert not trace.get_current_span().get_span_context().is_valid
+    (sent,) = spans.named(f"send {COMMANDS}")
+    assert contexts(store, "till") == [sent.context]
 
 
 def test_without_a_provider_nothing_is_carried(store: MessageStore, database_url: str) -> None:

@@ -14,15 +14,13 @@ from starlette.staticfiles import StaticFiles
 from cli.console.console import Console, NotAllowedError, console_of
 from cli.console.pages import (
     consumers,
-    dead_letters,
     findings,
-    letter_correction,
-    letter_decisions,
     overview,
     reconciliations,
     signing_in,
     story,
 )
+from cli.console.pages.letters import dead_letters, letter_correction, letter_decisions
 from cli.console.rendering import STATIC
 from cli.console.security.guard import Access, Guard
 from cli.console.security.sessions import Sessions

@@ -11,8 +11,8 @@ from psycopg import Connection
 
 from cli.common.errors import CommandError
 from consumers.group.administration import GroupChange, apply_changes
+from consumers.group.inspection.stored_positions import categories
 from consumers.group.memory import forget
-from consumers.group.stored_positions import categories
 from reservation.component import Component
 from reservation.messages.message import printable
 

@@ -11,8 +11,8 @@ from cli.common.options import app_options, database_option, json_option, option
 from cli.common.tables import console
 from cli.consumers.changes import Removal, carry_out, check_category, chosen, counted, yes_option
 from consumers.group.administration import find_idle, plan_move
+from consumers.group.inspection.stored_positions import StoredPosition, read_positions, reads_of
 from consumers.group.memory import remembered
-from consumers.group.stored_positions import StoredPosition, read_positions, reads_of
 from reservation.app_path import app_in_errors, load_component
 from reservation.maintenance.eventide_positions import position_stream, stored_position
 from reservation.maintenance.reservation_names import check_names

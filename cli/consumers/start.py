@@ -10,10 +10,10 @@ from cli.common.extras import require_extras
 from cli.common.options import app_options, batch_size_option, database_option
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.compatibility import check_members, log_members
+from consumers.group.inspection.stored_positions import categories
 from consumers.group.membership import GroupShare
 from consumers.group.sizes import checked_sizes
-from consumers.group.stored_positions import categories
-from consumers.runtime.logs import Log, configure_logs
+from consumers.runtime.observability.logs import Log, configure_logs
 from consumers.supervisor.supervisor import Address, Assignment, run
 from reservation.app_path import load_component
 from reservation.component import Component

@@ -16,8 +16,8 @@ from cli.common.durations import DurationType
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
-from consumers.group.status import Lag, PartitionStatus, Status, read_status
-from consumers.group.stored_positions import Holder
+from consumers.group.inspection.status import Lag, PartitionStatus, Status, read_status
+from consumers.group.inspection.stored_positions import Holder
 from consumers.runtime.backoff import Backoff
 from reservation.app_path import load_component
 from reservation.component import Component

@@ -20,7 +20,7 @@ from cli.common.options import (
     json_option,
     optional_app_options,
 )
-from consumers.group.stored_positions import read_positions, reads_of
+from consumers.group.inspection.stored_positions import read_positions, reads_of
 from reservation.app_path import load_component
 from reservation.component import Component
 from reservation.errors import ForeignPositionError

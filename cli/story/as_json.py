@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from cli.consumers import letter_output
-from consumers.story.entries import Entry, Kind, Story
+from consumers.story.content.entries import Entry, Kind, Story
 
 
 def as_json(story: Story, with_data: bool) -> dict[str, Any]:

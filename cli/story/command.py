@@ -6,7 +6,7 @@ from cli.common.errors import debug_option
 from cli.common.lazy import runs
 from cli.common.options import app_dir_option, database_option, json_option
 
-# As `consumers.story.entries.Meaning` has them, which is not imported to show this help.
+# As `consumers.story.content.entries.Meaning` has them, which is not imported to show this help.
 _MEANINGS = ("message", "stream", "key", "correlation", "position", "request")
 
 

@@ -8,8 +8,8 @@ import click
 
 from cli.common.errors import NotInOrder
 from cli.story import as_json as output
-from consumers.story.difference import visible
-from consumers.story.entries import Entry, Kind, Meaning, Story
+from consumers.story.content.difference import visible
+from consumers.story.content.entries import Entry, Kind, Meaning, Story
 from consumers.story.story import tell
 from reservation.app_path import load_component
 from reservation.messages.message import printable

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from consumers.calls.handler_call import unforked
 from consumers.dead_letters.failure import Failure, HandlerRaisedError, Letter
-from consumers.runtime.error_detail import ErrorDetail
-from consumers.runtime.log_context import LogContext
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.error_detail import ErrorDetail
+from consumers.runtime.observability.log_context import LogContext
+from consumers.runtime.observability.logs import Log
 from reservation.component import Component
 from reservation.effects.faults import is_interrupt
 from reservation.errors import MessageError

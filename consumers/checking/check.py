@@ -14,7 +14,7 @@ from consumers.checking.messages import (
     sampled,
 )
 from consumers.checking.report import CheckReport, Finding, Kind
-from consumers.group.status import read_time
+from consumers.group.inspection.status import read_time
 from reservation.component import Component
 from reservation.inspection.sampling import use_indexes
 from reservation.inspection.snapshots import count_snapshots

@@ -8,8 +8,8 @@ from psycopg import Connection
 
 from consumers.checking.report import Finding, Kind
 from consumers.group.compatibility import GUIDE, compare, living_members
-from consumers.group.status import PartitionStatus, of_stored
-from consumers.group.stored_positions import StoredPosition, categories, read_positions
+from consumers.group.inspection.status import PartitionStatus, of_stored
+from consumers.group.inspection.stored_positions import StoredPosition, categories, read_positions
 from reservation.component import Component
 from reservation.errors import GroupError
 from reservation.inspection.process_declaration import ProcessDeclaration

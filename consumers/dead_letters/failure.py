@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from consumers.dead_letters.error_text import text_of, traceback_of
-from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
+from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from reservation.effects import faults
 from reservation.effects.faults import RaisedByHandlerError
 from reservation.errors import (

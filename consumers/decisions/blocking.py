@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from consumers.dead_letters.failure import Failure, Letter, Reason
 from consumers.decisions.decisions import Decisions
-from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
+from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
 from reservation.errors import MessageError
 from reservation.messages.message import StoredMessage
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from reservation.errors import GroupError
 from reservation.inspection.process_declaration import (
     DeclaredCommand,

@@ -19,7 +19,7 @@ from psycopg import Connection
 from consumers.group.compatibility import join_beside, store_declaration
 from consumers.group.heartbeat import Heartbeat
 from consumers.group.positions import HeldPartition, Positions
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session, process_name
 from reservation.errors import ForeignPositionError, GroupError
 from reservation.inspection.process_declaration import ProcessDeclaration

@@ -5,8 +5,8 @@ from typing import Any
 
 from psycopg import Connection
 
+from consumers.group.inspection.stored_positions import StoredPosition, read_positions, reads_of
 from consumers.group.membership import GroupShare
-from consumers.group.stored_positions import StoredPosition, read_positions, reads_of
 from reservation.component import Component
 from reservation.maintenance.entity_order import check_order, check_waiting
 

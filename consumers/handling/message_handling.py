@@ -11,7 +11,7 @@ from consumers.decisions.decisions import Decisions
 from consumers.decisions.next_attempt import decide_on
 from consumers.handling.decoding import Decoded
 from consumers.runtime.context import ConsumerContext
-from consumers.runtime.spans import MessageSpan
+from consumers.runtime.observability.spans import MessageSpan
 from reservation.context import Context
 from reservation.effects.deciding import (
     apply,

@@ -6,7 +6,7 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from reservation.component import Component
 from reservation.errors import LockTimeoutError, SerializationError
 from reservation.idempotence.state_based.clean_up import clean_up_states

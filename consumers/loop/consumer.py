@@ -18,22 +18,22 @@ from consumers.dead_letters.failure import Crashed, Failure, Reason
 from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import TURN, GroupShare, Membership
-from consumers.loop.attempts import Attemptable, Attempts
 from consumers.loop.cleaning import Cleaning
-from consumers.loop.due_letters import DueLetters
-from consumers.loop.letter_retry import Retrying
 from consumers.loop.narrowing import Narrowing
 from consumers.loop.outcome_logging import crash_text, log_batch, log_retried
-from consumers.loop.repeating import RepeatingOnConflict
+from consumers.loop.retrying.attempts import Attemptable, Attempts
+from consumers.loop.retrying.due_letters import DueLetters
+from consumers.loop.retrying.letter_retry import Retrying
+from consumers.loop.retrying.repeating import RepeatingOnConflict
 from consumers.loop.schedule import Schedule
 from consumers.runtime.context import ConsumerContext
-from consumers.runtime.error_detail import ErrorDetail
 from consumers.runtime.event_loop import EventLoop
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.error_detail import ErrorDetail
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.spans import Spans
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session
-from consumers.runtime.spans import Spans
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 from reservation.component import Component
 from reservation.effects.faults import is_interrupt
 from reservation.errors import (

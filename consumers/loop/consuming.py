@@ -3,10 +3,10 @@
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 from reservation.component import Component
 from reservation.store.notifications import Notices
 

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
-from consumers.group.stored_positions import is_drained
+from consumers.group.inspection.stored_positions import is_drained
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 
 
 class UntilDrained(Stop):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from consumers.batch.batch import Batch, BatchResult
 from consumers.dead_letters.failure import Letter, Reason
-from consumers.loop.letter_retry import Retried
-from consumers.runtime.logs import Log
+from consumers.loop.retrying.letter_retry import Retried
+from consumers.runtime.observability.logs import Log
 from reservation.messages.message import StoredMessage, printable
 from reservation.raised import describe
 

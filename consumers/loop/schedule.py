@@ -11,8 +11,8 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.runtime.logs import Log
-from consumers.runtime.telemetry import Telemetry
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
 from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.scheduling import count_scheduled, write_due
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.runtime.error_detail import PLACE_ONLY, ErrorDetail
 from consumers.runtime.event_loop import EventLoop
-from consumers.runtime.log_context import LogContext
-from consumers.runtime.logs import Log
-from consumers.runtime.spans import Spans
+from consumers.runtime.observability.error_detail import PLACE_ONLY, ErrorDetail
+from consumers.runtime.observability.log_context import LogContext
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.spans import Spans
 from reservation.component import Component
 
 

@@ -16,9 +16,9 @@ import psycopg
 from psycopg import Connection, IsolationLevel, conninfo
 
 from consumers.runtime.backoff import Backoff
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 from reservation.errors import (
     DatabaseUnavailableError,
     MissingObjectError,

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from consumers.story.accounts import accounts_of
-from consumers.story.entries import Entry, Story
-from consumers.story.reading import Reading, cause_of
+from consumers.story.content.entries import Entry, Story
+from consumers.story.search.accounts import accounts_of
+from consumers.story.search.reading import Reading, cause_of
 from consumers.story.telling import entries_of, in_order
 from reservation.messages.message import StoredMessage
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from consumers.dead_letters.stored_letters import OPEN, StoredLetter
-from consumers.story.entries import Entry, Kind, Outcome
-from consumers.story.following import Gathered
-from consumers.story.kinds import component_of, is_command
-from consumers.story.reading import Reading
+from consumers.story.content.entries import Entry, Kind, Outcome
+from consumers.story.content.kinds import component_of, is_command
+from consumers.story.search.following import Gathered
+from consumers.story.search.reading import Reading
 from reservation.messages import stream_name as names
 from reservation.messages.message import StoredMessage
 

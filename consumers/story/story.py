@@ -6,11 +6,11 @@ from typing import Any
 
 from psycopg import Connection
 
-from consumers.story.entries import Entry, Meaning, Story
+from consumers.story.content.entries import Entry, Meaning, Story
 from consumers.story.listing import correlation_page, stream_page
-from consumers.story.naming import Naming
-from consumers.story.reading import Reading, reading
-from consumers.story.recognizing import Taken, recognize
+from consumers.story.search.naming import Naming
+from consumers.story.search.reading import Reading, reading
+from consumers.story.search.recognizing import Taken, recognize
 from consumers.story.telling import in_order, story_of
 from reservation.component import Component
 

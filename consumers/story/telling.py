@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import msgspec
 
-from consumers.story.accounts import accounts_of
-from consumers.story.difference import differences
-from consumers.story.entries import Entry, Kind, Story
-from consumers.story.following import MOST_MESSAGES, Gathered, gather
-from consumers.story.kinds import kind_of, time_of
-from consumers.story.naming import Naming, fields_of
+from consumers.story.content.difference import differences
+from consumers.story.content.entries import Entry, Kind, Story
+from consumers.story.content.kinds import kind_of, time_of
 from consumers.story.outcome import outcome_of
-from consumers.story.reading import Reading, cause_of
+from consumers.story.search.accounts import accounts_of
+from consumers.story.search.following import MOST_MESSAGES, Gathered, gather
+from consumers.story.search.naming import Naming, fields_of
+from consumers.story.search.reading import Reading, cause_of
 from reservation.messages.comparison import same_json, same_meaning
 from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import rejection_of
@@ -160,7 +160,8 @@ def _compared(entry: Entry, found: Gathered, naming: Naming) -> Entry:
         return _differing(entry, command)
     if entry.kind is Kind.CORRECTION:
         former, corrected = _contents_of(message)
-        return replace(entry, differences=differences(former, corrected), compared_with=entry.cause)
+        differing = differences(former, corrected, exact=True)
+        return replace(entry, differences=differing, compared_with=entry.cause)
     return entry
 
 

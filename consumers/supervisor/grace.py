@@ -14,7 +14,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.stopping import STOP_SIGNALS, Stop, close
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from consumers.group.stored_positions import Reads
-from consumers.runtime.telemetry import ProcessReport, no_batches
+from consumers.group.inspection.stored_positions import Reads
+from consumers.runtime.observability.telemetry import ProcessReport, no_batches
 from reservation.messages.message import printable
 
 # Seconds after which a consumer that gave no sign of life is taken to be stuck, unless its grace is

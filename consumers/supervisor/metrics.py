@@ -19,8 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from consumers.group.stored_positions import Reads
-from consumers.runtime.telemetry import BUCKETS
+from consumers.group.inspection.stored_positions import Reads
+from consumers.runtime.observability.telemetry import BUCKETS
 from consumers.supervisor.health import Board, ConsumerCounts, Life
 from consumers.supervisor.store_metrics import store_metrics
 from consumers.supervisor.store_reader import StoreReader

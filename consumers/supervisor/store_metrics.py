@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from consumers.group.stored_positions import Reads
-from consumers.group.summary import ConsumerSummary
+from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.summary import ConsumerSummary
 from consumers.supervisor.store_reader import StoreReading
 
 _LABELS = ("consumer", "category")

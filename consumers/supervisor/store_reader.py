@@ -15,9 +15,9 @@ from typing import Self
 
 import structlog
 
-from consumers.group.stored_positions import Reads
-from consumers.group.summary import Summary, read_summary
-from consumers.runtime.logs import Log
+from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.summary import Summary, read_summary
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import STOP_SIGNALS
 from reservation.errors import ReservationError

@@ -23,9 +23,9 @@ from multiprocessing.context import SpawnProcess
 from consumers.dead_letters.failure import Crashed
 from consumers.group.membership import GroupShare
 from consumers.loop.consuming import consume
-from consumers.runtime.logs import Log, configure_logs
+from consumers.runtime.observability.logs import Log, configure_logs
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import STOP_SIGNALS, Stop
-from consumers.runtime.telemetry import Telemetry
 from consumers.supervisor.grace import Grace
 from consumers.supervisor.health import STUCK_AFTER, Board
 from reservation.app_path import app_in_errors, load_component

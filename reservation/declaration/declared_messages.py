@@ -12,12 +12,12 @@ from reservation.declaration.error_hooks import ErrorHooks
 from reservation.declaration.subscribed_category import SubscribedCategory
 from reservation.entity.projection import Projection
 from reservation.errors import DeclarationError, UnknownTypeError
-from reservation.handlers.declaration_checks import check_class, check_single, check_upcaster
+from reservation.handlers.checks.declaration_checks import check_class, check_single, check_upcaster
+from reservation.handlers.checks.returned_checks import check_events
 from reservation.handlers.execution import check_execution
 from reservation.handlers.initiation import Handler, Initiation
 from reservation.handlers.protocols import DataclassInstance, UpcasterDecorator
 from reservation.handlers.retry import Retry
-from reservation.handlers.returned_checks import check_events
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.strategy import Strategy, TwoPhaseStrategy, is_two_phase
 from reservation.messages.message import StoredMessage

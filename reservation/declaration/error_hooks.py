@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from reservation.handlers.declaration_checks import check_error_hook
+from reservation.handlers.checks.declaration_checks import check_error_hook
 from reservation.handlers.failed_attempt import FailedAttempt
 
 ErrorHook = Callable[[BaseException, FailedAttempt], object]

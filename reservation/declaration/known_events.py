@@ -5,7 +5,7 @@ from typing import Any
 
 from reservation.declaration.declared_messages import DeclaredMessages
 from reservation.errors import MessageError
-from reservation.handlers.annotations import annotations, leaves_of
+from reservation.handlers.checks.annotations import annotations, leaves_of
 from reservation.messages.message import StoredMessage
 
 

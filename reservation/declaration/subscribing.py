@@ -6,7 +6,7 @@ from typing import Any, Generic
 from reservation.declaration.declared_messages import DeclaredMessages
 from reservation.declaration.subscribed_category import EntityId, SubscribedCategory, Subscription
 from reservation.errors import DeclarationError
-from reservation.handlers.declaration_checks import (
+from reservation.handlers.checks.declaration_checks import (
     Transaction,
     check_class,
     check_handler,

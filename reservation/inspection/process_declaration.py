@@ -24,7 +24,7 @@ import msgspec
 import reservation
 from reservation.component import Component
 from reservation.declaration.subscribed_category import SubscribedCategory
-from reservation.handlers.returned_checks import returned_classes
+from reservation.handlers.checks.returned_checks import returned_classes
 from reservation.idempotence.key import KeyFunction
 from reservation.idempotence.strategy import Strategy
 from reservation.messages.pseudo_event import PSEUDO_EVENT

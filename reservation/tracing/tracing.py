@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import structlog
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     Link,
@@ -19,12 +20,14 @@ from opentelemetry.trace import (
     StatusCode,
     Tracer,
     TracerProvider,
+    get_current_span,
     set_span_in_context,
     use_span,
 )
 from opentelemetry.util.types import AttributeValue
 
 from reservation.errors import MessageError
+from reservation.raised import describe
 
 SYSTEM = "message_db"
 
@@ -52,6 +55,7 @@ class Tracing:
             tracer: the tracer.
         """
         self.tracer = tracer
+        self._has_failed = False
 
     @contextmanager
     def span(
@@ -68,6 +72,9 @@ class Tracing:
         If the block raises, the span has the status of an error and the type of the exception.
         Neither its text nor its traceback is recorded, because these may hold data.
 
+        What samplers and span processors raise is logged once and nothing else. Where the span does
+        not begin, its parent takes its place.
+
         Args:
             kind: what kind of span it is.
             operation: its name, and which of those of the conventions it is.
@@ -77,29 +84,42 @@ class Tracing:
             links: the contexts that it is linked to.
         """
         name, type_ = operation
-        span = self.tracer.start_span(
-            name if destination is None else f"{name} {destination}",
-            context,
-            kind,
-            {
-                "messaging.system": SYSTEM,
-                OPERATION_NAME: name,
-                "messaging.operation.type": type_,
-                **({} if destination is None else {"messaging.destination.name": destination}),
-                **attributes,
-            },
-            [Link(context) for context in links],
-            record_exception=False,
-            set_status_on_exception=False,
-        )
-        with use_span(
-            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
-        ):
-            try:
+        try:
+            span = self.tracer.start_span(
+                name if destination is None else f"{name} {destination}",
+                context,
+                kind,
+                {
+                    "messaging.system": SYSTEM,
+                    OPERATION_NAME: name,
+                    "messaging.operation.type": type_,
+                    **({} if destination is None else {"messaging.destination.name": destination}),
+                    **attributes,
+                },
+                [Link(context) for context in links],
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        except Exception as error:  # noqa: BLE001  a program's own processor can raise anything
+            self._log(error)
+            span = NonRecordingSpan(get_current_span(context).get_span_context())
+        try:
+            with use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
-            except BaseException as error:
-                _failed(span, error)
-                raise
+        except BaseException as error:
+            _failed(span, error)
+            raise
+        finally:
+            try:
+                span.end()
+            except Exception as error:  # noqa: BLE001  as above
+                self._log(error)
+
+    def _log(self, error: Exception) -> None:
+        """Log the first failure of what a program adds to OpenTelemetry."""
+        if not self._has_failed:
+            self._has_failed = True
+            structlog.get_logger().warning("tracing_failed", error=describe(error))
 
 
 def _failed(span: Span, error: BaseException) -> None:

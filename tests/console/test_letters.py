@@ -302,8 +302,8 @@ def test_a_correction_is_seen_before_it_is_made(operator_client, store):
     compared = correction(operator_client, dead, cents=250, note="x\u202e<b>")
     assert compared.status_code == 200
     assert "<code>cents</code>" in compared.text
-    assert "<del>100</del>" in compared.text
-    assert "<ins>250</ins>" in compared.text
+    assert "<del><code>100</code></del>" in compared.text
+    assert "<ins><code>250</code></ins>" in compared.text
     assert "\\u202e&lt;b&gt;" in compared.text
     assert "<code>customer</code>" not in compared.text
     assert letters(store, entity="payment-broken")[0] == dead
@@ -318,6 +318,21 @@ def test_a_correction_is_seen_before_it_is_made(operator_client, store):
     assert said(operator_client.get(first.headers["location"])).startswith(
         "1 dead letter corrected"
     )
+
+
+def test_a_correction_of_digits_and_of_a_long_value_is_seen(operator_client, store):
+    """A number with another scale is a change; the end of a long value may be cut off."""
+    (dead, *_) = letters(store, entity="payment-broken")
+    store.execute(
+        """UPDATE message_store.messages SET data = data || '{"rate": 1.10}'
+           WHERE global_position = %s""",
+        [dead.global_position],
+    )
+    text = correction(operator_client, dead, rate=1.1, note="x" * 5_000).text
+    assert "<del><code>1.10</code></del>" in text
+    assert "<ins><code>1.1</code></ins>" in text
+    assert "x" * 1_999 + "</code>" in text
+    assert "3,002 more characters" in text
 
 
 def test_a_correction_to_another_intent_is_refused(operator_client, store):

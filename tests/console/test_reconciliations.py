@@ -9,7 +9,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cli.console.reading.findings_chart import HEIGHT, WIDTH, chart
-from cli.console.reading.json_changes import Change, changes, pretty
 from reservation.maintenance import finding_decisions, stored_reports
 from reservation.maintenance.stored_reports import NewReport
 from reservation.postgres.connection import connect
@@ -194,19 +193,3 @@ def test_bars_stay_within_the_chart(connection, filled_url):
             assert 0 < bar.x < bar.x + bar.width <= WIDTH
             assert all(0 <= part.y < part.y + part.height <= HEIGHT for part in bar.parts)
     assert chart([one]) is None
-
-
-def test_contents_are_compared_field_by_field():
-    """Numbers by all their digits; nested values by their paths."""
-    before = '{"a": 1.10, "b": {"c": [1, {"d": null}]}, "e": "x", "f.g": true}'
-    after = '{"a": 1.1, "b": {"c": [1, {"d": 12345678901234567890.5}]}, "h": [], "f.g": true}'
-    assert changes(before, after) == [
-        Change("a", "1.10", "1.1"),
-        Change("b.c[1].d", "null", "12345678901234567890.5"),
-        Change("e", '"x"', None),
-        Change("h", None, "[]"),
-    ]
-    assert changes(before, before) == []
-    assert changes(None, '{"a": 1}') == [Change("a", None, "1")]
-    assert pretty('{"a": 1.10}') == '{\n  "a": 1.10\n}'
-    assert len(changes("[]", str(list(range(1_000))))) == 201

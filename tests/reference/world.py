@@ -17,10 +17,10 @@ from consumers.dead_letters.failure import Failure
 from consumers.group.administration import apply_changes, find_idle, plan_move
 from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
+from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.session import Session
 from consumers.runtime.stopping import Stop
-from consumers.runtime.telemetry import Telemetry
 from reservation import MessageStore
 from reservation.errors import StoreError
 from reservation.idempotence.state_based.states import States

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cli.console.console import Entry, console_of
-from cli.console.pages.dead_letters import LETTER
-from cli.console.pages.letter_search import address_of
-from consumers.story.difference import pretty
-from consumers.story.entries import Entry as StoryEntry
-from consumers.story.entries import Kind, Meaning, Story
+from cli.console.pages.letters.dead_letters import LETTER
+from cli.console.pages.letters.letter_search import address_of
+from consumers.story.content.difference import pretty
+from consumers.story.content.entries import Entry as StoryEntry
+from consumers.story.content.entries import Kind, Meaning, Story
 from consumers.story.story import tell
 from reservation.errors import StatementCanceledError
 

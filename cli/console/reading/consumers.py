@@ -8,9 +8,15 @@ from typing import Any
 from psycopg import Connection
 from psycopg.rows import class_row
 
+from consumers.group.inspection.status import (
+    PartitionStatus,
+    groups,
+    of_stored,
+    read_time,
+    snapshot,
+)
+from consumers.group.inspection.stored_positions import Reads, reads_of
 from consumers.group.membership import LEASE
-from consumers.group.status import PartitionStatus, groups, of_stored, read_time, snapshot
-from consumers.group.stored_positions import Reads, reads_of
 from reservation.component import Component
 from reservation.postgres.queries import load_queries
 

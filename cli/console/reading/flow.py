@@ -13,9 +13,9 @@ from typing import Any
 from psycopg import Connection
 
 from cli.console.reading.consumers import MOST_COUNTED, known_reads
-from consumers.group.status import snapshot
-from consumers.group.stored_positions import Reads
-from consumers.group.summary import ConsumerSummary, Summary, read_summary
+from consumers.group.inspection.status import snapshot
+from consumers.group.inspection.stored_positions import Reads
+from consumers.group.inspection.summary import ConsumerSummary, Summary, read_summary
 from reservation.component import Component
 from reservation.messages.stream_name import command_category
 from reservation.postgres.queries import load_queries

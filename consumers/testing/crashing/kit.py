@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from psycopg import Connection
 
-from consumers.group.stored_positions import categories
+from consumers.group.inspection.stored_positions import categories
 from consumers.testing.crashing.contents import Contents, differences, read
 from consumers.testing.crashing.databases import Copies, Copy, copies
-from consumers.testing.crashing.inside.fingerprints import fingerprint
+from consumers.testing.crashing.inside.observing.fingerprints import fingerprint
 from consumers.testing.crashing.interpreters import Interpreter, Ran, settings
 from consumers.testing.crashing.orders import Called, Fault, Kill, Order
 from consumers.testing.crashing.racing import Race, finish, races

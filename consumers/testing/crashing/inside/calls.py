@@ -11,9 +11,9 @@ import psycopg
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
-from consumers.testing.crashing.inside.call_observer import CallObserver, note_tasks
 from consumers.testing.crashing.inside.cutting import die
-from consumers.testing.crashing.inside.sessions import Sessions
+from consumers.testing.crashing.inside.observing.call_observer import CallObserver, note_tasks
+from consumers.testing.crashing.inside.observing.sessions import Sessions
 from consumers.testing.crashing.orders import Called, Calling, Observed, Order, Paused, Record
 from consumers.testing.crashing.report import Kind
 from reservation.component import CategoryDeclaration, Component

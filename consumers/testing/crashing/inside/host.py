@@ -90,8 +90,9 @@ def main() -> None:
 
 
 def _prepare(setting: Setting) -> Any:
-    from consumers.runtime.logs import configure_logs
-    from consumers.testing.crashing.inside import outside, running  # noqa: F401  before the fork
+    from consumers.runtime.observability.logs import configure_logs
+    from consumers.testing.crashing.inside import running  # noqa: F401  before the fork
+    from consumers.testing.crashing.inside.observing import outside
     from reservation.app_path import load_component
 
     component = load_component(setting.app, None)

@@ -6,17 +6,17 @@ from typing import Any
 from psycopg import Connection
 
 from consumers.batch.batch import Batch
+from consumers.group.inspection.stored_positions import is_drained
 from consumers.group.positions import HeldPartition, Positions
-from consumers.group.stored_positions import is_drained
 from consumers.loop.consumer import Consumer
 from consumers.loop.draining import Counting, UntilDrained
 from consumers.runtime.context import ConsumerContext
-from consumers.runtime.logs import Log
+from consumers.runtime.observability.logs import Log
 from consumers.runtime.session import Session
-from consumers.testing.crashing.inside.call_observer import note_threads_and_tasks
 from consumers.testing.crashing.inside.calls import Calls
 from consumers.testing.crashing.inside.cutting import Cut, die
-from consumers.testing.crashing.inside.sessions import Sessions
+from consumers.testing.crashing.inside.observing.call_observer import note_threads_and_tasks
+from consumers.testing.crashing.inside.observing.sessions import Sessions
 from consumers.testing.crashing.orders import Began, Done, Order, Record, Step
 from reservation.component import Component
 from reservation.postgres.error_translation import TO_BE_RETRIED

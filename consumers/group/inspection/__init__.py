@@ -1,0 +1,1 @@
+"""Reading where the consumers are: stored positions, lag, and who holds each partition."""

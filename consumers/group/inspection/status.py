@@ -1,0 +1,233 @@
+"""Where every consumer is, how far behind, and who holds it, as one snapshot shows it.
+
+This only reads, so an auditor may do it. The lag is counted in passes over a category, each with a
+limited number of messages, from the partition that is furthest behind. A backlog of millions takes
+no longer than one pass.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+
+from consumers.group.inspection.stored_positions import (
+    Reads,
+    StoredPosition,
+    read_positions,
+    reads_of,
+)
+from reservation.component import Component
+from reservation.inspection.oldest_snapshot import HeldSnapshot, oldest_snapshot
+from reservation.inspection.schedule import ScheduleStatus, read_schedule
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+
+_QUERIES = load_queries("consumers.group.inspection", "status.sql")
+
+# Of messages that one pass looks at, and so the most that are counted for a partition.
+MOST_COUNTED = 100_000
+
+# Passes over one category. One is enough for partitions that are close together; one that no pass
+# came to is said to be at an unknown distance.
+MOST_PASSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a partition is behind.
+
+    Attributes:
+        messages: how many messages of the partition are not handled, as far as they were counted.
+        at_least: whether there may be more that were not counted.
+        seconds: since the first of them was written; None if none was found.
+    """
+
+    messages: int = 0
+    at_least: bool = False
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How one consumer stands in one partition of a category.
+
+    Attributes:
+        stored: the position, who holds it, and whether it is foreign.
+        head: the global position of the category's last message; 0 if there is none.
+        lag: how far behind it is; from the beginning of the category if the position is foreign.
+        dead: how many dead letters it has that do not wait, and are not retried, handled or
+            discarded.
+        parked: how many messages wait behind those.
+        retry: how many of either are to be tried again, and have not been yet.
+        waiting: how many wait for their next attempt.
+        next_attempt_at: when the first of these is due; None if none waits.
+    """
+
+    stored: StoredPosition
+    head: int
+    lag: Lag
+    dead: int
+    parked: int
+    retry: int
+    waiting: int = 0
+    next_attempt_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A look at the consumers.
+
+    Attributes:
+        time: when it was taken, by the server's clock.
+        store_id: the random id of the store.
+        partitions: what was seen, by consumer, category and partition.
+        schedule: what is scheduled in the store.
+        oldest_snapshot: what has held a snapshot of the database for more than ten minutes; None
+            without any that can be seen.
+    """
+
+    time: datetime
+    store_id: UUID
+    partitions: Sequence[PartitionStatus]
+    schedule: ScheduleStatus
+    oldest_snapshot: HeldSnapshot | None
+
+
+def read_status(
+    connection: Connection[Any],
+    component: Component | None = None,
+    *,
+    most_counted: int = MOST_COUNTED,
+) -> Status:
+    """Look at all consumers in the store, or at those of a component, under one snapshot.
+
+    Args:
+        connection: of a role that may read messages and positions, not in a transaction.
+        component: whose consumers to look at, also those that were never run; None for all that
+            ever were.
+        most_counted: how many messages one pass looks at.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    reads = None if component is None else reads_of(component)
+    with snapshot(connection):
+        time, store_id = read_time(connection)
+        partitions = [
+            status
+            for rows in groups(connection, reads)
+            for status in of_stored(connection, rows, most_counted)
+        ]
+        return Status(
+            time, store_id, partitions, read_schedule(connection), oldest_snapshot(connection)
+        )
+
+
+@contextmanager
+def snapshot(connection: Connection[Any]) -> Iterator[None]:
+    """Read in one transaction, in which the planner is left no index but the right one.
+
+    Raises:
+        StoreError: the database refuses, or is away.
+    """
+    with translated(), connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(_QUERIES["settings"])
+        yield
+
+
+def groups(
+    connection: Connection[Any], reads: Sequence[Reads] | None
+) -> list[list[StoredPosition]]:
+    """Return the positions of each consumer and category, those of one category together.
+
+    Args:
+        connection: of a role that may read positions.
+        reads: as for `read_positions`.
+    """
+    found: dict[Reads, list[StoredPosition]] = defaultdict(list)
+    for stored in read_positions(connection, reads):
+        found[stored.consumer, stored.category].append(stored)
+    return list(found.values())
+
+
+def read_time(connection: Connection[Any]) -> tuple[datetime, UUID]:
+    """Return the time of the transaction, by the server's clock, and the random id of the store."""
+    ((time, store_id),) = connection.execute(_QUERIES["taken"]).fetchall()
+    return time, store_id
+
+
+def of_stored(
+    connection: Connection[Any], rows: Sequence[StoredPosition], most_counted: int = MOST_COUNTED
+) -> list[PartitionStatus]:
+    """Return how a consumer stands in a category, given the positions of all of its partitions.
+
+    Args:
+        connection: in a transaction in which the planner is left no index but the right one.
+        rows: the positions, of one consumer and category.
+        most_counted: how many messages one pass looks at.
+    """
+    first = rows[0]
+    ((head,),) = connection.execute(_QUERIES["head"], {"category": first.category}).fetchall()
+    lags = _lags(connection, head, rows, most_counted)
+    of = {"consumer": first.consumer, "category": first.category, "partitions": first.partitions}
+    letters: dict[tuple[int, str], int] = {}
+    next_attempts: dict[int, datetime] = {}
+    for partition, state, count, next_attempt in connection.execute(_QUERIES["dead_letters"], of):
+        letters[partition, state] = count
+        if next_attempt is not None:
+            next_attempts[partition] = next_attempt
+    return [
+        PartitionStatus(
+            row,
+            head,
+            lags[row.partition],
+            dead=letters.get((row.partition, "dead"), 0),
+            parked=letters.get((row.partition, "parked"), 0),
+            retry=letters.get((row.partition, "retry"), 0),
+            waiting=letters.get((row.partition, "waiting"), 0),
+            next_attempt_at=next_attempts.get(row.partition),
+        )
+        for row in rows
+    ]
+
+
+def _lags(
+    connection: Connection[Any], head: int, rows: Sequence[StoredPosition], most_counted: int
+) -> dict[int, Lag]:
+    """Count what is left in each partition, the furthest behind first."""
+    lags = {row.partition: Lag() for row in rows}
+    foreign = any(row.foreign for row in rows)
+    reached = {row.partition: 0 if row.foreign else row.position for row in rows}
+    behind = {partition: position for partition, position in reached.items() if position < head}
+    for _ in range(MOST_PASSES):
+        if not behind:
+            return lags
+        passed = connection.execute(
+            _QUERIES["lag"],
+            {
+                "category": rows[0].category,
+                "after": min(behind.values()),
+                "limit": most_counted,
+                "partitions": rows[0].partitions,
+                "carried": None if foreign else rows[0].carried,
+                # Partitions that are no longer behind were counted by an earlier pass.
+                "positions": [behind.get(row.partition, head) for row in rows],
+            },
+        ).fetchall()
+        for partition, messages, seconds, last in passed:
+            if partition is None:
+                read, ended = messages, last
+            else:
+                lags[partition] = Lag(messages, seconds=seconds)
+        if read < most_counted:
+            return lags
+        for partition in [number for number, position in behind.items() if position < ended]:
+            del behind[partition]
+            lags[partition] = replace(lags[partition], at_least=True)
+    return lags | {partition: Lag(at_least=True) for partition in behind}

@@ -1,0 +1,1 @@
+"""Checks of declared functions by their annotations, when a component is declared."""

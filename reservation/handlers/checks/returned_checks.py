@@ -1,0 +1,61 @@
+"""The events that handlers are annotated to return, and whether they are declared."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reservation.errors import DeclarationError
+from reservation.handlers.checks.annotations import annotations, leaves_of
+
+
+def check_events(
+    component: str, handlers: Mapping[str, Any], is_known: Callable[[type], bool]
+) -> None:
+    """Make sure that a component knows the events that its handlers are annotated to return.
+
+    A class that another is derived from is accepted, because a handler may return the other one.
+
+    Args:
+        component: the component's name.
+        handlers: the handlers, by the types of their commands.
+        is_known: whether events of a class may be in the streams of the component's entities.
+
+    Raises:
+        DeclarationError: there are events that it does not know.
+    """
+    unknown: dict[str, str] = {}
+    for command, handler in handlers.items():
+        for leaf in leaves_of(annotations(handler).get("return", Any)):
+            if (
+                isinstance(leaf, type)
+                and dataclasses.is_dataclass(leaf)
+                and not leaf.__subclasses__()
+                and not is_known(leaf)
+            ):
+                unknown.setdefault(leaf.__name__, command)
+    if unknown:
+        named = ", ".join(f"{event} (of {command})" for event, command in unknown.items())
+        first = next(iter(unknown))
+        raise DeclarationError(
+            f"{component}: handlers return events that are not declared: {named}; declare "
+            f"@{component}.project({first}), or {component}.message({first}) if it does not "
+            f"change the entity, and so for each"
+        )
+
+
+def returned_classes(handler: Any) -> frozenset[type] | None:
+    """Return the classes of events that a handler is annotated to return; None if that is open.
+
+    Args:
+        handler: the handler.
+    """
+    hints = annotations(handler)
+    if "return" not in hints:
+        return None
+    leaves = {leaf for leaf in leaves_of(hints["return"]) if leaf is not type(None)}
+    if any(
+        not isinstance(leaf, type) or not dataclasses.is_dataclass(leaf) or leaf.__subclasses__()
+        for leaf in leaves
+    ):
+        return None
+    return frozenset(leaves)
