@@ -117,6 +117,51 @@ def test_halving_finds_the_message_wherever_it_is(bad):
     assert not narrowing.searches
 
 
+def commit(narrowing: Narrowing, size: int, *, raised: bool = False, found: bool = False) -> None:
+    narrowing.committed(size, ends_before_failed=raised, found=found)
+
+
+def test_messages_before_one_that_is_named_are_a_batch_and_then_it_is_handled_by_itself():
+    """Where the error names a message, those before it make up the next batch."""
+    narrowing = Narrowing(100)
+    narrowing.failed(100, 40)
+    assert (narrowing.limit, narrowing.singly) == (40, False)
+    commit(narrowing, 40)
+    assert (narrowing.limit, narrowing.singly, narrowing.searches) == (1, True, True)
+    commit(narrowing, 1)
+    assert (narrowing.limit, narrowing.singly, narrowing.searches) == (2, False, False)
+
+
+def test_after_a_death_messages_are_handled_singly_until_one_is_given_up():
+    """After a death each message is handled by itself, until one is given up for it."""
+    narrowing = Narrowing(100)
+    narrowing.died()
+    for _ in range(30):
+        assert narrowing.singly
+        commit(narrowing, 1)
+    commit(narrowing, 1, found=True)
+    assert (narrowing.limit, narrowing.singly, narrowing.searches) == (2, False, False)
+
+
+def test_after_a_death_as_many_messages_are_handled_singly_as_a_batch_has():
+    """If no message ends the process again, batches grow after as many as one may have."""
+    narrowing = Narrowing(3)
+    narrowing.died()
+    for _ in range(3):
+        assert narrowing.singly
+        commit(narrowing, 1)
+    assert (narrowing.limit, narrowing.singly) == (2, False)
+
+
+def test_at_the_end_of_the_category_nothing_is_searched_for():
+    """Where there are no further messages, the next batch is a whole one."""
+    narrowing = Narrowing(100)
+    narrowing.died()
+    narrowing.failed(10, None)
+    narrowing.ended()
+    assert (narrowing.limit, narrowing.singly, narrowing.searches) == (100, False, False)
+
+
 def test_a_batch_is_committed_up_to_the_message_whose_handler_raised(
     connection, store, database_url
 ):
