@@ -32,6 +32,12 @@ class Put:
 
 
 @dataclass(frozen=True)
+class Wait:
+    jar_id: str
+    number: int
+
+
+@dataclass(frozen=True)
 class Filled:
     number: int
 
@@ -199,6 +205,25 @@ def test_a_handler_that_used_the_connection_and_raised_has_those_before_it_calle
     assert {calls for number, calls in jars.calls.items() if number < BAD} == {2}
     assert {calls for number, calls in jars.calls.items() if number > BAD} == {1}
     assert dead(connection) == [(BAD, "dead", "handler", 3)]
+
+
+def test_in_a_batch_with_async_handlers_the_others_are_called_twice(
+    connection, store, database_url
+):
+    """Where a handler raised beside async ones, the others are called twice at most."""
+    jars = Jars(100)
+
+    @jars.component.handle(Wait)
+    async def wait(command: Wait, entity: None, context) -> Filled:
+        jars.calls[command.number] += 1
+        return Filled(command.number)
+
+    numbers = range(200)
+    store.write([(Wait if n % 2 else Put)(str(n), n) for n in numbers], SENT)
+    consumers.drain(jars.component, database_url)
+    assert jars.most == 2
+    assert handled(store) == [n for n in numbers if n != 100]
+    assert dead(connection) == [(100, "dead", "handler", 3)]
 
 
 def test_what_would_have_become_of_later_messages_is_taken_back(connection, store, database_url):
