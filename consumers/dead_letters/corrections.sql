@@ -5,11 +5,14 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('reservation.dead_letters',
 -- name: until
 -- The highest position at which a message may have a correction. Only a message that has a letter can
 -- get one, and new letters lie behind the consumer.
+-- Not the maximum, for which the planner may read all letters of a category that it takes for few.
 SELECT greatest(
-  (SELECT max(d.global_position) FROM reservation.dead_letters d
-   WHERE d.consumer = %(consumer)s AND d.category = %(category)s),
-  (SELECT max(k.global_position) FROM reservation.corrections k
-   WHERE k.consumer = %(consumer)s AND k.category = %(category)s))
+  (SELECT d.global_position FROM reservation.dead_letters d
+   WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+   ORDER BY d.global_position DESC LIMIT 1),
+  (SELECT k.global_position FROM reservation.corrections k
+   WHERE k.consumer = %(consumer)s AND k.category = %(category)s
+   ORDER BY k.global_position DESC LIMIT 1))
 
 -- name: of_messages
 SELECT DISTINCT ON (k.global_position) k.global_position, (m.data->'corrected')::varchar

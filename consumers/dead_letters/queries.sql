@@ -37,12 +37,14 @@ WHERE known.state IN ('handled', 'discarded') AND known.reason <> 'conflict'
 
 -- name: call_next
 -- Of each entity the first open letter is handled next, unless it is dead. Gives the entities that
--- still have open letters.
+-- still have open letters. A letter is found again by where it is stored: by its key the planner may look
+-- for it in all letters of the category, of which many were handled. Nobody changes it meanwhile, because
+-- the lock of the letters is held.
 WITH heads AS (
-  SELECT head.entity, head.global_position, head.state
+  SELECT head.entity, head.place, head.state
   FROM unnest(%(entities)s::text[]) AS e (entity)
   CROSS JOIN LATERAL (
-    SELECT d.entity, d.global_position, d.state
+    SELECT d.entity, d.ctid AS place, d.state
     FROM reservation.dead_letters d
     WHERE d.consumer = %(consumer)s AND d.category = %(category)s AND d.entity = e.entity
       AND d.state IN ('dead', 'parked', 'retry')
@@ -52,9 +54,7 @@ WITH heads AS (
 ), called AS (
   UPDATE reservation.dead_letters d
   SET state = 'retry', changed_at = now()
-  FROM heads
-  WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-    AND d.global_position = heads.global_position AND heads.state = 'parked'
+  WHERE d.ctid = ANY (ARRAY(SELECT place FROM heads WHERE state = 'parked'))
 )
 SELECT entity FROM heads
 

@@ -112,6 +112,20 @@ BEGIN
 END
 $$;
 
+-- The message at a global position, if it is in this stream. The stream is compared afterwards: of a stream
+-- that the planner takes for a short one it may read all messages instead.
+CREATE OR REPLACE FUNCTION reservation.message_in(global_position bigint, stream_name text)
+RETURNS SETOF message_store.messages
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+  SELECT m.*
+  FROM (SELECT * FROM message_store.messages n WHERE n.global_position = $1 OFFSET 0) AS m
+  WHERE m.stream_name = $2
+$$;
+
 -- Whether a message is the command that is asked about.
 CREATE OR REPLACE FUNCTION reservation.is_asked(question jsonb, type text, data jsonb) RETURNS boolean
 LANGUAGE sql STABLE
@@ -147,10 +161,8 @@ AS $$
     LIMIT 1
   ) AS copy
   LEFT JOIN LATERAL (
-    SELECT m.* FROM message_store.messages m
-    WHERE m.global_position = reservation.causation(copy.metadata)
-      AND m.stream_name = copy.metadata->>'causationMessageStreamName'
-    LIMIT 1
+    SELECT m.* FROM reservation.message_in(
+      reservation.causation(copy.metadata), copy.metadata->>'causationMessageStreamName') AS m
   ) AS command ON true
   WHERE message_store.category(copy.metadata->>'causationMessageStreamName') = question->>'category'
     AND CASE
@@ -357,9 +369,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
       END IF;
-      SELECT m.* INTO cause FROM message_store.messages m
-      WHERE m.global_position = cause_position AND m.stream_name = cause_stream
-      LIMIT 1;
+      SELECT m.* INTO cause FROM reservation.message_in(cause_position, cause_stream) AS m;
     END IF;
   ELSIF has_key THEN
     SELECT p.global_position INTO cause_position

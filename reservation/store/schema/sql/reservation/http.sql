@@ -2,6 +2,8 @@
 -- their owner. Each reaches only the requests of the role that calls, which is the role that SET ROLE
 -- named, else the session's user. Of a sender it is the first of the roles in sender_categories that the
 -- caller is a member of, so that one program may take turns with several users.
+--
+-- A session keeps the plan that it made while there were few requests. So none of them scans the table.
 
 CREATE OR REPLACE FUNCTION reservation.http_role() RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -26,6 +28,7 @@ CREATE OR REPLACE FUNCTION reservation.http_request(
 ) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
   SELECT h.fingerprint, h.parked, h.parked_content, h.status, h.headers, h.body
   FROM reservation.http_requests h
@@ -40,6 +43,7 @@ CREATE OR REPLACE FUNCTION reservation.begin_http_request(
 ) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -59,6 +63,7 @@ CREATE OR REPLACE FUNCTION reservation.answer_http_request(
 ) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -80,6 +85,7 @@ CREATE OR REPLACE FUNCTION reservation.park_http_request(
 ) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
   UPDATE reservation.http_requests h
   SET parked = park_http_request.parked, parked_content = park_http_request.parked_content

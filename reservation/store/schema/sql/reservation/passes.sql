@@ -1,7 +1,8 @@
 -- Messages of subscribed categories that were handled before, and those that no event followed from.
 
 -- The global positions of those of some messages that were handled before: the first event that follows
--- from each is in the stream of its entity, or it is recorded that none did.
+-- from each is in the stream of its entity, or it is recorded that none did. Each is looked up by itself:
+-- in a join the planner may take all passes of the category first, which it expects to be few.
 CREATE OR REPLACE FUNCTION reservation.handled_before(
   consumer text, category text, positions bigint[], ids uuid[], events uuid[], streams text[]
 ) RETURNS SETOF bigint
@@ -20,14 +21,19 @@ BEGIN
   RETURN QUERY
     SELECT b.global_position
     FROM unnest(positions, events, streams) AS b(global_position, event, stream_name)
-    JOIN message_store.messages m ON m.id = b.event
+    CROSS JOIN LATERAL (
+      SELECT m.stream_name FROM message_store.messages m WHERE m.id = b.event LIMIT 1
+    ) AS m
     WHERE m.stream_name = b.stream_name
     UNION ALL
     SELECT b.global_position
     FROM unnest(positions, ids) AS b(global_position, message_id)
-    JOIN reservation.passes p
-      ON (p.consumer, p.category, p.global_position, p.message_id)
-         = (handled_before.consumer, handled_before.category, b.global_position, b.message_id);
+    CROSS JOIN LATERAL (
+      SELECT FROM reservation.passes p
+      WHERE (p.consumer, p.category, p.global_position, p.message_id)
+            = (handled_before.consumer, handled_before.category, b.global_position, b.message_id)
+      LIMIT 1
+    ) AS passed;
 END
 $$;
 
