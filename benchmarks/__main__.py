@@ -6,6 +6,7 @@ from pathlib import Path
 from benchmarks import (
     answers,
     console,
+    gathering,
     groups,
     idempotence,
     idle,
@@ -19,6 +20,7 @@ from benchmarks import (
     whole,
 )
 from benchmarks.harness import BENCHMARKS, run
+from benchmarks.peers import comparison
 
 # Importing them registers their benchmarks.
 MODULES = (
@@ -26,11 +28,13 @@ MODULES = (
     pattern,
     idempotence,
     whole,
+    comparison,
     groups,
     memory,
     idle,
     notice,
     answers,
+    gathering,
     tracing,
     console,
     large,

@@ -73,3 +73,15 @@ SELECT schemaname, tablename FROM pg_catalog.pg_tables
 WHERE schemaname IN ('message_store', 'reservation') AND NOT EXISTS (
   SELECT FROM pg_catalog.pg_inherits
   WHERE inhrelid = format('%I.%I', schemaname, tablename)::regclass)
+
+-- name: done_by_pgqueuer
+SELECT count(*) FROM pgqueuer_log WHERE status = 'successful'
+
+-- name: done_by_procrastinate
+SELECT count(*) FROM procrastinate_jobs WHERE status = 'succeeded'
+
+-- name: done_by_message_db
+SELECT count(*) FROM message_store.messages WHERE message_store.category(stream_name) = 'account'
+
+-- name: done_by_eventsourcing
+SELECT count(*) FROM effects_events

@@ -1,63 +1,91 @@
 """The whole pattern on the bank: its consumers as real processes, from command to event."""
 
+import statistics
+import uuid
 from collections.abc import Iterator
 
 from bank.invariants import check_invariants
 from bank.traffic import in_batches, make_traffic
 from benchmarks import workload
 from benchmarks.harness import Bench, Result, benchmark
+from benchmarks.peers import environment
+from benchmarks.peers.drain import drain, one_at_a_time
 from benchmarks.running import Running
 from reservation import MessageStore
 from reservation.postgres.connection import connect
 
-COUNT, SAMPLE = 50_000, 3_000
+COUNT, SAMPLE, TURNS = 50_000, 3_000, 3
 ACCOUNTS = 500
 COMMANDS, RESERVED = "account:command", "accountTransaction"
 
 
 @benchmark
 def whole_pattern(bench: Bench) -> Iterator[Result]:
-    """Reserve and handle 50,000 commands with a tenth of reissues, and some one at a time.
+    """Reserve and handle 50,000 commands with a tenth of reissues, in turns with others.
 
-    Sending is not counted, nor is the time until the first consumer has started.
+    These are a plain loop that handles some of the same commands one at a time, and PgQueuer with
+    as many jobs. Sending is not counted, nor is the time until the first consumer has started.
     """
     print(
-        f"whole_pattern: {COUNT:,} commands to {ACCOUNTS} accounts in batches of 1,000, beside "
-        f"{SAMPLE:,} with --batch-size 1; each consumer is a process, and commits as the settings "
-        f"above say"
+        f"whole_pattern: {COUNT:,} commands to {ACCOUNTS} accounts in batches of "
+        f"{workload.CONSUMED:,}, beside {SAMPLE:,} by a plain loop with one command a transaction, "
+        f"and {COUNT:,} no-op jobs of PgQueuer; the median of {TURNS} turns; each consumer is a "
+        f"process, and commits as the settings above say"
     )
-    in_sets = _through(bench, COUNT)
-    one_at_a_time = _through(bench, SAMPLE, "--batch-size", "1")
-    yield Result.rate("whole_pattern", in_sets, "one message a transaction", one_at_a_time, 15)
+    compared = environment.install()
+    in_sets, by_hand, jobs = [], [], []
+    for _ in range(TURNS):
+        in_sets.append(through_consumers(bench))
+        by_hand.append(through_plain_loop(bench))
+        if compared:
+            jobs.append(drain(bench, "pgqueuer", COUNT, workload.CONSUMED))
+    ours = statistics.median(in_sets)
+    yield Result.rate(
+        "whole_pattern", ours, "a plain loop, one at a time", statistics.median(by_hand), 25
+    )
+    if compared:
+        name = f"PgQueuer {environment.version('pgqueuer')}, no-op jobs"
+        yield Result.rate("whole_pattern", ours, name, statistics.median(jobs), 1.0)
 
 
-def _through(bench: Bench, count: int, *arguments: str) -> float:
+def through_consumers(bench: Bench) -> float:
     """Send commands, then start the consumers; return commands a second."""
     with bench.database() as url, connect(url, autocommit=True) as connection:
-        acknowledged = _send(MessageStore(connection), count)
+        sent = _send(MessageStore(connection), COUNT)
         workload.settle(connection)
-        with Running(url, *arguments) as running:
+        with Running(url) as running:
             start = running.started()
-            running.reached(COMMANDS, len(acknowledged))  # a retry with the same id is no message
+            running.reached(COMMANDS, len(sent))  # a retry with the same id is no message
             end = running.reached(RESERVED, workload.stored(connection, RESERVED))
         broken = [
             invariant.name
-            for invariant in check_invariants(connection, acknowledged)
+            for invariant in check_invariants(connection, sent)
             if not invariant.holds
         ]
         assert not broken, broken
-    return len(acknowledged) / (end - start).total_seconds()
+    return len(sent) / (end - start).total_seconds()
 
 
-def _send(store: MessageStore, count: int) -> set[object]:
-    """Send commands to accounts, reissues among them and behind them; return their ids."""
+def through_plain_loop(bench: Bench) -> float:
+    """Send commands, then handle them one at a time without the framework; return the same."""
+    with bench.database() as url, connect(url, autocommit=True) as connection:
+        sent = _send(MessageStore(connection), SAMPLE)
+        workload.settle(connection)
+        seconds = one_at_a_time(connection, workload.CONSUMED)
+        events, intents = workload.stored(connection, "account"), len(set(sent.values()))
+        assert events == intents, f"{events:,} events of {intents:,} intents"
+    return len(sent) / seconds
+
+
+def _send(store: MessageStore, count: int) -> dict[uuid.UUID, object]:
+    """Send commands to accounts, reissues among them and behind them; return them by their ids."""
     traffic = make_traffic(accounts=min(ACCOUNTS, count // 10), sends=count, seed=1)
     batches = [
         *in_batches(traffic, traffic.accounts, workload.BATCH),
         *workload.in_batches(traffic.late),
     ]
-    sent = set()
+    sent = {}
     for batch in batches:
         store.write_batch(batch)
-        sent.update(write.id for write in batch)
+        sent.update((write.id, write.message) for write in batch)
     return sent

@@ -52,6 +52,7 @@ SENDER = {
     "EXECUTE on reservation.schedule_messages",
     "EXECUTE on reservation.send_messages",
     "EXECUTE on reservation.send_scheduled",
+    "EXECUTE on reservation.write_each",
     "EXECUTE on reservation.write_message",
     "EXECUTE on reservation.write_messages",
     "USAGE on schema reservation",

@@ -53,9 +53,13 @@ class Exchange:
     """A statement that was sent.
 
     Attributes:
+        ids: the ids of the messages that it writes; none for a read.
+        expects: the streams that must be at an expected version; None if unknown.
         commits: whether the server may commit although its answer is lost.
     """
 
+    ids: Sequence[uuid.UUID]
+    expects: Collection[str] | None
     commits: bool = False
 
 
@@ -91,13 +95,13 @@ def translated(
         RefusedError: the server refused the values.
         StoreError: the server refused for another reason.
     """
-    exchange = Exchange()
+    exchange = Exchange(ids, expects)
     try:
         yield exchange
     except psycopg.Error as error:
         if fault_of(error) is Fault.LOST:
-            raise _lost(error, ids if exchange.commits else ()) from error
-        raise _refused(error, expects) from error
+            raise _lost(error, exchange.ids if exchange.commits else ()) from error
+        raise _refused(error, exchange.expects) from error
 
 
 def _lost(error: psycopg.Error, ids: Sequence[uuid.UUID]) -> DatabaseUnavailableError:

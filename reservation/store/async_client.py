@@ -1,10 +1,10 @@
 """The client for programs that run in an event loop, such as asynchronous web applications."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
@@ -28,6 +28,7 @@ from reservation.store.answers.async_waiting import wait_async
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.client import DEFAULT_BATCH_SIZE
+from reservation.store.gathering import Gathering
 from reservation.store.scheduling import AsyncScheduling
 from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
@@ -43,25 +44,64 @@ class AsyncMessageStore(AsyncScheduling):
     part in whatever transaction that connection is in, and committing is the caller's.
     """
 
+    @overload
+    def __init__(
+        self,
+        source: AsyncConnectionPool[AsyncConnection[Any]],
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        gather: bool = False,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, source: AsyncConnection[Any], *, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None: ...
+
     def __init__(
         self,
         source: AsyncConnectionPool[AsyncConnection[Any]] | AsyncConnection[Any],
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
+        gather: bool = False,
     ) -> None:
-        """Prepare; see `MessageStore`."""
+        """Prepare; nothing is asked of the database yet.
+
+        Args:
+            source: a pool or a connection.
+            max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
+            gather: whether messages that several tasks write to a category at the same time are
+                sent together, one statement after the other, each of at most 500 messages and one
+                megabyte. Each task gets its own position or error. Several messages of one call are
+                sent as always.
+
+        Raises:
+            StoreError: the source is something else, or is a connection and writes are to be
+                gathered.
+        """
         if not isinstance(source, AsyncConnection | AsyncConnectionPool):
             raise StoreError(
                 f"An AsyncMessageStore takes a psycopg AsyncConnection or AsyncConnectionPool, not "
                 f"a {type(source).__name__}"
             )
+        if gather and isinstance(source, AsyncConnection):
+            raise StoreError(
+                "Writes on a connection of the caller's are part of its transaction, so they "
+                "cannot be gathered; give an AsyncConnectionPool, or leave gather out"
+            )
         self._source = source
         self._max_bytes = max_bytes
         self._listener: AsyncListener | None = None
+        self._gathering = Gathering(self._send) if gather else None
 
     @classmethod
     async def open(
-        cls, database_url: str, *, max_connections: int = 4, max_bytes: int = DEFAULT_MAX_BYTES
+        cls,
+        database_url: str,
+        *,
+        max_connections: int = 4,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        gather: bool = False,
     ) -> Self:
         """Return a store with a pool of its own; close it, or use it in ``async with``.
 
@@ -69,6 +109,7 @@ class AsyncMessageStore(AsyncScheduling):
             database_url: a libpq URL or connection string; empty for libpq's own defaults.
             max_connections: how many tasks can use the store at one time without waiting.
             max_bytes: how long the JSON text of a message's data, and of its metadata, may be.
+            gather: whether writes of several tasks are sent in one statement; see `__init__`.
 
         Raises:
             DatabaseUnavailableError: the database cannot be reached.
@@ -84,7 +125,7 @@ class AsyncMessageStore(AsyncScheduling):
             open=False,
         )
         await pool.open()
-        return cls(pool, max_bytes=max_bytes)
+        return cls(pool, max_bytes=max_bytes, gather=gather)
 
     async def close(self) -> None:
         """Close the pool; a connection that the caller gave is left open."""
@@ -136,6 +177,10 @@ class AsyncMessageStore(AsyncScheduling):
             batch = WriteBatch(sent, self._max_bytes)
             if not batch.ids:
                 return []
+            if self._gathering is not None and len(batch.rows) == 1:
+                position = await self._gathering.write(batch.rows[0])
+                if position is not None:
+                    return [position] * len(batch.ids)
             return await self._run(batch.statement())
 
     def read_stream(
@@ -223,10 +268,16 @@ class AsyncMessageStore(AsyncScheduling):
         return batches()
 
     async def _run(self, statement: Statement[T]) -> T:
-        with translated(statement.ids, statement.expects) as exchange:
+        return await self._send(lambda: statement)
+
+    async def _send(self, make: Callable[[], Statement[T]]) -> T:
+        """Send the statement that is made once there is a connection; return its result."""
+        with translated() as exchange:
             async with self._connection() as connection:
-                exchange.commits = commits_at_once(connection)
                 check_encoding(connection)
+                statement = make()
+                exchange.ids, exchange.expects = statement.ids, statement.expects
+                exchange.commits = commits_at_once(connection)
                 # Not the connection's own kind of cursor and row, which may be any.
                 cursor = prepare(AsyncCursor(connection, row_factory=tuple_row), statement)
                 await cursor.execute(

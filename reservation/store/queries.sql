@@ -4,6 +4,9 @@ SELECT reservation.write_message(%s, %s, %s, %s, %s, %s)
 -- name: write_messages
 SELECT reservation.write_messages(%s, %s, %s, %s, %s, %s)
 
+-- name: write_each
+SELECT reservation.write_each(%s, %s, %s, %s, %s, %s)
+
 -- name: read_stream
 SELECT id, stream_name, type, position, global_position, data, metadata, time
 FROM reservation.read_stream(%s, %s, %s)

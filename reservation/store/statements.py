@@ -27,7 +27,7 @@ from reservation.store.argument_checks import (
 )
 from reservation.store.partition import Partition
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 QUERIES = load_queries("reservation.store")
 
@@ -37,7 +37,7 @@ NO_STREAM = -1
 
 # Any: rows are what the query's columns are.
 @dataclass(frozen=True, slots=True)
-class Statement(Generic[T]):
+class Statement(Generic[T_co]):
     """A query to send, and how to read the answer.
 
     Attributes:
@@ -50,7 +50,7 @@ class Statement(Generic[T]):
 
     query: bytes
     parameters: Sequence[Any]
-    read: Callable[[Sequence[tuple[Any, ...]]], T]
+    read: Callable[[Sequence[tuple[Any, ...]]], T_co]
     ids: Sequence[uuid.UUID] = ()
     expects: Collection[str] = ()
 

@@ -121,8 +121,30 @@ class WriteBatch:
                 self.ids,
                 self.expects,
             )
+        return Statement(
+            QUERIES["write_messages"],
+            self._arrays(),
+            lambda found: self._in_order(found[0][0]),
+            self.ids,
+            self.expects,
+        )
+
+    def statement_of_each(self) -> Statement[list[int | None]]:
+        """Return the statement that writes each message as if it were written alone.
+
+        Its result is the position of each row in its stream, None for one that is refused.
+        """
+        return Statement(
+            QUERIES["write_each"],
+            self._arrays(),
+            lambda found: list(found[0][0]),
+            self.ids,
+            self.expects,
+        )
+
+    def _arrays(self) -> list[Array | None]:
         ids, names, types, data, metadata, versions = zip(*self.rows, strict=True)
-        parameters: list[Array | None] = [
+        return [
             UuidArray(ids),
             TextArray(names),
             TextArray(types),
@@ -130,13 +152,6 @@ class WriteBatch:
             JsonArray(metadata),
             IntArray(versions) if self.expects else None,
         ]
-        return Statement(
-            QUERIES["write_messages"],
-            parameters,
-            lambda found: self._in_order(found[0][0]),
-            self.ids,
-            self.expects,
-        )
 
     def _in_order(self, positions: list[int]) -> list[int]:
         """Return the positions of the messages in the order given from those of the rows."""
@@ -175,15 +190,19 @@ def check_size(rows: Sequence[Row]) -> None:
         len(name) + len(type_) + len(data) + len(metadata or "")
         for _, name, type_, data, metadata, _ in rows
     )
-    fixed = len(rows) * _ROW_BYTES
-    if 4 * characters + fixed <= MOST_BYTES:  # UTF-8's longest
+    if 4 * characters + len(rows) * _ROW_BYTES <= MOST_BYTES:  # UTF-8's longest
         return
-    size = fixed + sum(len(text.encode()) for row in rows for text in row[1:5] if text)
+    size = sum(map(size_of, rows))
     if size > MOST_BYTES:
         raise RefusedError(
             f"The {len(rows)} messages are {size} bytes long together; the server takes "
             f"{MOST_BYTES} at once: write them in several batches"
         )
+
+
+def size_of(row: Row) -> int:
+    """Return how many bytes of a statement a message takes, at most."""
+    return _ROW_BYTES + sum(len(text.encode()) for text in row[1:5] if text)
 
 
 def to_one_stream(

@@ -7,6 +7,9 @@ from decimal import Decimal
 from typing import Any, Literal, Self, assert_type
 from uuid import UUID
 
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
+
 import consumers
 from consumers.testing import run_in_memory
 from reservation import (
@@ -397,3 +400,9 @@ def schedules(store: MessageStore, context: Context) -> None:
 async def schedules_in_a_loop(store: AsyncMessageStore) -> None:
     assert_type(await store.schedule(Open("1"), "account:command-1", after="30m"), UUID)
     assert_type(await store.cancel(UUID(int=1)), Cancellation)
+
+
+async def gathers(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> int:
+    async with await AsyncMessageStore.open("", gather=True) as store:
+        await store.write(Open("1"), "account:command-1")
+    return await AsyncMessageStore(pool, gather=True).write(Open("1"), "account:command-1")

@@ -9,10 +9,22 @@ Nothing here is run. What follows ``# mypy:`` and ``# pyright:`` is the rule tha
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
+
+from psycopg import AsyncConnection
 
 import consumers
 from consumers.testing import run_in_memory
-from reservation import Component, Context, MessageStore, Processed, Reject, Retry, RetryLater
+from reservation import (
+    AsyncMessageStore,
+    Component,
+    Context,
+    MessageStore,
+    Processed,
+    Reject,
+    Retry,
+    RetryLater,
+)
 from reservation.testing import given
 
 
@@ -228,6 +240,13 @@ account.project(Opened, was=Open)  # mypy: arg-type, pyright: reportArgumentType
 account.message(Opened, Deposited, was="Begun")  # mypy: call-overload, pyright: reportCallIssue
 account.message("Opened")  # mypy: call-overload, pyright: reportArgumentType
 account.reserve(Open, Deposit, key="id", was="x")  # mypy: call-overload, pyright: reportCallIssue
+
+
+# Stores.
+
+
+def gathers(connection: AsyncConnection[Any]) -> None:
+    AsyncMessageStore(connection, gather=True)  # mypy: call-overload, pyright: reportArgumentType
 
 
 # Questions.

@@ -14,6 +14,7 @@ GRANT USAGE ON SCHEMA reservation TO {role};
 GRANT EXECUTE ON FUNCTION
   reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
+  reservation.write_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
   reservation.next_revision(text),

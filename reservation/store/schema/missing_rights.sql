@@ -123,8 +123,8 @@ WITH senders AS (
       OR k.kind = 'operator' AND p.proname IN ('correct', 'cancel_scheduled')
       OR k.kind = 'auditor' AND (p.provolatile <> 'v' OR p.proname = 'store_report')
       OR k.kind = 'sender' AND p.proname IN (
-           'write_messages', 'write_message', 'send_messages', 'may_insert', 'next_revision',
-           'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
+           'write_messages', 'write_message', 'write_each', 'send_messages', 'may_insert',
+           'next_revision', 'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
            'expect_no_notice',
            'schedule_messages', 'schedule_message', 'send_scheduled', 'cancel_scheduled',
            'cancel_sent',

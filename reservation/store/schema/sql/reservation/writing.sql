@@ -206,6 +206,42 @@ BEGIN
 END
 $$;
 
+-- Writes each message as if it were written alone, in the order given. Returns the position of each in
+-- its stream, NULL for one that is refused because of what it says; written alone, it gets the error.
+-- The set is tried first. Only where that is refused does each message get a subtransaction of its own.
+CREATE OR REPLACE FUNCTION reservation.write_each(
+  ids uuid[],
+  stream_names text[],
+  types text[],
+  data jsonb[],
+  metadata jsonb[],
+  expected_versions bigint[]
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+  positions bigint[];
+BEGIN
+  BEGIN
+    RETURN reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
+  EXCEPTION
+    WHEN raise_exception OR integrity_constraint_violation OR data_exception
+      OR program_limit_exceeded OR feature_not_supported THEN NULL;
+  END;
+  FOR n IN 1 .. cardinality(ids) LOOP
+    BEGIN
+      positions[n] := reservation.write_message(
+        ids[n], stream_names[n], types[n], data[n], metadata[n], expected_versions[n]);
+    EXCEPTION
+      WHEN raise_exception OR integrity_constraint_violation OR data_exception
+        OR program_limit_exceeded OR feature_not_supported THEN positions[n] := NULL;
+    END;
+  END LOOP;
+  RETURN positions;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION reservation.raise_id_conflict(id uuid, stream_name text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
