@@ -18,6 +18,7 @@ from typing import Literal, Protocol, get_args
 
 import structlog
 
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.compatibility import check_members, log_members
 from consumers.group.inspection.stored_positions import categories, is_drained
 from consumers.group.membership import GroupShare
@@ -34,7 +35,7 @@ from reservation.inspection.process_declaration import ProcessDeclaration
 from reservation.maintenance.event_types import check_event_types
 from reservation.maintenance.reservation_names import check_names
 from reservation.postgres.connection import connect
-from reservation.store.argument_checks import check_batch_size
+from reservation.store.argument_checks import check_batch_bytes, check_batch_size
 from reservation.store.schema.preconditions import check_preconditions
 
 # What a dead letter keeps of the exception that a handler raised.
@@ -76,6 +77,7 @@ def run(
     *,
     stop: StopEvent | None = None,
     batch_size: int = 1000,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
     errors: Errors = "place",
 ) -> None:
     """Run a component's consumers until told to stop.
@@ -90,6 +92,8 @@ def run(
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         stop: what the program sets to stop the consumers; None if only signals stop them.
         batch_size: how many messages to handle in one transaction, at least 1.
+        batch_bytes: how many bytes of data and metadata to handle in one transaction, at least 1,
+            by default 16 MiB. A batch ends with the message that reaches them.
         errors: what a dead letter keeps of the exception: "place" its class and where it was
             raised, "full" also its text and its traceback, which may hold data.
 
@@ -105,7 +109,7 @@ def run(
         Crashed: something other than a handler raised an unexpected exception.
     """
     keep_text = _check_errors(errors) == "full"
-    _check(component, database_url, batch_size)
+    _check(component, database_url, batch_size, batch_bytes)
     main = threading.current_thread() is threading.main_thread()
     with Stop(takes_signals=main) as stopping:
         running = _Threads(stopping)
@@ -121,6 +125,7 @@ def run(
                         database_url,
                         stopping,
                         batch_size=batch_size,
+                        batch_bytes=batch_bytes,
                         log=log,
                         keep_text=keep_text,
                     ),
@@ -136,6 +141,7 @@ def drain(
     database_url: str,
     *,
     batch_size: int = 1000,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
     errors: Errors = "place",
 ) -> Drained:
     """Handle all messages that a component's categories hold, in the calling thread.
@@ -149,6 +155,8 @@ def drain(
         component: the component.
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         batch_size: how many messages to handle in one transaction, at least 1.
+        batch_bytes: how many bytes of data and metadata to handle in one transaction, at least 1,
+            by default 16 MiB. A batch ends with the message that reaches them.
         errors: what a dead letter keeps of the exception; see `run`.
 
     Returns:
@@ -165,7 +173,7 @@ def drain(
         Crashed: something other than a handler raised an unexpected exception.
     """
     keep_text = _check_errors(errors) == "full"
-    _check(component, database_url, batch_size)
+    _check(component, database_url, batch_size, batch_bytes)
     counting = Counting()
     log = _log(component, categories(component)[0])
     with Session(database_url, f"reservation {component.name}", log, counting) as session:
@@ -178,6 +186,7 @@ def drain(
                     component,
                     category,
                     batch_size=batch_size,
+                    batch_bytes=batch_bytes,
                     telemetry=counting,
                     log=log,
                     keep_text=keep_text,
@@ -244,10 +253,11 @@ def _check_errors(errors: Errors) -> Errors:
     return errors
 
 
-def _check(component: Component, database_url: str, batch_size: int) -> None:
+def _check(component: Component, database_url: str, batch_size: int, batch_bytes: int) -> None:
     """Refuse what ``reservation start`` refuses."""
     component.check()
     check_batch_size(batch_size)
+    check_batch_bytes(batch_bytes)
     with connect(database_url, autocommit=True) as connection:
         check_preconditions(connection)
         check_names(connection, component)

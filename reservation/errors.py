@@ -66,9 +66,14 @@ class StreamNameError(ReservationError):
 
 
 class MessageError(ReservationError):
-    """One message cannot be handled; what a consumer did for it is rolled back."""
+    """One message cannot be handled; what a consumer did for it is rolled back.
+
+    Attributes:
+        global_position: that of the message; None where it is not known which one it is.
+    """
 
     is_about_data = True
+    global_position: int | None = None
 
 
 class DecodeError(MessageError):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.membership import GroupShare
 from consumers.supervisor.supervisor import Assignment, run
 
@@ -62,6 +63,7 @@ class Forked:
             category=category,
             database_url=database_url,
             batch_size=batch_size,
+            batch_bytes=DEFAULT_BATCH_BYTES,
             log_level="info",
             grace=30,
             share=share,

@@ -34,7 +34,9 @@ def run(connection, store, handling, messages, careful=False, policy=ALL_OR_NOTH
 
 def new_handling(context, snapshots=None):
     """Return what decides on the messages of a consumer."""
-    return Handling(context, snapshots, Corrections(context.component.name, context.category, {}))
+    return Handling(
+        context, snapshots, Corrections(context.component.name, context.category, {}), 1 << 20
+    )
 
 
 def sent(store, *commands):

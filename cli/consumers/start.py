@@ -8,6 +8,7 @@ from cli.common.durations import DurationType
 from cli.common.errors import debug_option, is_debug
 from cli.common.extras import require_extras
 from cli.common.options import app_options, batch_size_option, database_option
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.compatibility import check_members, log_members
 from consumers.group.inspection.stored_positions import categories
 from consumers.group.membership import GroupShare
@@ -57,6 +58,15 @@ SHARED = 16
 @click.option("--size", type=click.IntRange(1, 1024), help="The size of that group.")
 @database_option
 @batch_size_option(10_000, "How many messages to handle in one transaction.")
+@click.option(
+    "--batch-bytes",
+    type=click.IntRange(1, 2**30),
+    default=DEFAULT_BATCH_BYTES,
+    show_default="16777216, which is 16 MiB",
+    metavar="BYTES",
+    help="How many bytes of data and metadata to handle in one transaction. A batch ends with the "
+    "message that reaches them, however few it has.",
+)
 @click.option(
     "--grace",
     type=DurationType(at_most=timedelta(days=1), plain_seconds=True),
@@ -113,6 +123,7 @@ def start(
     size: int | None,
     database_url: str,
     batch_size: int,
+    batch_bytes: int,
     grace: timedelta,
     stop_on_error: bool,
     errors: str,
@@ -191,6 +202,7 @@ def start(
                 category,
                 database_url,
                 batch_size,
+                batch_bytes,
                 log_level,
                 grace.total_seconds(),
                 share,

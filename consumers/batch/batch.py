@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from consumers.batch.batch_size import BatchSize
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES, BatchSize
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
-from consumers.calls.blame import transaction
+from consumers.calls.blame import before, transaction
 from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
@@ -23,6 +23,7 @@ from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
+from reservation.errors import MessageError
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
@@ -47,6 +48,8 @@ class BatchResult:
         letters: the messages that were passed without having been handled.
         tried: attempts that failed and were followed by others.
         blocked: the entities whose later messages wait behind those.
+        failed: the error of the handler whose message the batch ends before; that message is the
+            next one. None if no handler raised such an error.
     """
 
     part: Partition | None
@@ -57,6 +60,7 @@ class BatchResult:
     letters: Sequence[Letter] = ()
     tried: Sequence[Letter] = ()
     blocked: Collection[str] = ()
+    failed: MessageError | None = None
 
     @property
     def moved(self) -> bool:
@@ -71,12 +75,15 @@ class Batch:
         retry_transaction: how it handles letters again.
     """
 
-    def __init__(self, context: ConsumerContext) -> None:
+    def __init__(self, context: ConsumerContext, batch_bytes: int = DEFAULT_BATCH_BYTES) -> None:
         """Prepare.
 
         Args:
             context: the consumer; its connection is not in a transaction.
+            batch_bytes: how many bytes of data and metadata a batch may have; it ends with the
+                message that reaches them.
         """
+        self._batch_bytes = batch_bytes
         component = context.component
         snapshots = component.snapshots(context.connection)
         self._context = context
@@ -84,7 +91,7 @@ class Batch:
         self._corrections = Corrections(
             component.name, context.category, volatile if context.reserves else {}
         )
-        self._handling = Handling(context, snapshots, self._corrections)
+        self._handling = Handling(context, snapshots, self._corrections, batch_bytes)
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
         subscribed = component.subscribed.get(context.category)
@@ -139,6 +146,13 @@ class Batch:
         """The messages of the last batch, if it was not committed."""
         return self._handling.at_hand
 
+    def before(self, error: MessageError) -> int | None:
+        """Return how many messages of the last batch come before the one with which it failed.
+
+        None if the error does not name that message.
+        """
+        return before(self.at_hand, error.global_position)
+
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
         part = self._part(positions)
@@ -162,7 +176,7 @@ class Batch:
                 return BatchResult(None, 0)
             size = self._size.limit(limit)
             messages, key_streams = self._read(store, part, size)
-            to = _end(part, messages, size)
+            to = self._end(part, messages, size)
             if to + 1 < self._first_position:
                 to = self._passed(to)
             if to == part.after:
@@ -177,6 +191,11 @@ class Batch:
             decisions = self._handling.plan(
                 store, messages, key_streams, corrected, careful=careful, policy=policy
             )
+            if (next_ := decisions.ends_before) is not None:
+                messages = messages[: before(messages, next_.global_position)]
+                if decisions.failed is None:
+                    self._size.used(len(messages))
+                to, last = messages[-1].global_position, messages[-1].id
 
             def finish() -> Collection[str]:
                 positions.advance(connection, part, to, last)
@@ -201,6 +220,7 @@ class Batch:
             decisions.letters,
             decisions.tried,
             blocked,
+            decisions.failed,
         )
 
     def _part(self, positions: Positions) -> Partition | None:
@@ -234,13 +254,22 @@ class Batch:
         if part.after + 1 < self._first_position:
             part = replace(part, after=self._first_position - 1)
         if self._rules != "[]":
-            return read_commands(self._context.connection, category, part, limit, self._rules)
-        messages = store.category_batch(category, part, limit)
+            return read_commands(
+                self._context.connection, category, part, limit, self._rules, self._batch_bytes
+            )
+        messages = store.category_batch(category, part, limit, self._batch_bytes)
         return messages, [None] * len(messages)
 
+    def _end(self, part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
+        """Return the position up to which a part was read.
 
-def _end(part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
-    """Return the position up to which a part was read."""
-    if part.until is not None and len(messages) < limit:
-        return part.until
-    return messages[-1].global_position if messages else part.after
+        Whether its end was reached is asked of the characters: each has four bytes at most, in
+        whichever encoding the server has counted them.
+        """
+        if part.until is not None and len(messages) < limit:
+            characters = sum(
+                len(message.data or "") + len(message.metadata_json or "") for message in messages
+            )
+            if 4 * characters < self._batch_bytes:
+                return part.until
+        return messages[-1].global_position if messages else part.after

@@ -1,8 +1,9 @@
 """How much to read for a batch, where some messages cannot share a transaction with others.
 
-A batch ends before and after a message with a transaction of its own, and where messages of
-two-phase strategies begin or end. What was read after that is discarded and read again. So the next
-batch reads only as much as was used, and each batch that is used completely doubles that.
+A batch ends before and after a message with a transaction of its own, where messages of two-phase
+strategies begin or end, and once there is enough to write. What was read after that is discarded
+and read again. So the next batch reads only as much as was used, and each batch that is used
+completely doubles that.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,6 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from reservation.messages.message import StoredMessage
 
 _ENOUGH = 1 << 20  # messages, more than any batch has
+
+# Of data and metadata, in UTF-8. A batch ends with the message that reaches them.
+DEFAULT_BATCH_BYTES = 16 << 20
 
 
 class BatchSize:
@@ -35,13 +39,17 @@ class BatchSize:
         """Return how many messages to read where ``limit`` may be."""
         return limit if self._most is None else min(limit, self._most)
 
+    def used(self, count: int) -> None:
+        """Note that only so many messages of those that were read were handled."""
+        self._most = count
+
     def cut(self, messages: Sequence[StoredMessage]) -> int:
         """Return how many of the messages read, from the first on, make up a batch."""
         two_steps = self._is_two_phase
-        if not messages or not (self._own or two_steps):
-            return len(messages)
+        if not messages:
+            return 0
         first = two_steps is not None and two_steps(messages[0])
-        for n, message in enumerate(messages):
+        for n, message in enumerate(messages if self._own or two_steps else ()):
             if message.type in self._own:
                 self._most = 1
                 return max(n, 1)

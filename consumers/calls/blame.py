@@ -13,6 +13,14 @@ from reservation.postgres.error_translation import translated
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 
+def before(messages: Sequence[StoredMessage], global_position: int | None) -> int | None:
+    """Return how many of the messages come before one of them; None if it is not among them."""
+    for n, message in enumerate(messages):
+        if message.global_position == global_position:
+            return n
+    return None
+
+
 @contextmanager
 def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
     """Raise the store's refusal of a value as an error of the messages that the block is for.

@@ -48,10 +48,16 @@ class HandlerRaisedError(RaisedByHandlerError):
 
     def __init__(self, text: str, message: StoredMessage) -> None:
         super().__init__(text, message)
+        self.global_position = message.global_position
         self.entity_stream: str | None = None
         self.wait: float | None = None
         self.exhausted = False
         self.undo: Callable[[], bool] = _cannot_undo
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its policy, or the handler itself, says what follows."""
+        return self.exhausted or self.wait is not None
 
 
 def _cannot_undo() -> bool:

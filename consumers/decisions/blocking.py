@@ -34,12 +34,15 @@ class FailurePolicy:
         again: by global position, how often letters that are handled again were tried before; None
             where the messages are read from the category. A letter whose policy has no attempt
             left is dead again, and no error.
+        in_part: whether a batch may end before a message whose handler raised, and be committed
+            without it.
     """
 
     blocked: set[str] = field(default_factory=set)
     given_up: Mapping[int, tuple[Failure, int]] = field(default_factory=dict)
     stop: bool = False
     again: Mapping[int, int] | None = None
+    in_part: bool = False
 
     def gives_up(self, message: StoredMessage, reason: Reason) -> bool:
         """Return whether a message is given up for a reason."""
@@ -109,6 +112,7 @@ class Blocking:
             return
         failure = Failure.of(error, self._detail)
         if self.policy.stop or failure.may_pass:
+            error.global_position = message.global_position
             raise error
         self._bury(Letter(message, entity, failure, attempts=1))
 
@@ -175,6 +179,19 @@ class Blocking:
                 self._decisions.counts["parked"] += 1
         self._decisions.counts += Counter()  # without those that are no longer there
 
+    def leave_out(self, first: int) -> set[int]:
+        """Take back which messages were set aside from a global position on.
+
+        Returns their global positions.
+        """
+        decisions = self._decisions
+        kept, out = list[Letter](), list[Letter]()
+        for letter in decisions.letters:
+            (out if letter.message.global_position >= first else kept).append(letter)
+        decisions.letters = kept
+        decisions.counts.subtract(_outcome(letter) for letter in out)
+        return {letter.message.global_position for letter in out}
+
     def _bury(self, letter: Letter) -> None:
         self._add(letter)
         if letter.entity is not None:
@@ -185,8 +202,12 @@ class Blocking:
 
     def _add(self, letter: Letter) -> None:
         self._decisions.letters.append(letter)
-        outcome = "parked" if letter.parked else "waiting" if letter.waits else "dead"
-        self._decisions.counts[outcome] += 1
+        self._decisions.counts[_outcome(letter)] += 1
+
+
+def _outcome(letter: Letter) -> str:
+    """Return as what the message of a letter is counted."""
+    return "parked" if letter.parked else "waiting" if letter.waits else "dead"
 
 
 def blocking(entity_stream: str) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from consumers.dead_letters.failure import Letter, conflict
+from consumers.dead_letters.failure import HandlerRaisedError, Letter, conflict
 from consumers.decisions.pending_outputs import PendingOutputs
 from reservation.entity.projection import Loaded
 from reservation.idempotence.passes import Pass
@@ -38,6 +38,9 @@ class Decisions:
         letters: the messages that are passed without having been handled.
         tried: attempts that failed and were followed by others, where they are to be reported.
         passes: messages of a subscribed category that no event follows from.
+        written: how many characters of data the writes have.
+        ends_before: the message that the batch ends before; None if it goes to its end.
+        failed: what the handler of that message raised; None if the batch has enough to write.
         pending: the outputs of a two-phase strategy, whose states have to be committed first; None
             for other batches.
     """
@@ -57,6 +60,9 @@ class Decisions:
     letters: list[Letter] = field(default_factory=list)
     tried: list[Letter] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
+    written: int = 0
+    ends_before: StoredMessage | None = None
+    failed: HandlerRaisedError | None = None
     pending: PendingOutputs | None = None
 
     def add_reservation(

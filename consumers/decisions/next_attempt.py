@@ -18,4 +18,4 @@ def decide_on(error: HandlerRaisedError, declared: CategoryDeclaration, tried: i
     """
     retry = declared.retries.get(error.message.type)
     error.exhausted, error.wait = next_attempt(error.__cause__, retry, tried)
-    return error.exhausted or error.wait is not None
+    return error.is_decided

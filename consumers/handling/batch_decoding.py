@@ -81,6 +81,31 @@ class BatchDecoding:
         self._log_context.leave_message()
         return decoded
 
+    def leave_out(
+        self,
+        messages: Sequence[StoredMessage],
+        decoded: Sequence[Decoded],
+        blocking: Blocking,
+        handled: frozenset[str],
+        decisions: Decisions,
+    ) -> None:
+        """Take back what became of the last messages of a batch, because it ends before them.
+
+        Args:
+            messages: those messages.
+            decoded: what `decode` returned for the batch.
+            blocking: as for `decode`.
+            handled: as for `decode`.
+            decisions: as for `decode`.
+        """
+        known = blocking.leave_out(messages[0].global_position)
+        known.update(item.message.global_position for item in decoded)
+        for message in messages:
+            if message.id in handled:
+                decisions.counts["redelivered"] -= 1
+            elif message.global_position not in known:
+                decisions.counts["ignored"] -= 1
+
     def _look(
         self, message: StoredMessage, key_stream: str | None, reissues: CorrectedReissues
     ) -> Decoded | None:

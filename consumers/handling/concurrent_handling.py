@@ -113,6 +113,7 @@ class ConcurrentHandling:
                 continue
             if slot.error is not None:
                 if not blocking.sets_aside(message, entity, slot.error, slot.attempts):
+                    slot.error.global_position = message.global_position
                     raise slot.error
             elif item.key_stream is not None:
                 decisions.add_reservation(message, item.key_stream, item.former_stream)
@@ -187,10 +188,14 @@ class _Run:
                 entities={stream_name: decisions.entities[stream_name]}, checks=decisions.checks
             )
         )
-        if slot.called is None:
-            succeeded = await self._await(slot, stream_name, effects)
-        else:
-            succeeded = await self._call(slot, stream_name, effects)
+        try:
+            if slot.called is None:
+                succeeded = await self._await(slot, stream_name, effects)
+            else:
+                succeeded = await self._call(slot, stream_name, effects)
+        except MessageError as error:
+            error.global_position = slot.item.message.global_position
+            raise
         if succeeded:
             slot.effects = effects
         return succeeded

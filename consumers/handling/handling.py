@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from psycopg import Rollback
 
-from consumers.calls.blame import blamed
+from consumers.calls.blame import before, blamed
 from consumers.calls.handler_call import guarded
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import HandlerRaisedError, Reason
@@ -22,6 +22,7 @@ from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.context import ConsumerContext
 from reservation.entity.cache import EntityCache
 from reservation.entity.snapshots import Snapshots
+from reservation.errors import MessageError
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.store.client import MessageStore
@@ -37,7 +38,11 @@ class Handling:
     """
 
     def __init__(
-        self, context: ConsumerContext, snapshots: Snapshots | None, corrections: Corrections
+        self,
+        context: ConsumerContext,
+        snapshots: Snapshots | None,
+        corrections: Corrections,
+        batch_bytes: int,
     ) -> None:
         """Prepare to decide.
 
@@ -45,7 +50,10 @@ class Handling:
             context: the consumer.
             snapshots: those of the component's entities, None if it has none.
             corrections: those of the category's messages.
+            batch_bytes: how many bytes of data a batch may write, about; it ends with the message
+                whose handler reaches them.
         """
+        self._batch_bytes = batch_bytes
         component = context.component
         self._context = context
         self._component = component
@@ -118,6 +126,10 @@ class Handling:
                 which they have already.
             careful: whether to look for messages that were handled before.
             policy: what becomes of messages that cannot be handled.
+
+        Returns:
+            The decisions on all messages; where the policy is to commit a batch in part, on those
+            before the first whose handler raised, or that is too much to write with them.
 
         Raises:
             MessageError: a message cannot be handled, and trying again may go better, or the
@@ -192,16 +204,26 @@ class Handling:
         self._begin(decoded, decisions)
         if self._concurrently is not None and self._concurrently.takes(decoded):
             self._concurrently.run(decoded, decisions, blocking)
-        else:
-            self._in_order(decoded, decisions, blocking)
+        elif decoded:
+            self._in_order(decoded, decisions, blocking, messages[0].global_position)
+        if decisions.ends_before is not None:
+            end = before(messages, decisions.ends_before.global_position)
+            self._batch_decoding.leave_out(messages[end:], decoded, blocking, handled, decisions)
         if blocking.failed:
             blocking.settle()
         return decisions
 
     def _in_order(
-        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking
+        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking, first: int
     ) -> None:
-        """Handle the messages of a batch one after the other, and collect what they bring about."""
+        """Handle the messages of a batch one after the other, and collect what they bring about.
+
+        Args:
+            decoded: the messages.
+            decisions: where that is collected.
+            blocking: where messages that fail are set aside.
+            first: the global position of the first message of the batch.
+        """
         failed, whose = blocking.failed, self._decoding.whose
         for item in decoded:
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
@@ -211,13 +233,27 @@ class Handling:
             elif item.key_stream is not None:
                 decisions.add_reservation(item.message, item.key_stream, item.former_stream)
             elif item.entity_stream is not None:
+                if decisions.written >= self._batch_bytes and blocking.policy.in_part:
+                    decisions.ends_before = item.message
+                    return
                 try:
                     self._messages.handle(item, item.entity_stream, decisions)
                 except HandlerRaisedError as error:
-                    if not self._messages.undo(error, blocking.policy.tried(item.message)) or (
-                        not blocking.sets_aside(item.message, whose(item.message, item), error)
-                    ):
+                    message, policy = item.message, blocking.policy
+                    in_part = policy.in_part and message.global_position > first
+                    if not self._messages.undo(error, policy.tried(message), in_part=in_part):
                         raise
+                    if error.is_decided and blocking.sets_aside(
+                        message, whose(message, item), error
+                    ):
+                        continue
+                    if not in_part:
+                        raise
+                    decisions.ends_before, decisions.failed = item.message, error
+                    return
+                except MessageError as error:
+                    error.global_position = item.message.global_position
+                    raise
 
     def _begin(self, decoded: Sequence[Decoded], decisions: Decisions) -> None:
         """Let the strategies of the handlers look at those messages that are theirs."""

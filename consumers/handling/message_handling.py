@@ -139,27 +139,33 @@ class MessageHandling:
         entity = None if initiates else lent(decisions.entities[stream_name].entity, message)
         return await invoke_async(declared, message, item.command, entity, context, self._commands)
 
-    def undo(self, error: HandlerRaisedError, tried: int) -> bool:
-        """Take back what a handler did that raised, if its message is to be tried later.
+    def undo(self, error: HandlerRaisedError, tried: int, *, in_part: bool = False) -> bool:
+        """Take back what a handler did that raised, if the batch is to be committed without it.
+
+        If that is not possible, and its message could have been set aside, the next call for a
+        message of the type can be undone.
 
         Args:
             error: as `handle` raised it; what is to follow is noted in it.
             tried: how often the message was tried before.
+            in_part: whether the batch can end before a message that is not set aside.
 
         Returns:
-            Whether nothing of the message is left, and it can be set aside; else the error stands.
+            Whether nothing of the message is left in the transaction; else the error stands.
         """
-        return decide_on(error, self._declared, tried) and error.undo()
+        if not decide_on(error, self._declared, tried) and not in_part:
+            return False
+        if error.undo():
+            return True
+        if error.is_decided:
+            self._undoable.add(error.message.type)
+        return False
 
     def _undo(self, item: Decoded, context: Context, decisions: Decisions) -> bool:
-        """Take back what one call of a handler did; return whether that was possible.
-
-        If it was not, the next call for a message of the type can be undone.
-        """
+        """Take back what one call of a handler did; return whether that was possible."""
         if isinstance(context, UndoableContext):
             context.undo()
         elif context.gave_connection:
-            self._undoable.add(item.message.type)
             return False
         self.take_back(item, decisions)
         return True
@@ -225,6 +231,7 @@ class MessageHandling:
             decisions.passes.append(Pass.handled(message, further))
         for row in rows:
             decisions.writes.append(row)
+            decisions.written += len(row.data)
             apply(component, row, loaded, message)
         for row in further:
             self._further(row, message, decisions)
@@ -245,4 +252,5 @@ class MessageHandling:
             row = row._replace(expected_version=loaded.version)
             apply(self._component, row, loaded, message)
         decisions.writes.append(row)
+        decisions.written += len(row.data)
         decisions.further.append(row)

@@ -61,35 +61,42 @@ class TwoPhaseHandling:
             MessageError: one of the messages cannot be handled.
             ExpectedVersionError, SerializationError: another writer was first; run it again.
         """
-        context, strategies = self._context, self._strategies
-        strategy = strategies[batch[0].message.type]
+        context = self._context
+        strategy = self._strategies[batch[0].message.type]
         check = strategy.begin(context.connection, context.component.name, context.category, batch)
         pending = PendingOutputs(check)
         for incoming in batch:
-            if check.is_duplicate(incoming):
-                rows, scheduled, outcome = self._handle_again(incoming, check)
-                check.handled_again(incoming)
-                if check.first_handling(incoming).published:
-                    scheduled = []  # what was cancelled since stays so, although its row is gone
-            else:
-                with context.spans.handling(incoming.message, context.component.name) as span:
-                    result = self._call(incoming, check.state_before(incoming))
-                    if span is not None:
-                        span.outcome = result.outcome
-                as_delta = strategies[incoming.message.type].as_delta
-                check.handled(
-                    incoming, result.state, result.given, result.outputs, as_delta=as_delta
-                )
-                rows, scheduled, outcome = result.rows, result.scheduled, result.outcome
-            pending.rows.extend(rows)
-            pending.scheduled.extend(scheduled)
-            if self._is_subscribed and all(
-                row.stream_name != incoming.entity_stream for row in rows
-            ):
-                pending.passes.append(Pass.handled(incoming.message, rows))
-            pending.counts[outcome] += 1
+            try:
+                self._add(incoming, pending)
+            except MessageError as error:
+                error.global_position = incoming.message.global_position
+                raise
         check.record()
         return pending
+
+    def _add(self, incoming: Incoming, pending: PendingOutputs) -> None:
+        """Handle one message, and add its outputs."""
+        check = pending.check
+        if check.is_duplicate(incoming):
+            rows, scheduled, outcome = self._handle_again(incoming, check)
+            check.handled_again(incoming)
+            if check.first_handling(incoming).published:
+                scheduled = []  # what was cancelled since stays so, although its row is gone
+        else:
+            with self._context.spans.handling(
+                incoming.message, self._context.component.name
+            ) as span:
+                result = self._call(incoming, check.state_before(incoming))
+                if span is not None:
+                    span.outcome = result.outcome
+            as_delta = self._strategies[incoming.message.type].as_delta
+            check.handled(incoming, result.state, result.given, result.outputs, as_delta=as_delta)
+            rows, scheduled, outcome = result.rows, result.scheduled, result.outcome
+        pending.rows.extend(rows)
+        pending.scheduled.extend(scheduled)
+        if self._is_subscribed and all(row.stream_name != incoming.entity_stream for row in rows):
+            pending.passes.append(Pass.handled(incoming.message, rows))
+        pending.counts[outcome] += 1
 
     def _handle_again(
         self, incoming: Incoming, check: TwoPhaseCheck

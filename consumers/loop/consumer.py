@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from psycopg import Connection
 
 from consumers.batch.batch import Batch, BatchResult
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.calls.error_reports import ErrorReports
-from consumers.dead_letters.failure import Crashed, Failure
+from consumers.dead_letters.failure import Crashed, Failure, Reason
 from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import TURN, GroupShare, Membership
 from consumers.loop.cleaning import Cleaning
+from consumers.loop.narrowing import Narrowing
 from consumers.loop.outcome_logging import crash_text, log_batch, log_retried
 from consumers.loop.retrying.attempts import Attemptable, Attempts
 from consumers.loop.retrying.due_letters import DueLetters
@@ -63,6 +65,7 @@ class Consumer:
         category: str,
         *,
         batch_size: int = 1000,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
         share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
         stop_on_error: bool = False,
         notices: Notices | None = None,
@@ -79,6 +82,7 @@ class Consumer:
             component: whose handlers decide.
             category: the category to read.
             batch_size: how many messages to handle in one transaction.
+            batch_bytes: how many bytes of their data and metadata; see `Batch`.
             share: which part of its group the consumer is to have.
             stop_on_error: whether a message that cannot be handled ends the consumer, with the
                 position before it, rather than becoming a dead letter.
@@ -94,13 +98,14 @@ class Consumer:
         self._component = component
         self._category = category
         self._batch_size = batch_size
+        self._batch_bytes = batch_bytes
+        self._narrowing = Narrowing(batch_size)
         self._notices = notices
         self._telemetry = telemetry or Telemetry()
         self._noticed = False
         self._poll = POLL
         self._batch: Batch | None = None  # the one of the connection there is
-        self._singly = 0  # how many messages to handle one by one
-        self._singly_letters = 0  # how many letters, after a process has died
+        self._singly_letters = 0  # how many to handle one by one, after a process has died
         self._log = log or Log(component.name, category)
         self._cleaning = Cleaning(component, self._log)
         declaration = ProcessDeclaration.of(component)
@@ -163,7 +168,7 @@ class Consumer:
                 if is_interrupt(error):
                     raise
                 raise Crashed(crash_text(self._category, self._batch, error)) from error
-            if self._singly:
+            if self._narrowing.searches:
                 # A batch failed, and who asked the process to stop may have been the handler
                 # that failed. Only the next to take the partitions can count that.
                 self._membership.abandon()
@@ -204,7 +209,8 @@ class Consumer:
                 self._event_loop,
                 self._detail,
                 self._spans,
-            )
+            ),
+            self._batch_bytes,
         )
         self._batch = batch
         self._known = None
@@ -231,7 +237,8 @@ class Consumer:
         membership = self._membership
         self._schedule.look(connection, membership.next_scheduled, membership.overdue)
         if self._membership.unclean:  # whoever held it may have died of one of its messages
-            self._singly = self._singly_letters = self._batch_size
+            self._narrowing.died()
+            self._singly_letters = self._batch_size
         positions = self._membership.positions
         if self._known != positions.claims:
             self._blocked = self._dead_letters.blocked(
@@ -283,38 +290,47 @@ class Consumer:
         return noticed
 
     def _handle_next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
-        """Run one batch; if it fails, the messages that follow are handled one by one.
+        """Run one batch; if it fails, the next ones are smaller until its message is found.
 
         Returns whether a position moved, or there is cause to try again.
         """
+        narrowing = self._narrowing
         try:
             with self._membership.busy:
-                if self._singly:
+                if narrowing.singly:
                     result = self._handle_first(batch, connection, stop)
                 else:
-                    result = self._run_batch(batch, stop, self._batch_size)
+                    result = self._run_batch(batch, stop, narrowing.limit)
         except MessageError as error:
-            if self._singly:
+            if narrowing.singly:
                 self._reports.stopped(batch.at_hand, error)
                 raise
-            self._log.warning(
-                "batch_failed", position=self._membership.positions.lowest, error=str(error)
-            )
-            self._singly = self._batch_size
+            self._log_failed(error)
+            narrowing.failed(len(batch.at_hand), batch.before(error))
             return True
         except PositionLostError as error:
             return self._reread_positions(error, connection, stop)
         if result is None:
             return False
         if not result.moved:
-            self._singly = 0
+            narrowing.ended()
             return False
-        self._singly = max(self._singly - 1, 0)
+        if result.failed is not None:
+            self._log_failed(result.failed)
+        narrowing.committed(
+            result.read,
+            ends_before_failed=result.failed is not None,
+            found=any(one.failure.reason is Reason.PROCESS_DIED for one in result.letters),
+        )
         self._poll = POLL
         self._session.works()
         if self._notices is not None:
             self._notices.leave()
         return True
+
+    def _log_failed(self, error: MessageError) -> None:
+        position = self._membership.positions.lowest
+        self._log.warning("batch_failed", position=position, error=str(error))
 
     def _handle_first(
         self, batch: Batch, connection: Connection[Any], stop: Stop
@@ -351,7 +367,7 @@ class Consumer:
         given_up: Mapping[int, tuple[Failure, int]] = MappingProxyType({}),
     ) -> BatchResult | None:
         """Run one batch until it is committed; None if it is time to stop."""
-        policy = FailurePolicy(self._blocked, given_up, self._stop_on_error)
+        policy = FailurePolicy(self._blocked, given_up, self._stop_on_error, in_part=True)
         began = 0.0
 
         def run(careful: bool) -> BatchResult:
@@ -379,7 +395,7 @@ class Consumer:
                     batch.retry_transaction,
                     self._membership.positions,
                     stop,
-                    singly=self._singly > 0 or self._singly_letters > 0,
+                    singly=self._narrowing.searches or self._singly_letters > 0,
                 )
                 self._reports.decided(retried.tried, retried.letters)
         except PositionLostError as error:

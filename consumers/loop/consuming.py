@@ -1,5 +1,6 @@
 """One consumer with what it works on: a connection, notices of new messages, and the loop."""
 
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.group.membership import GroupShare
 from consumers.loop.consumer import Consumer
 from consumers.runtime.observability.logs import Log
@@ -17,6 +18,7 @@ def consume(
     stop: Stop,
     *,
     batch_size: int,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
     share: GroupShare = GroupShare(),  # noqa: B008  it is frozen
     stop_on_error: bool = False,
     telemetry: Telemetry | None = None,
@@ -34,6 +36,7 @@ def consume(
             now, that is an outage, and waited for.
         stop: what ends it.
         batch_size: how many messages to handle in one transaction.
+        batch_bytes: how many bytes of their data and metadata; see `Batch`.
         share: which part of its group the consumer is to have.
         stop_on_error: whether a message that cannot be handled ends the consumer.
         telemetry: what the consumer reports to; None for nothing.
@@ -57,6 +60,7 @@ def consume(
                 component,
                 category,
                 batch_size=batch_size,
+                batch_bytes=batch_bytes,
                 share=share,
                 stop_on_error=stop_on_error,
                 notices=notices,

@@ -74,6 +74,7 @@ class Assignment:
         category: the category to consume.
         database_url: the store's address; empty for libpq's own defaults.
         batch_size: how many messages to handle in one transaction.
+        batch_bytes: how many bytes of their data and metadata; see `Batch`.
         log_level: the least severe level that is logged.
         grace: seconds that it may take to stop.
         share: which part of its group the consumer is to have.
@@ -88,6 +89,7 @@ class Assignment:
     category: str
     database_url: str = field(repr=False)
     batch_size: int
+    batch_bytes: int
     log_level: str
     grace: float
     share: GroupShare = field(default_factory=GroupShare)
@@ -166,6 +168,7 @@ def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impati
                     assignment.database_url,
                     stop,
                     batch_size=assignment.batch_size,
+                    batch_bytes=assignment.batch_bytes,
                     share=assignment.share,
                     stop_on_error=assignment.stop_on_error,
                     telemetry=telemetry,

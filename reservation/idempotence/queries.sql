@@ -7,7 +7,7 @@ ORDER BY ordinal
 
 -- name: read_commands
 SELECT id, stream_name, type, position, global_position, data, metadata, time, key_stream
-FROM reservation.read_commands(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s)
+FROM reservation.read_commands(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s, %s)
 
 -- name: first_reserved
 -- Commands, and what was reserved first under their keys. What was reserved under the former name is

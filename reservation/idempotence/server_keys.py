@@ -106,7 +106,12 @@ def are_as_stored(command: type, fields: Sequence[str]) -> bool:
 
 
 def read_commands(
-    connection: Connection[Any], category: str, part: Partition, limit: int, rules: str
+    connection: Connection[Any],
+    category: str,
+    part: Partition,
+    limit: int,
+    rules: str,
+    max_bytes: int | None = None,
 ) -> tuple[list[StoredMessage], Sequence[str | None]]:
     """Read a batch of commands that are to be reserved.
 
@@ -116,6 +121,8 @@ def read_commands(
         part: which of its commands to read.
         limit: how many commands to read at most.
         rules: what `server_rules` returned.
+        max_bytes: ends the batch with the command whose data and metadata bring the bytes that are
+            read to this number; None for no end.
 
     Returns:
         The commands, and for each the stream that its key names, as the server took it; such a
@@ -125,7 +132,9 @@ def read_commands(
         rows = (
             connection.cursor(binary=True)
             .execute(
-                _QUERIES["read_commands"], [*part.parameters(category, limit), rules], prepare=False
+                _QUERIES["read_commands"],
+                [*part.parameters(category, limit), rules, max_bytes],
+                prepare=False,
             )
             .fetchall()
         )

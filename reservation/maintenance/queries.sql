@@ -4,7 +4,8 @@ SELECT set_config(name, 'off', true)
 FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
 
 -- name: sample
--- Some messages at each of some places between the first message of a category and the last.
+-- Some messages at each of some places between the first message of a category and the last, and how
+-- many bytes the data of each takes as it is stored.
 WITH bounds AS (
   SELECT (SELECT m.global_position FROM message_store.messages m
           WHERE (message_store.category(m.stream_name), m.global_position)
@@ -17,8 +18,7 @@ WITH bounds AS (
   FROM bounds, generate_series(0, %(places)s) AS n
   WHERE first IS NOT NULL
 )
-SELECT DISTINCT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
-       m.global_position, m.data::varchar, m.metadata::varchar, m.time
+SELECT DISTINCT m.global_position, coalesce(pg_column_size(m.data), 0)
 FROM places
 CROSS JOIN LATERAL (
   SELECT m.* FROM message_store.messages m

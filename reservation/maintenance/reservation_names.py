@@ -27,6 +27,11 @@ _QUERIES = load_queries("reservation.maintenance")
 PLACES = 200
 AT_EACH = 10
 
+# Of stored data, which may be compressed. If the sample has more, every second of its messages is
+# looked at, or every third, and so on.
+SAMPLED_BYTES = 16 << 20
+READ_BYTES = 64 << 10  # in one statement
+
 # How many messages of a category are compared in one statement.
 PORTION = 50_000
 
@@ -91,19 +96,32 @@ def _suspicious(
                     "former_rules": former_rules,
                 },
             ).fetchall()[0]
-            cursor = connection.cursor(row_factory=args_row(StoredMessage))
-            found = cursor.execute(_QUERIES["at_positions"], [positions]).fetchall()
-        yield from found
+        yield from _at(connection, positions)
         first = None if last is None else last + 1
 
 
-def _sample(connection: Connection[Any], category: str) -> list[StoredMessage]:
+def _sample(connection: Connection[Any], category: str) -> Iterator[StoredMessage]:
+    """Give the messages of a sample, of which a few are held at a time."""
     with translated(), connection.transaction():
         connection.execute(_QUERIES["sample_settings"])
-        cursor = connection.cursor(row_factory=args_row(StoredMessage))
-        return cursor.execute(
+        found = connection.execute(
             _QUERIES["sample"], {"category": category, "places": PLACES, "at_each": AT_EACH}
         ).fetchall()
+    sampled = sum(size for _, size in found)
+    positions, size = list[int](), 0
+    for position, bytes_ in found[:: sampled // SAMPLED_BYTES + 1]:
+        positions.append(position)
+        size += bytes_
+        if size >= READ_BYTES:
+            yield from _at(connection, positions)
+            positions, size = [], 0
+    yield from _at(connection, positions)
+
+
+def _at(connection: Connection[Any], positions: list[int]) -> list[StoredMessage]:
+    with translated():
+        cursor = connection.cursor(row_factory=args_row(StoredMessage))
+        return cursor.execute(_QUERIES["at_positions"], [positions]).fetchall()
 
 
 def is_reservation(declared: Reservation, message: StoredMessage) -> bool:

@@ -155,6 +155,18 @@ def check_batch_size(size: object) -> None:
         raise StoreError(f"A batch of {size} messages cannot be read; read one or more")
 
 
+def check_batch_bytes(size: object) -> None:
+    """Refuse a number of bytes for a batch that is not a positive integer.
+
+    Raises:
+        StoreError: it is not an integer, or out of range.
+    """
+    if not _is_integer(size):
+        raise StoreError(f"The bytes of a batch are an int, not a {_kind(size)}")
+    if not 1 <= size <= LARGEST:  # type: ignore[operator]  # it is an integer
+        raise StoreError(f"A batch of {size} bytes cannot be read; give it one byte or more")
+
+
 def check_member(member: object, size: object) -> None:
     """Refuse a member that a consumer group of a size cannot have, as the server would.
 

@@ -31,7 +31,7 @@ from reservation.store.partition import Partition
 from reservation.store.scheduling import Scheduling
 from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
-from reservation.store.writing import Row, Write, WriteBatch, to_one_stream
+from reservation.store.writing import Row, Write, WriteBatch, portions, to_one_stream
 
 T = TypeVar("T")
 
@@ -202,8 +202,12 @@ class MessageStore(Scheduling):
             return self._run(batch.statement())
 
     def write_encoded(self, rows: Sequence[Row]) -> list[int]:
-        """Write messages that are already encoded, each once; see `write_batch`."""
-        return self._run(WriteBatch.encoded(rows).statement()) if rows else []
+        """Write messages that are already encoded, each once, in the transaction at hand.
+
+        Returns the position of each in its stream. See `write_batch`.
+        """
+        portioned = (WriteBatch.encoded(portion).statement() for portion in portions(rows))
+        return [position for statement in portioned for position in self._run(statement)]
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
@@ -257,9 +261,19 @@ class MessageStore(Scheduling):
             )
         )
 
-    def category_batch(self, category: str, part: Partition, limit: int) -> list[StoredMessage]:
-        """Return up to ``limit`` messages of a part of a category, in order."""
-        return self._run(statements.read_part(category, part, limit))
+    def category_batch(
+        self, category: str, part: Partition, limit: int, max_bytes: int | None = None
+    ) -> list[StoredMessage]:
+        """Return a batch of a part of a category, in order.
+
+        Args:
+            category: the category.
+            part: the part.
+            limit: how many messages to read at most.
+            max_bytes: ends the batch with the message whose data and metadata bring the bytes of
+                all to this number; None for no end.
+        """
+        return self._run(statements.read_part(category, part, limit, max_bytes))
 
     def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
         """Read many streams to their ends, in one statement.

@@ -21,7 +21,7 @@ FROM reservation.read_category_part(%s, %s, %s, %s, %s, %s)
 
 -- name: read_part
 SELECT id, stream_name, type, position, global_position, data, metadata, time
-FROM reservation.read_part(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[])
+FROM reservation.read_part(%s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s)
 
 -- name: read_streams
 SELECT id, stream_name, type, position, global_position, data, metadata, time

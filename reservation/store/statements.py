@@ -116,10 +116,13 @@ def read_category(
         position = batch[-1].global_position + 1
 
 
-def read_part(category: str, part: Partition, limit: int) -> Statement[list[StoredMessage]]:
-    """Return the statement that reads at most ``limit`` messages of a part of a category."""
+def read_part(
+    category: str, part: Partition, limit: int, max_bytes: int | None
+) -> Statement[list[StoredMessage]]:
+    """Return the statement that reads a batch of a part of a category."""
     check_category(category)
-    return Statement(QUERIES["read_part"], part.parameters(category, limit), _messages)
+    parameters = [*part.parameters(category, limit), max_bytes]
+    return Statement(QUERIES["read_part"], parameters, _messages)
 
 
 def read_streams(positions: Mapping[str, int]) -> Statement[list[StoredMessage]]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from reservation.store.statements import QUERIES, Statement
 # A little less than PostgreSQL takes in one message of its protocol. It ends the connection of a
 # client that sends more, and then it seems that the write may have been committed.
 MOST_BYTES = 1_000_000_000
+_PORTION = 4 << 20  # characters of data
 _ROW_BYTES = 64  # of the id, the expected version and the lengths, at most
 
 
@@ -158,6 +159,22 @@ class WriteBatch:
             return positions
         by_id = {row[0]: position for row, position in zip(self.rows, positions, strict=True)}
         return [by_id[message_id] for message_id in self.ids]
+
+
+def portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Give rows in portions of so few bytes that the statement that writes one takes little memory.
+
+    Args:
+        rows: the messages, encoded, in their order.
+    """
+    begin, size = 0, 0
+    for n, row in enumerate(rows):
+        size += len(row.data)
+        if size >= _PORTION:
+            yield rows[begin : n + 1]
+            begin, size = n + 1, 0
+    if begin < len(rows):
+        yield rows[begin:]
 
 
 def check_size(rows: Sequence[Row]) -> None:

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 24
+SCHEMA_VERSION = 25
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -56,6 +56,7 @@ MIGRATIONS = {
     22: "022_reports",
     23: "023_traces",
     24: "024_gathered",
+    25: "025_batch_bytes",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

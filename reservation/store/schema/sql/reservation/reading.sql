@@ -93,10 +93,12 @@ BEGIN
 END
 $$;
 
--- The part of a category that a consumer has, up to a position; all of it where `partitions` is NULL.
+-- The part of a category that a consumer has, up to a position; all of it where `partitions` is NULL. It
+-- ends with the message whose data and metadata bring those of all to `max_bytes`. The loop fetches ten
+-- rows and then fifty at a time, so few that are not returned are turned into text.
 CREATE OR REPLACE FUNCTION reservation.read_part(
   category text, first bigint, last bigint, batch_size bigint,
-  partitions integer[], size integer, carried bigint[]
+  partitions integer[], size integer, carried bigint[], max_bytes bigint DEFAULT NULL
 ) RETURNS SETOF message_store.message
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -108,8 +110,11 @@ SET enable_sort = off
 SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
+DECLARE
+  message message_store.message;
+  bytes bigint := 0;
 BEGIN
-  RETURN QUERY
+  FOR message IN
     SELECT m.id::varchar, m.stream_name::varchar, m.type::varchar, m.position,
            m.global_position, m.data::varchar, m.metadata::varchar, m.time
     FROM message_store.messages m
@@ -118,7 +123,13 @@ BEGIN
       AND (partitions IS NULL OR reservation.is_in_part(
              m.stream_name, m.global_position, partitions, size, carried))
     ORDER BY message_store.category(m.stream_name), m.global_position
-    LIMIT read_part.batch_size;
+    LIMIT read_part.batch_size
+  LOOP
+    RETURN NEXT message;
+    bytes := bytes + coalesce(octet_length(message.data), 0)
+                   + coalesce(octet_length(message.metadata), 0);
+    EXIT WHEN bytes >= max_bytes;
+  END LOOP;
 END
 $$;
 

@@ -8,10 +8,11 @@
 -- fields how: the reservation category, up to four fields with the kind of JSON value that each must
 -- be, and the pattern that the stream's name must have. Without a reservation category, the key joins
 -- the ids of the command's own stream. A command that fits comes with the stream that its key names,
--- and without its data; any other comes whole, for the reader to decide, and so does a copy.
+-- and without its data; any other comes whole, for the reader to decide, and so does a copy. It ends with
+-- the command that brings the bytes of data and metadata that come to `max_bytes`, see read_part.
 CREATE OR REPLACE FUNCTION reservation.read_commands(
   category text, first bigint, last bigint, batch_size bigint,
-  partitions integer[], size integer, carried bigint[], rules jsonb
+  partitions integer[], size integer, carried bigint[], rules jsonb, max_bytes bigint DEFAULT NULL
 ) RETURNS TABLE (
   id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
   data varchar, metadata varchar, "time" timestamp, key_stream text
@@ -27,8 +28,10 @@ SET enable_memoize = off
 SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
+DECLARE
+  bytes bigint := 0;
 BEGIN
-  RETURN QUERY
+  FOR id, stream_name, type, "position", global_position, data, metadata, "time", key_stream IN
   SELECT k.id::varchar, k.stream_name::varchar, k.type::varchar, k.position, k.global_position,
          CASE WHEN k.key_stream IS NULL THEN k.data::varchar END,
          CASE WHEN k.key_stream IS NULL THEN k.metadata::varchar END,
@@ -66,7 +69,13 @@ BEGIN
       LIMIT read_commands.batch_size
     ) AS b
     OFFSET 0  -- which has each name put together and looked at once
-  ) AS k;
+  ) AS k
+  LOOP
+    RETURN NEXT;
+    bytes := bytes + coalesce(octet_length(read_commands.data), 0)
+                   + coalesce(octet_length(read_commands.metadata), 0);
+    EXIT WHEN bytes >= max_bytes;
+  END LOOP;
 END
 $$;
 
