@@ -126,7 +126,7 @@ STATEMENTS = (
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_lost_connection_at_any_statement_is_harmless(database_url, connection, statement, cut):
-    """Wherever the database is lost, the answer is 503 or the answer, and all retries agree."""
+    """Wherever the database is lost, the answer says to try again or is the right one."""
     with Proxy(database_url) as proxy, consuming(database_url):
         app = starlette_app(proxy.address, timeout=PATIENCE)
         with serving(app) as address:
@@ -134,7 +134,8 @@ def test_a_lost_connection_at_any_statement_is_harmless(database_url, connection
             answers = [post(address) for _ in range(3)]
             assert proxy.happened.is_set()
     assert [answer.status_code for answer in answers[1:]] == [201, 201]
-    assert answers[0].status_code in (201, 503)
+    # 409: the server has not noticed that the connection is lost, so the request is in progress.
+    assert answers[0].status_code in (201, 409, 503)
     assert len({answer.content for answer in answers if answer.status_code == 201}) == 1
     assert (sent(connection), balance(connection)) == (1, 10)
 
