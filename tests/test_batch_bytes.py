@@ -103,7 +103,11 @@ def reach(connection, started, category):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ['"scan_id"', "key"], ids=["a field", "a function"])
-@pytest.mark.parametrize("image", ["", "command.image"], ids=["small events", "large events"])
+@pytest.mark.parametrize(
+    "image",
+    ["command.image", pytest.param("", marks=pytest.mark.long)],
+    ids=["large events", "small events"],
+)
 def test_commands_of_a_megabyte_are_handled_in_little_memory(
     connection, database_url, tmp_path, key, image
 ):
