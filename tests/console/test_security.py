@@ -109,6 +109,21 @@ def test_a_token_in_the_address_is_only_for_consoles_that_print_it(stranger):
     assert not stranger.cookies
 
 
+def test_another_site_uses_up_no_attempts(seen_url):
+    """Its pages can load the address with wrong tokens; whoever has the right one is let in."""
+    access = Access(TokenSignIn(TOKEN, in_address=True), ("testserver",), (), "c")
+    with TestClient(built(seen_url, access=access)) as client:
+        for _ in range(MOST):
+            wrong = client.get("/sign-in?token=x", headers={"sec-fetch-site": "cross-site"})
+            assert wrong.status_code == 200
+        client.get(f"/sign-in?token={TOKEN}")
+        assert client.cookies
+        client.cookies.clear()
+        for _ in range(MOST):
+            assert client.get("/sign-in?token=x").status_code == 403
+        assert client.get(f"/sign-in?token={TOKEN}").status_code == 429
+
+
 def test_sessions_end_and_cannot_be_forged():
     """A changed cookie, one of another secret and an old one are worth nothing."""
     now = [1000.0]

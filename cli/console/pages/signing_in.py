@@ -36,7 +36,9 @@ def routes(access: Access, sessions: Sessions) -> list[Route]:
     def show(request: Request) -> Response:
         if session_of(request) is not None and "token" not in request.query_params:
             return see(target(request.query_params.get("next", "")))
-        if sign_in.in_address and "token" in request.query_params:
+        # Another site that has its pages load such addresses would use up the attempts.
+        is_of_another = request.headers.get("sec-fetch-site") == "cross-site"
+        if sign_in.in_address and "token" in request.query_params and not is_of_another:
             return _try(request, request.query_params["token"], "", "/")
         return _form(request, sign_in, request.query_params.get("next", ""))
 
