@@ -411,3 +411,20 @@ def test_no_function_is_bound_to_another_than_the_servers_own(empty_database_url
         assert found == [("account",)]
         path = connection.execute("SHOW search_path").fetchall()
         assert path == [('"$user", public',)], "the caller's is left as it was"
+
+
+def test_no_function_that_rules_a_plan_out_is_compiled(connection):
+    """A way that is switched off seems to cost so much that the server would compile the plan."""
+    settings = {
+        name: set(config)
+        for name, config in connection.execute(
+            "SELECT oid::regprocedure::text, proconfig FROM pg_proc "
+            "WHERE pronamespace IN ('message_store'::regnamespace, 'reservation'::regnamespace)"
+            " AND proconfig IS NOT NULL"
+        )
+    }
+    ruling = [
+        name for name, own in settings.items() if any(one.startswith("enable_") for one in own)
+    ]
+    assert len(ruling) > 30
+    assert [name for name in ruling if "jit=off" not in settings[name]] == []

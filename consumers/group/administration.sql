@@ -65,7 +65,7 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: settings
 SELECT set_config(name, 'off', true)
-FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'jit']) AS name
 
 -- name: passed
 -- What a move makes of the messages between two positions: those that it passes over, those that it

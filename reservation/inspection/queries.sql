@@ -1,7 +1,7 @@
 -- name: settings
 -- As the functions that read a category have it: the planner is left no index but the right one.
 SELECT set_config(name, 'off', true)
-FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'jit']) AS name
 
 -- name: counted
 -- The types of the first messages of a category, with how many there are of each.

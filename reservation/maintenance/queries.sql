@@ -1,7 +1,7 @@
 -- name: sample_settings
 -- The planner is left no index but the right one.
 SELECT set_config(name, 'off', true)
-FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort']) AS name
+FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_sort', 'jit']) AS name
 
 -- name: sample
 -- Some messages at each of some places between the first message of a category and the last, and how

@@ -15,6 +15,7 @@ CREATE OR REPLACE FUNCTION message_store.get_stream_messages(
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, message_store, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$
@@ -66,6 +67,7 @@ CREATE OR REPLACE FUNCTION message_store.get_category_messages(
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, message_store, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 SET enable_sort = off
 SET max_parallel_workers_per_gather = 0
@@ -147,6 +149,7 @@ CREATE OR REPLACE FUNCTION message_store.get_last_stream_message(
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, message_store, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 SET enable_sort = off
 AS $$

@@ -79,6 +79,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_variable
@@ -119,6 +120,7 @@ RETURNS SETOF message_store.messages
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT m.*
@@ -150,6 +152,7 @@ RETURNS SETOF message_store.messages
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
@@ -186,6 +189,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -248,6 +252,7 @@ CREATE OR REPLACE FUNCTION reservation.first_event(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT m.position FROM message_store.messages m
@@ -266,6 +271,7 @@ CREATE OR REPLACE FUNCTION reservation.event_of_removed(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT m.position FROM message_store.messages m
@@ -321,6 +327,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_variable

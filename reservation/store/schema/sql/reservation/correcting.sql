@@ -10,6 +10,7 @@ CREATE OR REPLACE FUNCTION reservation.last_correction(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT k.correction, m.data->'corrected'
@@ -30,6 +31,7 @@ CREATE OR REPLACE FUNCTION reservation.was_corrected(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT coalesce((
@@ -51,6 +53,7 @@ CREATE OR REPLACE FUNCTION reservation.copy_was_corrected(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT reservation.was_corrected(message_id, global_position, content, volatile_fields)
@@ -70,6 +73,7 @@ CREATE OR REPLACE FUNCTION reservation.corrected_contents(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT coalesce(array_agg(content.data), '{}')

@@ -29,6 +29,7 @@ CREATE OR REPLACE FUNCTION reservation.http_request(
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
   SELECT h.fingerprint, h.parked, h.parked_content, h.status, h.headers, h.body
   FROM reservation.http_requests h
@@ -44,6 +45,7 @@ CREATE OR REPLACE FUNCTION reservation.begin_http_request(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -64,6 +66,7 @@ CREATE OR REPLACE FUNCTION reservation.answer_http_request(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -86,6 +89,7 @@ CREATE OR REPLACE FUNCTION reservation.park_http_request(
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
   UPDATE reservation.http_requests h
   SET parked = park_http_request.parked, parked_content = park_http_request.parked_content

@@ -9,6 +9,7 @@ CREATE OR REPLACE FUNCTION reservation.message_at(category text, "position" bigi
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT m.id FROM message_store.messages m
@@ -24,6 +25,7 @@ CREATE OR REPLACE FUNCTION reservation.is_foreign("position" bigint, message_id 
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
   SELECT CASE

@@ -11,6 +11,7 @@ SET search_path = pg_catalog, pg_temp
 SET row_security = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off

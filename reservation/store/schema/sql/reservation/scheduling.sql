@@ -19,6 +19,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
@@ -131,6 +132,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
   IF NOT has_column_privilege('reservation.scheduled', 'cancelled_at', 'UPDATE') THEN
@@ -154,6 +156,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
   caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
@@ -195,6 +198,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
@@ -236,6 +240,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_bitmapscan = off
 SET lock_timeout = '100ms'
 AS $$
@@ -352,6 +357,7 @@ CREATE OR REPLACE FUNCTION reservation.write_scheduled_one(
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
   PERFORM reservation.write_message(message_id, stream_name, type, data, metadata, NULL);

@@ -8,6 +8,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
@@ -37,6 +38,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
