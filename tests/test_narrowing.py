@@ -8,12 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 import consumers
 from consumers.loop.consumer import Consumer
 from consumers.loop.narrowing import Narrowing
 from consumers.runtime.stopping import Stop
-from reservation import Component
+from reservation import Component, MessageIdInEvents, PositionInEvents, Processed
 from reservation.errors import HandlerError
 from tests.bank import session, wait_until_drained
 from tests.controls import COMMANDS, deposit, open_
@@ -182,11 +183,14 @@ def test_a_batch_is_committed_up_to_the_message_whose_handler_raised(
     assert dead(connection) == [(BAD, "dead", "handler", 3)]
 
 
+@pytest.mark.parametrize(
+    "once", [None, Processed(), MessageIdInEvents(), PositionInEvents()], ids=str
+)
 def test_every_second_handler_raises_and_the_others_are_called_once(
-    connection, store, database_url
+    connection, store, database_url, once
 ):
-    """However many messages fail, the handlers of the others are called once."""
-    jars = Jars(*range(1, 100, 2))
+    """However many messages fail, the handlers of the others are called once, by any strategy."""
+    jars = Jars(*range(1, 100, 2), once=once)
     jars.component.attempts = 1
     send(store, 100)
     consumers.drain(jars.component, database_url)
@@ -237,8 +241,12 @@ def test_what_would_have_become_of_later_messages_is_taken_back(connection, stor
     )
     jars.component.ignore("Unknown")
     store.write(Put("3", 3), SENT)
-    done = consumers.drain(jars.component, database_url)
+    with capture_logs() as logged:
+        done = consumers.drain(jars.component, database_url)
     assert done.counts == {"handled": 2, "dead": 2, "ignored": 1}
+    batches = [event for event in logged if event["event"] == "batch_committed"]
+    assert (batches[0]["read"], batches[0]["handled"]) == (1, 1)
+    assert {"dead", "ignored"}.isdisjoint(batches[0])
     assert [letter[:3] for letter in dead(connection)] == [
         (2, "dead", "handler"),
         (None, "dead", "undecodable"),

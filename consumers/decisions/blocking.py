@@ -6,7 +6,6 @@ entities go on. (The idea is that of Axon's sequenced dead-letter queue.)
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -177,7 +176,6 @@ class Blocking:
                 letters[n] = Letter(letter.message, letter.entity, _PARKED)
                 self._decisions.counts["dead"] -= 1
                 self._decisions.counts["parked"] += 1
-        self._decisions.counts += Counter()  # without those that are no longer there
 
     def leave_out(self, first: int) -> set[int]:
         """Take back which messages were set aside from a global position on.

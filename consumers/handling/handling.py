@@ -1,5 +1,6 @@
 """Deciding what each message of a batch brings about; nothing here writes to the log."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from psycopg import Rollback
@@ -211,6 +212,7 @@ class Handling:
             self._batch_decoding.leave_out(messages[end:], decoded, blocking, handled, decisions)
         if blocking.failed:
             blocking.settle()
+        decisions.counts += Counter()  # without outcomes of which all were taken back
         return decisions
 
     def _in_order(
