@@ -101,3 +101,21 @@ class TimestampType(click.ParamType[datetime]):
             param,
             ctx,
         )
+
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def in_two_units(seconds: float) -> str:
+    """Return a time span in its two largest units, for people.
+
+    Args:
+        seconds: how long it is; what is below 0 counts as 0.
+    """
+    left = max(int(seconds), 0)
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

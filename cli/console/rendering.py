@@ -14,10 +14,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from cli.common.durations import in_two_units
+
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
-
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def visible(value: object) -> object:
@@ -51,17 +51,6 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.1f}" if per_second < 10 else f"{per_second:,.0f}"
 
 
-def span(seconds: float) -> str:
-    """Return a time span in its two largest units."""
-    left = max(int(seconds), 0)
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, left = divmod(left, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
-
-
 def when(moment: datetime) -> Markup:
     """Return a point in time in UTC, as an element that a browser can read."""
     utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
@@ -79,7 +68,7 @@ def age(moment: datetime, now: datetime) -> Markup:
     """
     utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return Markup('<time datetime="{}">{}</time>').format(
-        utc.isoformat(timespec="milliseconds"), span(abs((now - utc).total_seconds()))
+        utc.isoformat(timespec="milliseconds"), in_two_units(abs((now - utc).total_seconds()))
     )
 
 
@@ -105,7 +94,7 @@ def _environment() -> Environment:
         "exact": exact,
         "number": number,
         "rate": rate,
-        "span": span,
+        "span": in_two_units,
         "when": when,
     }
     environment.globals |= {"static": static}

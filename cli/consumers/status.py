@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.common.durations import DurationType
+from cli.common.durations import DurationType, in_two_units
 from cli.common.errors import debug_option, exit_on_sigterm
 from cli.common.options import database_option, json_option, optional_app_options
 from cli.common.tables import console
@@ -25,8 +25,6 @@ from reservation.errors import DatabaseUnavailableError, ForeignPositionError
 from reservation.messages.message import printable
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import check_installed
-
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 @click.command()
@@ -144,7 +142,7 @@ def _scheduled(seen: Status) -> list[Text]:
         what = "message" if schedule.messages == 1 else "messages"
         lines.append(Text(f"Scheduled: {schedule.messages:,} {what} of the store{due}"))
     if schedule.overdue_since is not None:
-        since = _age((seen.time - schedule.overdue_since).total_seconds())
+        since = in_two_units((seen.time - schedule.overdue_since).total_seconds())
         refused = f"; the log refuses {schedule.refused:,}" if schedule.refused else ""
         text = f"Overdue: {schedule.overdue:,} of them, the oldest for {since}{refused}"
         lines.append(Text(text, style="bold red"))
@@ -156,7 +154,7 @@ def _held(seen: Status) -> list[Text]:
     held = seen.oldest_snapshot
     if held is None:
         return []
-    age = _age((seen.time - held.since).total_seconds())
+    age = in_two_units((seen.time - held.since).total_seconds())
     application = f", application {printable(held.application)}" if held.application else ""
     name, role = printable(held.name), printable(held.role)
     way_out = (
@@ -196,7 +194,7 @@ def _table(seen: Status) -> Table:
             Text("not of this store", style="bold red")
             if partition.stored.foreign
             else _lag(partition.lag),
-            Text("" if partition.lag.seconds is None else _age(partition.lag.seconds)),
+            Text("" if partition.lag.seconds is None else in_two_units(partition.lag.seconds)),
             _holder(partition.stored.holder),
             Text(
                 "never"
@@ -226,17 +224,6 @@ def _letters(one: PartitionStatus) -> Text:
     if one.waiting and one.next_attempt_at is not None:
         texts.append(f"{one.waiting:,} waiting, the first until {_when(one.next_attempt_at)}")
     return Text(", ".join(texts) or "none", style="bold red" if texts else "")
-
-
-def _age(seconds: float) -> str:
-    """Return a time span in its two largest units."""
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, left = divmod(left, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
 
 
 def _when(moment: datetime) -> str:
