@@ -413,8 +413,8 @@ def test_no_function_is_bound_to_another_than_the_servers_own(empty_database_url
         assert path == [('"$user", public',)], "the caller's is left as it was"
 
 
-def test_no_function_that_rules_a_plan_out_is_compiled(connection):
-    """A way that is switched off seems to cost so much that the server would compile the plan."""
+def test_a_function_that_switches_planner_methods_off_switches_jit_off(connection):
+    """A plan that cannot avoid such a method has a huge estimated cost, and would be compiled."""
     settings = {
         name: set(config)
         for name, config in connection.execute(
@@ -423,8 +423,8 @@ def test_no_function_that_rules_a_plan_out_is_compiled(connection):
             " AND proconfig IS NOT NULL"
         )
     }
-    ruling = [
+    switching = [
         name for name, own in settings.items() if any(one.startswith("enable_") for one in own)
     ]
-    assert len(ruling) > 30
-    assert [name for name in ruling if "jit=off" not in settings[name]] == []
+    assert len(switching) > 30
+    assert [name for name in switching if "jit=off" not in settings[name]] == []

@@ -7,9 +7,10 @@
 -- rather sort all that is left of it for every batch than walk the index that has it in order; and
 -- where it takes a category for a large one, it would walk the whole log. A range of category and
 -- position together leaves it no index but the right one. Parallel workers, which it would have for
--- a large category, take longer to start than a batch takes to read. A plan that has no other way than one
--- that is switched off seems to cost so much that the server would compile it, which takes longer than
--- to run it: so jit is off wherever a way is.
+-- a large category, take longer to start than a batch takes to read.
+--
+-- A plan that cannot avoid a method that is switched off has a huge estimated cost, for which the server
+-- would compile it. That takes longer than to run it, so functions that switch methods off switch jit off too.
 
 CREATE OR REPLACE FUNCTION reservation.read_stream(
   stream_name text, "position" bigint, batch_size bigint
