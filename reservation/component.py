@@ -380,7 +380,7 @@ class Component(Asking[Entity], Generic[Entity]):
             IdempotenceKeyError: the command has no entity id, or one that cannot name a stream.
         """
         value = key_part(getattr(command, self.id), f"field {self.id}")
-        return stream_name.of(self.name, value)
+        return stream_name.of_entity(self.name, value)
 
     def check(self) -> None:
         """Make sure that the declaration is complete.

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from reservation import Metadata, follow
+from reservation.messages.metadata import following_text
 from reservation.serialization import codec
 from tests.controls import TIME, deposit
 
@@ -314,6 +315,39 @@ def test_any_kind_of_dataclass_can_be_decoded(class_, text, fields):
         assert made.third is not codec.decode(class_, text).third
 
 
+class Upper:
+    """A descriptor of a class that keeps texts in capitals."""
+
+    def __set_name__(self, owner, name):
+        self.name = f"_{name}"
+
+    def __get__(self, instance, owner=None):
+        if instance is None:
+            raise AttributeError
+        return instance.__dict__[self.name]
+
+    def __set__(self, instance, value):
+        instance.__dict__[self.name] = value.upper()
+
+
+@dataclass
+class Shouted:
+    word: str = Upper()
+
+
+def test_a_descriptor_of_a_class_sees_what_is_decoded():
+    """A descriptor of a class sees what is decoded into its field."""
+    assert codec.decode(Shouted, '{"word": "hello"}').word == "HELLO"
+
+
+def test_what_is_decoded_is_made_anew_and_can_be_changed():
+    """What is decoded is an object of its own, with the attributes that Python's code would set."""
+    first, second = (codec.decode(type(deposit()), codec.encode(deposit())) for _ in range(2))
+    assert vars(first) == vars(deposit()) == vars(second)
+    object.__setattr__(first, "deposit_id", "other")
+    assert second == deposit()
+
+
 @dataclass
 class Checked:
     amount: Annotated[int, msgspec.Meta(gt=0)]
@@ -405,6 +439,9 @@ def test_following_stored_metadata_equals_following_its_decoded_form(text):
     at = ("account:command-1", 4, 44)
     assert Metadata.following(text, *at) == Metadata.decode(text).follow(*at)
     assert repr(Metadata.following(text, *at)) == repr(Metadata.decode(text).follow(*at))
+    made = following_text(text, *at)
+    checked = text is not None and ("correlation" in text or len(text) > 600)
+    assert made == (None if checked else Metadata.following(text, *at).encode())
 
 
 def test_a_message_that_follows_takes_the_attributes_of_the_same_name():

@@ -18,6 +18,7 @@ from reservation.effects.deciding import (
     decide,
     invoke,
     invoke_async,
+    is_first,
     lent,
     marks_first,
     rejection,
@@ -208,16 +209,17 @@ class MessageHandling:
             span: the span in which it was handled; None if none is recorded.
         """
         message, component, loaded = item.message, self._component, decisions.entities[stream_name]
-        metadata = message.follow_metadata()
+        metadata = None
         if span is not None:
             span.outcome = outcome
-            metadata = span.carried_by(metadata, context)
+            metadata = span.carried_by(message.follow_metadata(), context)
         strategy = self._declared.strategies.get(message.type)
         if strategy is not None:
             check = decisions.checks[strategy]
+            metadata = metadata or message.follow_metadata()
             events, metadata = check.effects(item.incoming, events, metadata)
-        if self._marks_first:
-            metadata = with_first(metadata, loaded)
+        if self._marks_first and is_first(loaded):
+            metadata = with_first(metadata or message.follow_metadata(), loaded)
         rows, further, scheduled = decide(
             component,
             message,

@@ -164,7 +164,7 @@ class SubscribedCategory:
             value = key_part(id_(message), "what the function of id= returned")
         else:
             value = key_part(getattr(message, id_), f"field {id_}")
-        return stream_name.of(self.name, value)
+        return stream_name.of_entity(self.name, value)
 
     def id_field(self, name: str) -> str | None:
         """Return the field that holds the entity's id in messages of a type; None if a function."""

@@ -127,11 +127,14 @@ def marks_first(component: Component[Any]) -> bool:
     return bool(component.initiations) and all(one.two_phase for one in once)
 
 
+def is_first(loaded: Loaded) -> bool:
+    """Return whether an event starts an entity's stream that holds nothing but pseudo events."""
+    return not loaded.started and loaded.version >= 0
+
+
 def with_first(metadata: Metadata, loaded: Loaded) -> Metadata:
-    """Return the metadata of an event that starts a stream of nothing but pseudo events."""
-    if loaded.started or loaded.version < 0:
-        return metadata
-    return with_local(metadata, FIRST, loaded.version + 1)
+    """Return the metadata of an event that starts a stream, see `is_first`."""
+    return with_local(metadata, FIRST, loaded.version + 1) if is_first(loaded) else metadata
 
 
 def decide(
@@ -141,7 +144,7 @@ def decide(
     events: Sequence[object],
     context: Context,
     *,
-    metadata: Metadata,
+    metadata: Metadata | None,
     version: int | None,
 ) -> Decided:
     """Return what a handler brings about, encoded and checked.
@@ -152,7 +155,7 @@ def decide(
         entity_stream: the stream of its entity.
         events: what the handler returned, or the event of its rejection.
         context: what else it wrote.
-        metadata: that of its events.
+        metadata: that of its events; None for that of a message that follows.
         version: the version of the entity's stream; None if it does not matter.
 
     Raises:

@@ -73,7 +73,7 @@ def encode_events(
     events: Sequence[object],
     message: StoredMessage,
     stream_name: str,
-    metadata: Metadata,
+    metadata: Metadata | None = None,
     version: int | None = None,
     written: WrittenAs = written_as,
 ) -> list[Row]:
@@ -83,7 +83,8 @@ def encode_events(
         events: the events.
         message: the message that was handled.
         stream_name: the entity's stream.
-        metadata: the metadata of each event.
+        metadata: the metadata of each event; None for that of an event that follows the message,
+            and has nothing else.
         version: the version of the stream before the first event; None if it does not matter.
         written: gives the type and the version that messages of a class are written with.
 
@@ -98,8 +99,13 @@ def encode_events(
         for ordinal, event in enumerate(events):
             name, shape = written(type(event))
             if shape not in texts:
-                known = with_version(metadata, name, shape)
-                texts[shape] = encode_metadata(known, name, stream_name)
+                text = None
+                if metadata is None and shape is None:
+                    text = message.follow_metadata_text()
+                if text is None:
+                    known = with_version(metadata or message.follow_metadata(), name, shape)
+                    text = encode_metadata(known, name, stream_name)
+                texts[shape] = text
             row = Row(
                 followed_id(message.id, stream_name, ordinal),
                 stream_name,

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from reservation.errors import DecodeError
-from reservation.messages.metadata import Metadata
+from reservation.messages.ids import uuid_of
+from reservation.messages.metadata import Metadata, following_text
 from reservation.serialization import codec
 
 T = TypeVar("T")
@@ -82,6 +83,12 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
             self.metadata_json, self.stream_name, self.position, self.global_position
         )
 
+    def follow_metadata_text(self) -> str | None:
+        """Return the JSON text of `follow_metadata`; None where that has to be checked first."""
+        return following_text(
+            self.metadata_json, self.stream_name, self.position, self.global_position
+        )
+
 
 def printable(text: str) -> str:
     """Return a text from the store without control characters, and cut if it is long.
@@ -105,10 +112,25 @@ def follow(source: object, type_: type[T], **attributes: Any) -> T:
     Raises:
         TypeError: neither the source nor the caller gives an attribute that the message needs.
     """
-    for field in dataclasses.fields(type_):  # type: ignore[arg-type]  # T is a dataclass
-        if field.init and field.name not in attributes and hasattr(source, field.name):
-            attributes[field.name] = getattr(source, field.name)
+    for name in _init_fields[type_]:
+        if name not in attributes:
+            value = getattr(source, name, _MISSING)
+            if value is not _MISSING:
+                attributes[name] = value
     return type_(**attributes)
+
+
+class _InitFields(dict[type, tuple[str, ...]]):
+    """The fields that a class is made with, looked up once; a dict is the fastest to ask again."""
+
+    def __missing__(self, type_: type) -> tuple[str, ...]:
+        names = tuple(field.name for field in dataclasses.fields(type_) if field.init)
+        self[type_] = names
+        return names
+
+
+_MISSING = object()
+_init_fields = _InitFields()
 
 
 def followed_id(cause: str, stream_name: str, ordinal: int) -> uuid.UUID:
@@ -146,7 +168,7 @@ _VERSION_5 = 0x5000 << 64 | 0x8000 << 48
 
 
 def _uuid5(namespace: str, name: str) -> uuid.UUID:
-    """Return what `uuid.uuid5` returns, in half the time; one is made for each event."""
+    """Return what `uuid.uuid5` returns, in a third of the time; one is made for each event."""
     hashed = bytes.fromhex(namespace.replace("-", "")) + name.encode()
     number = int.from_bytes(hashlib.sha1(hashed, usedforsecurity=False).digest()[:16])
-    return uuid.UUID(int=number & ~_KIND | _VERSION_5)
+    return uuid_of(number & ~_KIND | _VERSION_5)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from reservation.messages.stream_name import MAX_BYTES, category
-from reservation.serialization import codec
+from reservation.serialization import codec, json_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +135,47 @@ class Metadata:
             reply_stream_name=self.reply_stream_name,
             properties=self.properties,
         )
+
+
+def following_text(
+    text: str | None, stream_name: str, position: int, global_position: int
+) -> str | None:
+    """Return the JSON text of `Metadata.following`, without making the object.
+
+    None where something has to be checked first: the message that is followed has long metadata,
+    or a correlation.
+
+    Args:
+        text: the metadata of the message that is followed.
+        stream_name: its stream.
+        position: its position in that stream, from 0.
+        global_position: its position in the store.
+    """
+    made = _Following(stream_name, position, global_position)
+    if text is not None:
+        if len(text) > _SURELY_WRITABLE:
+            return None
+        try:
+            handed_on = _handed_on.decode(text)
+        except msgspec.MsgspecError:
+            handed_on = _HandedOn()
+        if handed_on.correlation_stream_name is not None:
+            return None
+        if isinstance(handed_on.reply_stream_name, str):
+            made.reply_stream_name = handed_on.reply_stream_name
+        if isinstance(handed_on.properties, dict):
+            made.properties = handed_on.properties or None
+    return json_limits.encoder.encode(made).decode()
+
+
+class _Following(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The attributes of the metadata of a message that follows another, as they are stored."""
+
+    causation_message_stream_name: str
+    causation_message_position: int
+    causation_message_global_position: int
+    reply_stream_name: str | None = None
+    properties: dict[str, Any] | None = None
 
 
 class _HandedOn(msgspec.Struct, rename="camel"):

@@ -5,6 +5,7 @@ types, ``+`` joins compound types and compound ids, and the first of the ids is 
 by which a consumer group shares out its streams. (Source: Message DB.)
 """
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -47,6 +48,22 @@ def of(category: str, *ids: str) -> str:
         raise StreamNameError(f"A stream of category {category!r} needs ids that are not empty")
     check_category(category)
     return check(category + ID_SEPARATOR + COMPOUND_SEPARATOR.join(ids))
+
+
+@functools.lru_cache(maxsize=10_000)
+def of_entity(category: str, entity_id: str) -> str:
+    """Return the name of the stream of one entity; see `of`.
+
+    It is asked for with every message, so the names in use are remembered.
+
+    Args:
+        category: the category.
+        entity_id: the id.
+
+    Raises:
+        StreamNameError: as for `of`.
+    """
+    return of(category, entity_id)
 
 
 def category(name: str) -> str:

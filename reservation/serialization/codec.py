@@ -6,6 +6,7 @@ once. What PostgreSQL would not take (`reservation.serialization.json_limits`) i
 the error names the field.
 """
 
+import functools
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from reservation.serialization.json_limits import DEFAULT_MAX_BYTES
 from reservation.serialization.stored_text import stored_text
 from reservation.serialization.struct_types import (
     camel_case,
+    holds_plain_values,
     twin,
     without_form,
 )
@@ -157,16 +159,12 @@ def _make_encoder(type_: Any) -> Callable[[Any], bytes]:
 
 
 def _make_decoder(type_: Any) -> Callable[[str], Any]:
-    """Return the function that decodes a class.
-
-    msgspec makes a dataclass instance of its twin by setting the fields, without the class's own
-    `__init__`, and calls `__post_init__`.
-    """
-    read, convert = msgspec.json.Decoder(twin(type_)).decode, msgspec.convert
+    """Return the function that decodes a class."""
+    read, make = msgspec.json.Decoder(twin(type_)).decode, _maker(type_)
     with_decimals = [name for name, _ in json_limits.fields(type_, json_limits.DECODED)]
 
     def decode_one(data: str) -> Any:
-        message = convert(read(data), type_, from_attributes=True)
+        message = make(read(data))
         for name in with_decimals:
             value = getattr(message, name)
             if type(value) is not Decimal or not value.is_finite():
@@ -175,6 +173,25 @@ def _make_decoder(type_: Any) -> Callable[[str], Any]:
         return message
 
     return decode_one
+
+
+def _maker(type_: Any) -> Callable[[Any], Any]:
+    """Return the function that makes a dataclass instance of its twin.
+
+    msgspec does so by setting the fields, without the class's own `__init__`, and calls
+    `__post_init__`. Where instances only hold plain values, those are set all at once here, in less
+    than half of the time.
+    """
+    if not holds_plain_values(type_):
+        return functools.partial(msgspec.convert, type=type_, from_attributes=True)
+    new, values_of = object.__new__, msgspec.structs.asdict
+
+    def make(read: Any) -> Any:
+        made = new(type_)
+        made.__dict__.update(values_of(read))
+        return made
+
+    return make
 
 
 class _Made(dict[Any, Callable[[Any], Any]]):

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import enum
 import functools
+import inspect
 import types
 import typing
 import uuid
@@ -18,7 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
-from msgspec import inspect
+from msgspec import inspect as msgspec_inspect
 
 # Values of these types have no parts, and their exact type alone says that they fit.
 PLAIN = frozenset(
@@ -129,15 +130,43 @@ def reads_the_same(hint: Any) -> bool:
     return hint is None or (isinstance(hint, type) and hint in PLAIN)
 
 
+def holds_plain_values(type_: Any) -> bool:
+    """Return whether all that instances of a dataclass are is values of plain types in a dict.
+
+    Then no code of the class runs when its fields are set, and nothing in a field has parts that
+    would have to be made as well.
+
+    Args:
+        type_: the dataclass.
+    """
+    if not type_.__dictoffset__ or inspect.isabstract(type_):
+        return False
+    # A field for the constructor alone, or of the class, is no field of the instances.
+    if hasattr(type_, "__post_init__") or len(type_.__dataclass_fields__) > len(names_of(type_)):
+        return False
+    for name, hint in hints_of(type_).items():
+        attribute = inspect.getattr_static(type_, name, None)
+        if not _is_plain_hint(hint) or inspect.isdatadescriptor(attribute):
+            return False
+    return True
+
+
+def _is_plain_hint(hint: Any) -> bool:
+    """Return whether a type hint is a plain type, or a union of such."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return all(map(_is_plain_hint, typing.get_args(hint)))
+    return hint is None or (isinstance(hint, type) and hint in PLAIN)
+
+
 def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
     """Return which part of a type, as msgspec describes it, has no form in JSON; None for none."""
     if id(info) in seen:
         return None
     seen |= {id(info)}
-    if isinstance(info, inspect.CustomType):
+    if isinstance(info, msgspec_inspect.CustomType):
         any_value = (object, msgspec.UnsetType)
         return None if info.cls in any_value else f"a {info.cls.__name__}"
-    if isinstance(info, inspect.DictType) and isinstance(info.key_type, _NO_KEYS):
+    if isinstance(info, msgspec_inspect.DictType) and isinstance(info.key_type, _NO_KEYS):
         return "a dictionary with keys that are not texts"
     fields = [field.type for field in getattr(info, "fields", ())]
     parts = [getattr(info, name, None) for name in ("item_type", "key_type", "value_type")]
@@ -147,11 +176,11 @@ def without_form(info: Any, seen: frozenset[int] = frozenset()) -> str | None:
 
 
 _NO_KEYS = (
-    inspect.CollectionType,
-    inspect.TupleType,
-    inspect.DictType,
-    inspect.StructType,
-    inspect.DecimalType,
+    msgspec_inspect.CollectionType,
+    msgspec_inspect.TupleType,
+    msgspec_inspect.DictType,
+    msgspec_inspect.StructType,
+    msgspec_inspect.DecimalType,
 )
 
 
