@@ -103,13 +103,7 @@ SET enable_material = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  new_commands bigint[];
-  new_names text[];
-  new_contents jsonb[];
-  other_ordinals bigint[];
-  other_commands bigint[];
-  other_names text[];
-  other_contents jsonb[];
+  are_new boolean[];  -- whether each command is the first of its key
   -- Ids of version 7 of RFC 9562, of the time, random bits and a count that begins at random, so that
   -- they sort as the copies do and the index over them grows at its end. One random number for all of
   -- them: to ask the system for one a copy can cost as much as half of the insertion.
@@ -130,29 +124,15 @@ BEGIN
       ON former.stream_name = i.former_name AND former.position = 0;
   END IF;
 
-  SELECT array_agg(i.command) FILTER (WHERE i.is_new),
-         array_agg(i.stream_name) FILTER (WHERE i.is_new),
-         array_agg(i.n) FILTER (WHERE NOT i.is_new),
-         array_agg(i.command) FILTER (WHERE NOT i.is_new),
-         array_agg(i.stream_name) FILTER (WHERE NOT i.is_new)
-  INTO new_commands, new_names, other_ordinals, other_commands, other_names
+  SELECT array_agg(i.is_new ORDER BY i.n) INTO are_new
   FROM (
-    SELECT i.*,
+    SELECT i.n,
            row_number() OVER (PARTITION BY i.stream_name COLLATE "C" ORDER BY i.n) = 1
            AND known.position IS NULL AS is_new
-    FROM unnest(commands, stream_names) WITH ORDINALITY AS i(command, stream_name, n)
+    FROM unnest(stream_names) WITH ORDINALITY AS i(stream_name, n)
     LEFT JOIN message_store.messages known
       ON known.stream_name = i.stream_name AND known.position = 0
-    ORDER BY i.n
   ) AS i;
-
-  IF corrected IS NOT NULL THEN
-    SELECT array_agg(corrected[i.n] ORDER BY i.n) FILTER (WHERE i.n <> ALL (others.ordinals)),
-           array_agg(corrected[i.n] ORDER BY i.n) FILTER (WHERE i.n = ANY (others.ordinals))
-    INTO new_contents, other_contents
-    FROM generate_subscripts(commands, 1) AS i(n),
-         (SELECT coalesce(other_ordinals, '{}') AS ordinals) AS others;
-  END IF;
 
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
   SELECT (id_prefix || to_hex(count_from + i.n))::uuid, i.stream_name, 0, c.type,
@@ -164,12 +144,13 @@ BEGIN
                  ELSE '{}' END
          || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
                  THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
-  FROM unnest(new_commands, new_names, new_contents)
-       WITH ORDINALITY AS i(command, stream_name, content, n)
+  FROM unnest(commands, stream_names, corrected, are_new)
+       WITH ORDINALITY AS i(command, stream_name, content, is_new, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
+  WHERE i.is_new
   ORDER BY i.n;
 
-  IF other_ordinals IS NULL THEN
+  IF true = ALL (are_new) THEN
     RETURN;
   END IF;
   RETURN QUERY
@@ -191,12 +172,13 @@ BEGIN
                      reservation.content(coalesce(i.content, c.data), coalesce(v.fields, '{}')),
                      coalesce(v.fields, '{}'))
               THEN 'duplicate' ELSE 'conflict' END
-  FROM unnest(other_ordinals, other_commands, other_names, other_contents)
-       AS i(n, command, stream_name, content)
+  FROM unnest(commands, stream_names, corrected, are_new)
+       WITH ORDINALITY AS i(command, stream_name, content, is_new, n)
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   LEFT JOIN message_store.messages first
     ON first.stream_name = i.stream_name AND first.position = 0
   LEFT JOIN volatile v ON v.type = c.type
+  WHERE NOT i.is_new
   ORDER BY i.n;
 END
 $$;
