@@ -30,6 +30,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.pq import TransactionStatus
 
+from reservation.postgres.exchange import KeepingConnection
 from tests.idempotence import empty, kept_tables
 
 PATIENCE = 30.0  # seconds that a consumer may neither stop nor wait for a lock
@@ -54,6 +55,7 @@ class Stepping(psycopg.Connection[Any]):
     afresh: str | None = None
     lost: BaseException | None = None
     ends = False
+    commits = False
 
     def begin_afresh(self, name: str) -> None:
         """Note that its user remembers nothing of what it saw, but this name."""
@@ -65,11 +67,26 @@ class Stepping(psycopg.Connection[Any]):
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
-        self.ends = args[0].__name__ == "_exit_gen"
+        self.ends = self.commits or args[0].__name__ == "_exit_gen"
         # A BEGIN sees and does nothing, so a stop before it equals one after it.
         if self.ask is not None and args[0].__name__ != "_enter_gen":
             self.ask()
         return super().wait(*args, **kwargs)
+
+
+class SteppingTogether(Stepping, KeepingConnection):
+    """The same for statements that are sent together, as a consumer's process sends them.
+
+    A step is then a round trip. What others commit between two statements of one is not explored.
+    """
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Execute a statement."""
+        self.commits = args[0] == "COMMIT"
+        try:
+            return super().execute(*args, **kwargs)
+        finally:
+            self.commits = False
 
 
 class _Consumer:
@@ -176,6 +193,7 @@ class Explorer:
         prepare: writes what there is at the beginning.
         check: raises AssertionError where the end is not as it must be.
         kills: how many kills there are in a schedule at most.
+        together: whether statements are sent together that can be.
     """
 
     address: str
@@ -184,6 +202,7 @@ class Explorer:
     prepare: Callable[[Connection[Any]], None]
     check: Callable[[Connection[Any]], None]
     kills: int = 1
+    together: bool = False
     _seen: set[object] = field(default_factory=set)
     _free: list[Stepping] = field(default_factory=list)
 
@@ -245,7 +264,8 @@ class Explorer:
     def _connection(self) -> Stepping:
         if self._free:
             return self._free.pop()
-        return Stepping.connect(
+        kind = SteppingTogether if self.together else Stepping
+        return kind.connect(
             self.address,
             autocommit=True,
             prepare_threshold=None,

@@ -27,6 +27,7 @@ from reservation.idempotence.strategy import Incoming
 from reservation.maintenance.event_types import unknown_types
 from reservation.messages.ids import uuid7
 from reservation.store.partition import Partition
+from reservation.store.statements import read_part, run
 from tests.controls import deposit
 from tests.large_log import BATCH, COMMANDS, LONG, LONG_STATE, OLD_STATES, Size, Work, call
 
@@ -119,7 +120,7 @@ def store_calls(size: Size) -> dict[str, Work]:
         "a batch from the middle": Work(BATCH, 20, part(position=size.sent // 2)),
         "a batch from the end": Work(BATCH, 30, part(position=size.sent - 10)),
         "a category that is empty": Work(
-            0, 10, lambda c: MessageStore(c).category_batch("empty", Partition(), BATCH)
+            0, 10, lambda c: run(c, read_part("empty", Partition(), BATCH, None))
         ),
         "a frequent correlation": Work(BATCH, 40, part(correlation="frequent")),
         # One in ten is of the long stream; the rest is shared out evenly.
@@ -132,10 +133,12 @@ def store_calls(size: Size) -> dict[str, Work]:
             9 * BATCH, 180, part(**member(4, correlation="frequent"))
         ),
         "commands with their keys": Work(
-            BATCH, 20, lambda c: read_commands(c, COMMANDS, Partition(), BATCH, RULES)
+            BATCH, 20, lambda c: run(c, read_commands(COMMANDS, Partition(), BATCH, RULES))
         ),
         "commands with their keys from the middle": Work(
-            BATCH, 20, lambda c: read_commands(c, COMMANDS, Partition(size.sent // 2), BATCH, RULES)
+            BATCH,
+            20,
+            lambda c: run(c, read_commands(COMMANDS, Partition(size.sent // 2), BATCH, RULES)),
         ),
         "the start of a long stream": Work(
             BATCH,

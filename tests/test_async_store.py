@@ -26,7 +26,7 @@ from tests.controls import COMMANDS, deposit, open_, withdraw
 both = pytest.mark.parametrize("client", CLIENTS)
 
 # What only consumers use, which are not asynchronous.
-FOR_CONSUMERS = {"category_batch", "stored_ids", "lock_categories", "write_encoded"}
+FOR_CONSUMERS = {"stored_ids", "lock_categories", "write_encoded"}
 
 
 def public(class_):

@@ -122,7 +122,9 @@ def consumer(component: Component, name: str, size: int) -> Callable[[Any], None
     return consume
 
 
-def explorer(address: str, case: Case, *, kills: int, size: int) -> Explorer:
+def explorer(
+    address: str, case: Case, *, kills: int, size: int, together: bool = False
+) -> Explorer:
     names = ("one", "one" if case.shared else "two")
     component = case.make()
 
@@ -141,7 +143,7 @@ def explorer(address: str, case: Case, *, kills: int, size: int) -> Explorer:
         assert found == list(case.effects), f"the effects are {found}"
 
     first, second = (consumer(case.make(), name, size) for name in names)
-    return Explorer(address, names, (first, second), prepare, check, kills=kills)
+    return Explorer(address, names, (first, second), prepare, check, kills=kills, together=together)
 
 
 # How many kills there are in the run of every day; the cases that are left out differ from these in
@@ -169,6 +171,15 @@ LONG = ["states"]
 def test_whatever_the_order_each_intent_takes_effect_once(database_url, record_property, name):
     """In every order of statements and with kills, each intent takes effect once."""
     explored = explorer(database_url, CASES[name], kills=DAILY[name], size=100).explore()
+    record_property("explored", str(explored))
+    assert explored.schedules > 1
+
+
+@pytest.mark.parametrize("name", [name for name in DAILY if name not in LONG])
+def test_the_same_holds_for_statements_that_are_sent_together(database_url, record_property, name):
+    """The same holds in every order of the round trips of a consumer's process."""
+    case = CASES[name]
+    explored = explorer(database_url, case, kills=DAILY[name], size=100, together=True).explore()
     record_property("explored", str(explored))
     assert explored.schedules > 1
 

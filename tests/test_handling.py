@@ -10,7 +10,6 @@ from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation import Component, Processed, StateBased
 from reservation.errors import DecodeError, HandlerError
-from reservation.store.partition import Partition
 from tests.controls import deposit, open_, stored, withdraw
 from tests.idempotence import Purse, key_of, purse
 
@@ -42,7 +41,7 @@ def new_handling(context, snapshots=None):
 def sent(store, *commands):
     """Write commands, and return them as they are read."""
     store.write(list(commands), SENT)
-    return store.category_batch(COMMANDS, Partition(0), 100)
+    return list(store.read_category(COMMANDS))
 
 
 def test_nothing_is_written(connection, store):

@@ -73,6 +73,27 @@ def test_a_short_block_opens_no_connection(heartbeat, member, connection, monkey
     assert not is_renewed(connection, member)
 
 
+def test_short_blocks_do_not_wake_the_thread(heartbeat, monkeypatch):
+    """Of many short blocks one at most wakes the thread, which would delay what they do."""
+    monkeypatch.setattr(module, "INTERVAL", PATIENCE)
+    woken = []
+    notify = heartbeat._changed.notify
+    monkeypatch.setattr(heartbeat._changed, "notify", lambda: woken.append(None) or notify())
+    for _ in range(100):
+        with heartbeat:
+            time.sleep(0)  # lets the thread run
+    assert len(woken) <= 1
+
+
+def test_a_block_after_a_long_rest_is_found(connection, heartbeat, member):
+    """The thread that rests because there was no block renews the lease in the next long one."""
+    with heartbeat:
+        pass
+    wait_for(lambda: heartbeat._asleep)
+    with heartbeat:
+        wait_for(lambda: is_renewed(connection, member))
+
+
 def test_one_thread_serves_all_blocks(heartbeat):
     """One thread, started by the first block, serves all blocks."""
     assert threads() == []

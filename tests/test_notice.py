@@ -5,26 +5,40 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 from psycopg import conninfo, sql
 
 from bank import account
+from consumers.group import heartbeat
 from consumers.loop.consumer import Consumer
 from consumers.runtime.stopping import Stop
-from reservation import MessageStore
+from reservation import Component, MessageStore
 from reservation.errors import LockTimeoutError, SchemaError, StoreError
 from reservation.postgres.connection import connect
 from reservation.store import notifications
 from reservation.store.notifications import Notices, notices_given, set_notices
 from reservation.store.schema.install import attach, detach
 from reservation.store.schema.roles import grant
-from tests.bank import event_types, session
+from tests.bank import address, event_types, session
 from tests.controls import COMMANDS, deposit, open_
 from tests.message_db import imitate
 from tests.processes import PATIENCE, Started, run_cli
 
 CATEGORY = "thing"
+
+
+@dataclass
+class Begin:
+    """Starts a stream."""
+
+    slow_id: str
+
+
+class Begun(Begin):
+    """The stream has begun."""
+
 
 # Long enough that a test which has to wait for it fails.
 NEVER = 120.0
@@ -242,12 +256,64 @@ def test_a_reader_that_has_left_is_not_notified(waiting, listener, connection):
     """A reader that has left is not notified."""
     count = listener(waits=False)
     insert(connection)
-    assert waiting.wait(NEVER)  # a notice suffices
-    insert(connection)
-    assert waiting.wait(0)
+    assert waiting.wait(NEVER)
     waiting.leave()
     insert(connection)
     assert count() == 1
+
+
+def test_a_reader_that_finds_what_it_was_woken_for_goes_on_asking(waiting, connection):
+    """A reader that was woken, finds its message and waits again needs no further look."""
+    for _ in range(3):
+        insert(connection)
+        assert waiting.wait(NEVER)
+        assert waiting.found()
+    insert(connection)
+    assert waiting.wait(NEVER)
+
+
+def test_a_reader_that_finds_more_than_it_was_woken_for_leaves(waiting, listener, connection):
+    """A reader that finds more before it waits again, or without a notice, is not notified."""
+    count = listener(waits=False)
+    insert(connection)
+    assert waiting.wait(NEVER)
+    assert waiting.found()
+    assert not waiting.found()
+    insert(connection)
+    assert count() == 1
+    assert waiting.wait(0)  # asks again
+    assert not waiting.found()
+    insert(connection)
+    assert count() == 0
+
+
+def test_what_is_written_after_the_look_that_a_notice_caused_wakes_again(
+    waiting, connection, open_connection
+):
+    """What a look could not see yet gives notice, even if it was written before the look."""
+    writer = open_connection()
+    with writer.transaction():
+        insert(writer)
+        insert(connection)
+        assert waiting.wait(NEVER)
+        assert connection.execute("SELECT count(*) FROM message_store.messages").fetchone() == (1,)
+        assert waiting.found()
+        assert not waiting.wait(0)
+    assert waiting.wait(NEVER)
+    assert connection.execute("SELECT count(*) FROM message_store.messages").fetchone() == (2,)
+
+
+def test_another_thread_may_leave(waiting, listener, connection):
+    """A thread that looks after a reader whose work takes long can leave for it."""
+    count = listener(waits=False)
+    insert(connection)
+    assert waiting.wait(NEVER)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(waiting.leave).result(PATIENCE)
+    insert(connection)
+    assert count() == 1
+    assert not waiting.found()
+    assert waiting.wait(0)
 
 
 def test_several_wait_for_one_category(given, database_url, connection):
@@ -257,7 +323,6 @@ def test_several_wait_for_one_category(given, database_url, connection):
         assert [notices.wait(0) for notices in every] == [True] * 3
         insert(connection)
         assert [notices.wait(NEVER) for notices in every] == [True] * 3
-        assert [notices.wait(0) for notices in every] == [True] * 3  # wait again
         every[0].leave()
         insert(connection)
         assert [notices.wait(NEVER) for notices in every[1:]] == [True] * 2
@@ -286,7 +351,6 @@ def test_a_category_that_shares_the_lock_is_notified_of_its_own_messages_only(
         insert(connection, f"{other}-1")
         assert notices.wait(NEVER)
         assert not waiting.wait(0)
-        assert notices.wait(0)  # waits again
         insert(connection)
         assert waiting.wait(NEVER)
         assert not notices.wait(0)
@@ -574,6 +638,54 @@ def test_consumers_are_woken_up(given, store, database_url, monkeypatch):
     assert event_types(store) == ["Opened"] + ["Deposited"] * 20
 
 
+def test_a_batch_that_takes_long_asks_for_no_notices(given, store, listener, monkeypatch):
+    """While a handler takes long, writers notify nobody, so the server's queue does not fill."""
+    monkeypatch.setattr(heartbeat, "INTERVAL", 0.01)
+    monkeypatch.setattr("consumers.group.membership.TURN", NEVER)
+    component, began, left, go_on = (
+        Component("slow", id="slow_id"),
+        *(threading.Event() for _ in range(3)),
+    )
+    leave = Notices.leave
+
+    def noted(notices):
+        leave(notices)
+        if began.is_set():
+            left.set()
+
+    monkeypatch.setattr(Notices, "leave", noted)
+
+    @component.initiate(Begin)
+    def begin(command, context):
+        began.set()
+        assert go_on.wait(PATIENCE)
+        return context.follow(command, Begun)
+
+    stop, ready, count = (
+        Stop(takes_signals=False),
+        threading.Event(),
+        listener("slow:command", waits=False),
+    )
+    arguments = (address(given), "slow:command", stop, ready, component)
+    thread = threading.Thread(target=_consume, args=arguments, daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        store.write(Begin("1"), "slow:command-1")
+        assert began.wait(PATIENCE)
+        assert left.wait(PATIENCE)
+        assert count() == 1
+        store.write(Begin("2"), "slow:command-2")
+        assert count() == 0
+        go_on.set()
+        _wait_for(given, "slow-2", 1)
+    finally:
+        go_on.set()
+        stop.request()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
 def test_the_processes_of_a_component_wait_for_notice(given, store, database_url):
     """`reservation start` uses notices and can be stopped while it waits."""
     with Started(database_url) as started:
@@ -599,14 +711,14 @@ class _Ready:
         return self._notices.wait(*arguments, **options)
 
 
-def _consume(database_url, category, stop, ready):
+def _consume(database_url, category, stop, ready, component=account):
     with (
         session(database_url) as opened,
         Notices(opened.connection, database_url, category) as notices,
     ):
         Consumer(
             opened,
-            account,
+            component,
             category,
             notices=_Ready(notices, ready),
         ).run(stop)

@@ -21,6 +21,7 @@ from consumers.runtime.stopping import Stop
 from reservation import MessageStore, install
 from reservation.errors import LockTimeoutError, SerializationError
 from reservation.postgres.connection import connect
+from reservation.postgres.exchange import exchange
 from reservation.store.notifications import set_notices
 from reservation.store.partition import Partition
 from tests.bank import RESERVED, broken, event_types, session
@@ -347,7 +348,7 @@ def test_a_consumer_waits_for_a_commit_of_its_earlier_connection(connection, sto
         membership.turn(first.connection)
         positions = membership.positions
         with first.connection.transaction():
-            positions.advance(first.connection, Partition(), 7)
+            exchange(first.connection, [positions.advance(first.connection, Partition(), 7)])
             with pytest.raises(LockTimeoutError):
                 membership.join(second.connection)
         membership.join(second.connection)

@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import conninfo, sql
 
-from reservation import install
+from reservation import MessageStore, install
 from reservation.errors import DecodeError, IdempotenceKeyError
 from reservation.idempotence.reserve import Reservation
 from reservation.idempotence.server_keys import read_commands, server_rules
 from reservation.postgres.connection import connect
 from reservation.serialization.codec import camel_case
 from reservation.store.partition import Partition
+from reservation.store.statements import run
 
 _numbers = itertools.count(1)
 
@@ -156,9 +157,8 @@ def taken(connection, declared, written, type_="Command"):
         " VALUES (%s, 0, %s, %s)",
         [(f"{category}-{n}", type_, data) for n, data in enumerate(written)],
     )
-    return read_commands(
-        connection, category, Partition(), len(written) + 1, server_rules(declared)
-    )
+    rules = server_rules(declared)
+    return run(connection, read_commands(category, Partition(), len(written) + 1, rules))
 
 
 def named(declared, whole, class_):
@@ -207,9 +207,7 @@ def check_names(connection, declared, written):
     messages, streams = taken(connection, {"Command": declared}, written)
     wholes = {
         message.global_position: message
-        for message in read_commands(
-            connection, messages[0].stream_name.split("-")[0], Partition(), len(written) + 1, "[]"
-        )[0]
+        for message in MessageStore(connection).read_category(messages[0].stream_name.split("-")[0])
     }
     assert len(messages) == len(written) == len(wholes)
     may_take = server_rules({"Command": declared}) != "[]"

@@ -101,6 +101,29 @@ RIGHTS = {
 }
 
 
+def test_what_keeps_a_position_from_moving_is_no_fault_of_messages(connection, store, database_url):
+    """A position moves in one round trip with what is written, and only the latter is theirs."""
+    with Started(database_url) as started:
+        store.write(open_(), COMMANDS)
+        wait_until_drained(connection, started)
+        connection.execute(
+            """
+            CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+              RAISE check_violation USING MESSAGE = 'no position moves';
+            END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE OF position ON reservation.positions
+            FOR EACH ROW WHEN (OLD.position <> NEW.position) EXECUTE FUNCTION pg_temp.refuse()
+            """
+        )
+        store.write(deposit(), COMMANDS)  # for one category
+        (line,) = wait_until_awaited(started, "account:command")
+        assert "no position moves" in line["error"]
+        connection.execute("DROP TRIGGER refuse ON reservation.positions")
+        wait_until_drained(connection, started)
+    all_handled(connection, store)
+
+
 @pytest.mark.parametrize("right", list(RIGHTS))
 def test_consumers_wait_for_a_revoked_right(connection, store, consumer, right):
     """Consumers wait for a missing right, which is logged once and shown in readiness."""

@@ -11,6 +11,7 @@ the two the batch is read again, and its messages are found among the stored ver
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES, BatchSize
 from consumers.batch.effects import BatchEffects
@@ -24,12 +25,13 @@ from consumers.group.positions import Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import MessageError
-from reservation.idempotence.server_keys import read_commands, server_rules
+from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
+from reservation.store.statements import Statement, lock_categories, read_part, run
 
 _QUERIES = load_queries("consumers.batch")
 
@@ -50,6 +52,8 @@ class BatchResult:
         blocked: the entities whose later messages wait behind those.
         failed: the error of the handler whose message the batch ends before; that message is the
             next one. None if no handler raised such an error.
+        ended: whether the batch is known to be the last one: when it was read, the category had
+            nothing after it.
     """
 
     part: Partition | None
@@ -61,6 +65,7 @@ class BatchResult:
     tried: Sequence[Letter] = ()
     blocked: Collection[str] = ()
     failed: MessageError | None = None
+    ended: bool = False
 
     @property
     def moved(self) -> bool:
@@ -158,7 +163,7 @@ class Batch:
         part = self._part(positions)
         if part is None:
             return None
-        messages, _ = self._read(MessageStore(self._context.connection), part, 1)
+        messages, _ = run(self._context.connection, self._reading(part, 1))
         return messages[0] if messages else None
 
     def _run(
@@ -167,15 +172,19 @@ class Batch:
         connection = self._context.connection
         blocked: Collection[str] = ()
         messages: Sequence[StoredMessage] = ()
-        with transaction(connection, lambda: messages):
+        key_streams: Sequence[str | None]
+        part = self._part(positions)
+        if part is None:
+            return BatchResult(None, 0)
+        size = self._size.limit(limit)
+        reading = self._reading(part, size)
+        requests = [reading.request]
+        if careful:
+            requests.insert(0, lock_categories(self._handling.categories).request)
+        with transaction(connection, lambda: messages, requests) as answers:
             store = MessageStore(connection)
-            if careful:
-                store.lock_categories(self._handling.categories)
-            part = self._part(positions)
-            if part is None:
-                return BatchResult(None, 0)
-            size = self._size.limit(limit)
-            messages, key_streams = self._read(store, part, size)
+            messages, key_streams = reading.read(answers[-1].rows)
+            ended = part.partitions is None and self._is_end(messages, size)
             to = self._end(part, messages, size)
             if to + 1 < self._first_position:
                 to = self._passed(to)
@@ -184,7 +193,7 @@ class Batch:
             # A message that is given up is the only one, and must not be decoded by the component.
             if not policy.given_up and (end := self._size.cut(messages)) < len(messages):
                 messages, key_streams = messages[:end], key_streams[:end]
-                to = messages[-1].global_position
+                to, ended = messages[-1].global_position, False
             last = messages[-1].id if messages and messages[-1].global_position == to else None
             corrected = self._corrections.of(connection, positions, messages)
             messages, key_streams = applied(messages, key_streams, corrected)
@@ -195,11 +204,11 @@ class Batch:
                 messages = messages[: before(messages, next_.global_position)]
                 if decisions.failed is None:
                     self._size.used(len(messages))
-                to, last = messages[-1].global_position, messages[-1].id
+                to, last, ended = messages[-1].global_position, messages[-1].id, False
 
             def finish() -> Collection[str]:
-                positions.advance(connection, part, to, last)
-                self._effects.apply(store, decisions, messages, careful=careful)
+                moving = positions.advance(connection, part, to, last)
+                self._effects.apply(store, decisions, messages, [moving], careful=careful)
                 if decisions.letters:
                     return self._dead_letters.record(connection, decisions.letters)
                 return ()
@@ -221,6 +230,7 @@ class Batch:
             decisions.tried,
             blocked,
             decisions.failed,
+            ended,
         )
 
     def _part(self, positions: Positions) -> Partition | None:
@@ -246,30 +256,35 @@ class Batch:
         """Return how far nothing is to be handled, because every handler begins later."""
         return max(to, min(self._head(), self._first_position - 1))
 
-    def _read(
-        self, store: MessageStore, part: Partition, limit: int
-    ) -> tuple[Sequence[StoredMessage], Sequence[str | None]]:
-        """Read a batch, and for each message the stream of its key, if the server took that."""
+    def _reading(self, part: Partition, limit: int) -> Statement[Commands]:
+        """Return what reads a batch, and the stream of each key that the server takes."""
         category = self._context.category
         if part.after + 1 < self._first_position:
             part = replace(part, after=self._first_position - 1)
         if self._rules != "[]":
-            return read_commands(
-                self._context.connection, category, part, limit, self._rules, self._batch_bytes
-            )
-        messages = store.category_batch(category, part, limit, self._batch_bytes)
-        return messages, [None] * len(messages)
+            return read_commands(category, part, limit, self._rules, self._batch_bytes)
+        reading = read_part(category, part, limit, self._batch_bytes)
+
+        def read(rows: Sequence[tuple[Any, ...]]) -> Commands:
+            return reading.read(rows), [None] * len(rows)
+
+        return Statement(reading.query, reading.parameters, read, repeated=True)
 
     def _end(self, part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
-        """Return the position up to which a part was read.
-
-        Whether its end was reached is asked of the characters: each has four bytes at most, in
-        whichever encoding the server has counted them.
-        """
-        if part.until is not None and len(messages) < limit:
-            characters = sum(
-                len(message.data or "") + len(message.metadata_json or "") for message in messages
-            )
-            if 4 * characters < self._batch_bytes:
-                return part.until
+        """Return the position up to which a part was read."""
+        if part.until is not None and self._is_end(messages, limit):
+            return part.until
         return messages[-1].global_position if messages else part.after
+
+    def _is_end(self, messages: Sequence[StoredMessage], limit: int) -> bool:
+        """Return whether there was nothing more to read than these messages.
+
+        That is asked of the characters too: each has four bytes at most, in whichever encoding the
+        server has counted them.
+        """
+        if len(messages) >= limit:
+            return False
+        characters = sum(
+            len(message.data or "") + len(message.metadata_json or "") for message in messages
+        )
+        return 4 * characters < self._batch_bytes

@@ -25,6 +25,8 @@ from reservation.idempotence.reserve import (
     reserve,
 )
 from reservation.messages.message import StoredMessage, printable
+from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import Request, exchange
 from reservation.store.client import MessageStore
 from reservation.store.writing import Row
 
@@ -48,6 +50,7 @@ class BatchEffects:
         store: MessageStore,
         decisions: Decisions,
         messages: Sequence[StoredMessage],
+        before: Sequence[Request] = (),
         *,
         careful: bool,
     ) -> None:
@@ -57,6 +60,7 @@ class BatchEffects:
             store: in the transaction that writes the batch.
             decisions: as `Handling.plan` returned them.
             messages: the messages that they are about.
+            before: statements that come first; they are sent with the first that writes.
             careful: whether other writers were held off before the messages were read.
 
         Raises:
@@ -64,14 +68,14 @@ class BatchEffects:
             ExpectedVersionError, MessageIdConflictError: another writer was first, or a message
                 was handled before; run the transaction again, carefully.
         """
-        store.lock_categories(decisions.categories)
+        before = self._lock(store, decisions, before, careful=careful)
         if decisions.pending is not None:
             _publish(store, decisions.pending, self._context, careful=careful)
             self._record_passes(decisions)
             return
         try:
             with blamed(messages):
-                self._write(store, decisions)
+                self._write(store, decisions, before)
                 self._remember(decisions)
                 self._record_passes(decisions)
         except (ExpectedVersionError, MessageIdConflictError) as error:
@@ -79,10 +83,39 @@ class BatchEffects:
                 _blame(error, decisions, messages)
             raise
 
-    def _write(self, store: MessageStore, decisions: Decisions) -> None:
+    def _lock(
+        self,
+        store: MessageStore,
+        decisions: Decisions,
+        before: Sequence[Request],
+        *,
+        careful: bool,
+    ) -> Sequence[Request]:
+        """Take the locks that are needed before the first statement that writes.
+
+        Messages for one category are written by statements that take its lock themselves.
+
+        Returns:
+            What is to be sent with the first of these.
+        """
+        categories = decisions.categories
+        alone = careful or decisions.further or decisions.pending is not None
+        if len(categories) == 1 and not alone:
+            return before
+        if before:
+            with translated():
+                exchange(self._context.connection, before)
+        if categories:
+            store.lock_categories(categories)
+        return ()
+
+    def _write(self, store: MessageStore, decisions: Decisions, before: Sequence[Request]) -> None:
         for write_id in further_before(store, decisions):
             raise MessageIdConflictError(f"The message {write_id} was written before")
-        _refuse_redelivery(decisions.writes, store.write_encoded(decisions.writes))
+        if decisions.writes:
+            positions = store.write_encoded(decisions.writes, before)
+            _refuse_redelivery(decisions.writes, positions)
+            before = ()
         if decisions.scheduled:
             self._context.schedules(store.schedule_encoded(decisions.scheduled))
         commands = [command for command, _ in decisions.reservations]
@@ -90,16 +123,18 @@ class BatchEffects:
         with context.spans.reserving(
             context.connection, context.component.name, commands, decisions.counts
         ):
-            self._reserve(decisions)
+            self._reserve(decisions, before)
         self._compare_initiations(decisions)
 
-    def _reserve(self, decisions: Decisions) -> None:
+    def _reserve(self, decisions: Decisions, before: Sequence[Request]) -> None:
         """Reserve commands; what the server calls conflicts is compared by what it means."""
         connection, component = self._context.connection, self._context.component
         commands = [(command.global_position, name) for command, name in decisions.reservations]
         former = _former(decisions)
         corrected = _corrected(decisions, decisions.reservations)
-        outcomes = reserve(connection, commands, component.volatile("reserve"), former, corrected)
+        outcomes = reserve(
+            connection, commands, component.volatile("reserve"), former, corrected, before
+        )
         conflicts = _conflicts(outcomes)
         pairs = first_reserved(
             connection,

@@ -10,6 +10,7 @@ from psycopg import Connection
 from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import Answer, Request, transaction_of
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 
@@ -39,8 +40,10 @@ def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
 
 @contextmanager
 def transaction(
-    connection: Connection[Any], messages: Callable[[], Sequence[StoredMessage]]
-) -> Iterator[None]:
+    connection: Connection[Any],
+    messages: Callable[[], Sequence[StoredMessage]],
+    requests: Sequence[Request] = (),
+) -> Iterator[list[Answer]]:
     """Run a block in a transaction whose commit may be refused because of its messages.
 
     A deferred constraint of a table that a handler wrote to is checked only at the commit; its
@@ -50,14 +53,15 @@ def transaction(
     Args:
         connection: not in a transaction.
         messages: returns those that the transaction is for, once the block has ended.
+        requests: the first statements, whose answers are given to the block.
 
     Raises:
         MessageError: the commit was refused.
     """
     over = False
     try:
-        with translated(), connection.transaction():
-            yield
+        with translated(), transaction_of(connection, requests) as answers:
+            yield answers
             over = True
     except StoreError as error:
         cause = error.__cause__

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,9 @@ class Heartbeat:
     The thread starts with the first block, the connection is opened with the first beat. A lost
     connection is opened again at the next beat. Without beats, the lease expires.
 
+    To wake the thread for each block would delay the work in the block. So it is woken once, and
+    then looks by itself after the interval, whichever blocks began and ended meanwhile.
+
     Attributes:
         member: the member whose lease is renewed; None for none.
         besides: what else is done at each beat, on the same connection.
@@ -44,7 +48,8 @@ class Heartbeat:
         self._application_name = application_name
         self._lease = lease
         self._changed = threading.Condition()
-        self._busy = False
+        self._due: float | None = None  # the next beat, by the monotonic clock; None for none
+        self._asleep = False  # whether the thread has to be woken for a block
         self._closed = False
         self._thread: threading.Thread | None = None
         self._connection: Connection[Any] | None = None
@@ -57,8 +62,9 @@ class Heartbeat:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
         with self._changed:
-            self._busy = True
-            self._changed.notify()
+            self._due = time.monotonic() + INTERVAL
+            if self._asleep:
+                self._changed.notify()
         return self
 
     def __exit__(
@@ -68,7 +74,7 @@ class Heartbeat:
         traceback: TracebackType | None,
     ) -> None:
         with self._changed:
-            self._busy = False
+            self._due = None
 
     def close(self) -> None:
         """Stop the thread."""
@@ -88,9 +94,17 @@ class Heartbeat:
         """Wait until a beat is due; return False once closed."""
         with self._changed:
             while not self._closed:
-                self._changed.wait_for(lambda: self._busy or self._closed)
-                if not self._closed and not self._changed.wait(INTERVAL) and self._busy:
+                if self._due is None:
+                    self._asleep = True
+                    self._changed.wait()
+                    self._asleep = False
+                    if not self._closed:
+                        self._changed.wait(INTERVAL)
+                elif self._due <= time.monotonic():
+                    self._due = time.monotonic() + INTERVAL
                     return True
+                else:
+                    self._changed.wait(self._due - time.monotonic())
             return False
 
     def _beat(self) -> None:

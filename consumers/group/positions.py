@@ -13,11 +13,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from psycopg import Connection
 
-from reservation.errors import ForeignPositionError, PositionLostError
+from reservation.errors import (
+    ForeignPositionError,
+    PositionLostError,
+    RefusedError,
+    StoreError,
+)
 from reservation.messages.message import StoredMessage
+from reservation.postgres.arrays import Int4Array, IntArray
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import Answer, Request
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 
@@ -130,11 +138,11 @@ class Positions:
 
     def advance(
         self, connection: Connection[Any], part: Partition, to: int, message_id: str | None = None
-    ) -> None:
-        """Move the stored positions of a part, in the transaction that the connection is in.
+    ) -> Request:
+        """Return what moves the stored positions of a part, in the transaction that reads it.
 
         From then on the server ends the transaction if it is idle for too long. So take locks that
-        others need after this call, and call `committed` after the commit.
+        others need after it, and call `committed` after the commit.
 
         Args:
             connection: in the transaction that has read the part.
@@ -142,28 +150,28 @@ class Positions:
             to: the global position up to which its messages are handled.
             message_id: the id of the message there; None to look it up.
 
-        Raises:
-            PositionLostError: another process has taken a partition over.
-            ForeignPositionError: a position was taken in another log.
+        Returns:
+            The statement. Its check raises PositionLostError if another process has taken a
+            partition over, and ForeignPositionError if a position was taken in another log.
         """
         moving = self._of(part)
-        with translated():
-            cursor = connection.execute(
-                _QUERIES["advance"],
-                {
-                    "consumer": self.consumer,
-                    "category": self.category,
-                    "partitions": [held.partition for held in moving],
-                    "epochs": [held.epoch for held in moving],
-                    "before": part.after,
-                    "position": to,
-                    "message_id": message_id,
-                    "carried": part.carried is not None,
-                    "longest_pause": LONGEST_PAUSE,
-                },
-            )
-        if cursor.rowcount != len(moving):
-            raise self._lost(connection)
+        values = {
+            "consumer": self.consumer,
+            "category": self.category,
+            "partitions": Int4Array([held.partition for held in moving]),
+            "epochs": IntArray([held.epoch for held in moving]),
+            "before": part.after,
+            "position": to,
+            "message_id": message_id,
+            "carried": part.carried is not None,
+            "longest_pause": LONGEST_PAUSE,
+        }
+
+        def check(answer: Answer) -> None:
+            if answer.affected != len(moving):
+                raise self._lost(connection)
+
+        return Request(_QUERIES["advance"], values, check, _not_of_messages)
 
     def committed(self, part: Partition, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""
@@ -267,3 +275,19 @@ class Positions:
         if part.partitions is None:
             return list(self._held.values())
         return [self._held[n] for n in part.partitions]
+
+
+def _not_of_messages(error: psycopg.Error) -> StoreError:
+    """Return the error for a position that could not be moved, which is no fault of messages.
+
+    It is sent together with what messages bring about, for whose refusal they are to blame.
+    """
+    try:
+        with translated():
+            raise error
+    except RefusedError as refused:
+        reason = StoreError(f"The position could not be moved: {refused}")
+        reason.__cause__ = error
+        return reason
+    except StoreError as other:
+        return other

@@ -113,7 +113,7 @@ class Consumer:
             session, component.name, category, share, self._log, declaration
         )
         self._schedule = Schedule(self._log, self._telemetry)
-        self._membership.busy.besides = self._schedule.write
+        self._membership.busy.besides = self._while_busy
         self._spans = Spans()
         self._event_loop = EventLoop(self._telemetry.beat, grace)
         self._membership.busy.is_alive = lambda: self._event_loop.is_alive
@@ -292,7 +292,7 @@ class Consumer:
     def _handle_next(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
         """Run one batch; if it fails, the next ones are smaller until its message is found.
 
-        Returns whether a position moved, or there is cause to try again.
+        Returns whether there may be more to do.
         """
         narrowing = self._narrowing
         try:
@@ -324,9 +324,15 @@ class Consumer:
         )
         self._poll = POLL
         self._session.works()
+        # Of what comes after the end of the category there is notice, where it is asked for.
+        noticed = self._notices is not None and self._notices.found()
+        return not (noticed and result.ended)
+
+    def _while_busy(self, connection: Connection[Any]) -> None:
+        """Do what a batch that takes long must not put off; not in the consumer's own thread."""
         if self._notices is not None:
             self._notices.leave()
-        return True
+        self._schedule.write(connection)
 
     def _log_failed(self, error: MessageError) -> None:
         position = self._membership.positions.lowest

@@ -28,6 +28,7 @@ from reservation.errors import (
 )
 from reservation.postgres.connection import check_address, connect, set_for_session
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import KeepingConnection
 from reservation.postgres.pooler import check_session, is_pooled
 from reservation.postgres.queries import load_queries
 from reservation.store.schema.preconditions import check_preconditions, explained
@@ -181,7 +182,12 @@ class Session:
         address = self.address
         if "PGCONNECT_TIMEOUT" not in os.environ:
             address = _with(address, {"connect_timeout": CONNECT_TIMEOUT})
-        connection = connect(address, application_name=self.application_name, autocommit=True)
+        connection = connect(
+            address,
+            application_name=self.application_name,
+            autocommit=True,
+            kind=KeepingConnection,
+        )
         try:
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             check_preconditions(connection)

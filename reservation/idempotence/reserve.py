@@ -27,10 +27,10 @@ from reservation.postgres.arrays import (
     IntArray,
     JsonArray,
     TextArray,
-    array_cursor,
     fetch_all,
 )
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import Request, exchange
 from reservation.postgres.queries import load_queries
 
 # By this local property the reader finds what may be a copy in the command category.
@@ -151,6 +151,7 @@ def reserve(
     volatile: Mapping[str, Sequence[str]],
     former: Sequence[str | None] | None = None,
     corrected: Sequence[str | None] | None = None,
+    before: Sequence[Request] = (),
 ) -> list[ReserveOutcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
@@ -162,6 +163,7 @@ def reserve(
             declaration was changed; None where there is none, or none for all of them.
         corrected: for each command, the JSON text that it was corrected to, which is reserved and
             compared in the place of its data; None where it was not, or for all of them.
+        before: what is to be sent before, in one round trip.
 
     Returns:
         The outcome of each command, in the order given.
@@ -171,7 +173,7 @@ def reserve(
     outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
     for n, outcome in _outcomes(
-        connection, "reserve", commands, volatile, names, _contents(corrected)
+        connection, "reserve", commands, volatile, names, _contents(corrected), before=before
     ):
         outcomes[n - 1] = outcome
     return outcomes
@@ -308,21 +310,12 @@ def _outcomes(
     commands: Sequence[tuple[int, str]],
     volatile: Mapping[str, Sequence[str]],
     *further: object,
+    before: Sequence[Request] = (),
 ) -> Iterator[tuple[int, ReserveOutcome]]:
     positions, names = zip(*commands, strict=True)
+    contents = json.dumps(volatile, ensure_ascii=False)
+    parameters = [IntArray(positions), TextArray(names), contents, *further]
     with translated():
-        rows = (
-            array_cursor(connection)
-            .execute(
-                _QUERIES[query],
-                [
-                    IntArray(positions),
-                    TextArray(names),
-                    json.dumps(volatile, ensure_ascii=False),
-                    *further,
-                ],
-            )
-            .fetchall()
-        )
-    for ordinal, outcome in rows:
+        *_, answer = exchange(connection, [*before, Request(_QUERIES[query], parameters)])
+    for ordinal, outcome in answer.rows:
         yield ordinal, ReserveOutcome(outcome)

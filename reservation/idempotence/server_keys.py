@@ -17,17 +17,18 @@ from types import MemberDescriptorType
 from typing import Any
 from uuid import UUID
 
-from psycopg import Connection
-
 from reservation.idempotence.reserve import Reservation
 from reservation.messages.message import StoredMessage
-from reservation.postgres.error_translation import translated
 from reservation.postgres.queries import load_queries
 from reservation.serialization.codec import camel_case
 from reservation.serialization.struct_types import hints_of
 from reservation.store.partition import Partition
+from reservation.store.statements import Statement
 
 _QUERIES = load_queries("reservation.idempotence")
+
+# Commands, and for each the stream that its key names, if the server has taken that.
+Commands = tuple[list[StoredMessage], list[str | None]]
 
 # How many fields, the entity's among them, the server joins.
 MOST_FIELDS = 4
@@ -106,17 +107,11 @@ def are_as_stored(command: type, fields: Sequence[str]) -> bool:
 
 
 def read_commands(
-    connection: Connection[Any],
-    category: str,
-    part: Partition,
-    limit: int,
-    rules: str,
-    max_bytes: int | None = None,
-) -> tuple[list[StoredMessage], Sequence[str | None]]:
-    """Read a batch of commands that are to be reserved.
+    category: str, part: Partition, limit: int, rules: str, max_bytes: int | None = None
+) -> Statement[Commands]:
+    """Return the statement that reads a batch of commands that are to be reserved.
 
     Args:
-        connection: in the transaction that reserves them.
         category: the command category.
         part: which of its commands to read.
         limit: how many commands to read at most.
@@ -125,17 +120,14 @@ def read_commands(
             read to this number; None for no end.
 
     Returns:
-        The commands, and for each the stream that its key names, as the server took it; such a
-        command has no data. None for a command that has its data.
+        A statement for the transaction that reserves them. It gives the commands, and for each the
+        stream that its key names, as the server took it; such a command has no data. None for a
+        command that has its data.
     """
-    with translated():
-        rows = (
-            connection.cursor(binary=True)
-            .execute(
-                _QUERIES["read_commands"],
-                [*part.parameters(category, limit), rules, max_bytes],
-                prepare=False,
-            )
-            .fetchall()
-        )
-    return [StoredMessage(*row[:-1]) for row in rows], [row[-1] for row in rows]
+    parameters = [*part.parameters(category, limit), rules, max_bytes]
+    return Statement(
+        _QUERIES["read_commands"],
+        parameters,
+        lambda rows: ([StoredMessage(*row[:-1]) for row in rows], [row[-1] for row in rows]),
+        repeated=True,
+    )

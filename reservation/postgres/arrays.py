@@ -88,6 +88,18 @@ class IntArray(Array):
             yield _NULL if value is None else self._item.pack(8, value)
 
 
+class Int4Array(Array):
+    """An ``integer[]``."""
+
+    element_oid = adapters.types["int4"].oid
+    _item = struct.Struct("!ii")
+
+    def pack(self) -> Iterable[bytes]:
+        """Yield each number with its length before it."""
+        for value in self.values:
+            yield self._item.pack(4, value)
+
+
 class _ArrayDumper(Dumper):
     format = Format.BINARY
 
@@ -105,6 +117,7 @@ _DUMPERS = {
         (JsonArray, "jsonb"),
         (UuidArray, "uuid"),
         (IntArray, "int8"),
+        (Int4Array, "int4"),
     )
 }
 

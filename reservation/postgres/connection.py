@@ -32,7 +32,11 @@ def connection_settings(application_name: str = "reservation") -> dict[str, Any]
 
 
 def connect(
-    database_url: str, *, application_name: str = "reservation", autocommit: bool = False
+    database_url: str,
+    *,
+    application_name: str = "reservation",
+    autocommit: bool = False,
+    kind: type[Connection[tuple[Any, ...]]] = Connection,
 ) -> Connection[tuple[Any, ...]]:
     """Open a connection, with the settings that our statements rely on.
 
@@ -42,6 +46,7 @@ def connect(
         database_url: a libpq URL or connection string; empty for libpq's own defaults.
         application_name: the name of the connection in the server's views.
         autocommit: whether each statement is a transaction of its own.
+        kind: the class of the connection.
 
     Raises:
         DatabaseUnavailableError: the database does not exist, cannot be reached, or refuses the
@@ -49,7 +54,7 @@ def connect(
     """
     check_address(database_url)
     try:
-        connection = psycopg.connect(
+        connection = kind.connect(
             database_url, autocommit=True, **connection_settings(application_name)
         )
         _prepare(connection, autocommit)

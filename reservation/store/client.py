@@ -21,13 +21,13 @@ from reservation.postgres.connection import (
     connection_settings,
 )
 from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.postgres.exchange import Request, exchange, keeps_statements
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.answers.listeners import Listeners
 from reservation.store.answers.outcome import Outcome
 from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
-from reservation.store.partition import Partition
 from reservation.store.scheduling import Scheduling
 from reservation.store.sending import in_span
 from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
@@ -201,13 +201,21 @@ class MessageStore(Scheduling):
                 return []
             return self._run(batch.statement())
 
-    def write_encoded(self, rows: Sequence[Row]) -> list[int]:
+    def write_encoded(self, rows: Sequence[Row], before: Sequence[Request] = ()) -> list[int]:
         """Write messages that are already encoded, each once, in the transaction at hand.
 
-        Returns the position of each in its stream. See `write_batch`.
+        Args:
+            rows: the messages.
+            before: what is to be sent before them, in one round trip.
+
+        Returns:
+            The position of each in its stream; see `write_batch`.
         """
-        portioned = (WriteBatch.encoded(portion).statement() for portion in portions(rows))
-        return [position for statement in portioned for position in self._run(statement)]
+        positions: list[int] = []
+        for portion in portions(rows):
+            positions += self._run(WriteBatch.encoded(portion).statement(), before)
+            before = ()
+        return positions
 
     def read_stream(
         self, stream_name: str, *, position: int = 0, batch_size: int = DEFAULT_BATCH_SIZE
@@ -260,20 +268,6 @@ class MessageStore(Scheduling):
                 consumer_group_size,
             )
         )
-
-    def category_batch(
-        self, category: str, part: Partition, limit: int, max_bytes: int | None = None
-    ) -> list[StoredMessage]:
-        """Return a batch of a part of a category, in order.
-
-        Args:
-            category: the category.
-            part: the part.
-            limit: how many messages to read at most.
-            max_bytes: ends the batch with the message whose data and metadata bring the bytes of
-                all to this number; None for no end.
-        """
-        return self._run(statements.read_part(category, part, limit, max_bytes))
 
     def read_streams(self, positions: Mapping[str, int]) -> list[StoredMessage]:
         """Read many streams to their ends, in one statement.
@@ -390,18 +384,20 @@ class MessageStore(Scheduling):
 
         return batches()
 
-    def _run(self, statement: Statement[T]) -> T:
+    def _run(self, statement: Statement[T], before: Sequence[Request] = ()) -> T:
         with (
-            translated(statement.ids, statement.expects) as exchange,
+            translated(statement.ids, statement.expects) as sent,
             self._connection() as connection,
         ):
-            exchange.commits = commits_at_once(connection)
+            sent.commits = commits_at_once(connection)
             check_encoding(connection)
+            if before or (statement.repeated and keeps_statements(connection)):
+                return statement.read(exchange(connection, [*before, statement.request])[-1].rows)
             # The connection may have any kind of cursor and row.
             cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
             cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
             rows = cursor.fetchall()
-            exchange.commits = connection is not self._source  # a pool's may be committed next
+            sent.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)
 
     @contextmanager

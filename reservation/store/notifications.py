@@ -6,6 +6,7 @@ reader without notices finds the same messages a moment later.
 """
 
 import select
+import threading
 import time
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -94,8 +95,11 @@ class Notices:
     """Waits for new messages of one category, on a connection that does nothing else.
 
     A reader that finds nothing new calls `wait` and then reads again. One that finds something
-    calls `leave`, so that writers do not notify it while it is busy. Without notices, because the
-    trigger is missing or the connection was lost, waits are short, and the reader polls.
+    calls `found`, which stops asking for notices if it finds more than it was woken for, so that
+    writers do not notify it while it is busy. Without notices, because the trigger is missing or
+    the connection was lost, waits are short, and the reader polls.
+
+    One thread waits; any thread may call `leave`.
 
     Attributes:
         missing: why there are no notices, as far as is known; None while there are.
@@ -130,7 +134,9 @@ class Notices:
         self._category = category
         self._application_name = application_name
         self._listening: Connection[Any] | None = None
+        self._lock = threading.RLock()
         self._expecting = False
+        self._woken = False
         self._try_at = 0.0
         self.missing: str | None = "not asked yet"
         self.scheduled = False
@@ -149,9 +155,9 @@ class Notices:
     def wait(self, seconds: float, *, poll: float = 0.1, pause: Pause | None = None) -> bool:
         """Wait until the category is worth another look.
 
-        The first call, and the first one after a notice or `leave`, only asks for notices of what
-        is written from then on. It returns at once, because something may have been written since
-        the reader looked.
+        The first call, and the first one after `leave`, only asks for notices of what is written
+        from then on. It returns at once, because something may have been written since the reader
+        looked. What is written after a notice gives notice too, so the reader looks once for each.
 
         Args:
             seconds: how long to wait for a notice, in seconds.
@@ -165,23 +171,43 @@ class Notices:
             DatabaseUnavailableError: the reader's own connection was lost.
         """
         pause = pause or _Pause()
-        if self._listening is not None and self._expecting:
-            return self._told(self._listening, seconds, pause)
-        if self._expect():
-            return True
+        with self._lock:
+            self._woken = False
+            if self._listening is not None and self._expecting:
+                self._woken = self._told(self._listening, seconds, pause)
+                return self._woken
+            if self._expect():
+                return True
         # Where a writer holds it up, that was waited for already, in the server.
         pause.wait(0 if self.missing is None else poll)
         return False
 
+    def found(self) -> bool:
+        """Note that the reader has found something.
+
+        What it was woken for is usually all there is. So after the first find it goes on asking for
+        notices, and can wait again without a statement. If it finds something again before it
+        waits, or found something without a notice, it leaves.
+
+        Returns:
+            Whether it goes on asking for them. Then there is notice of everything that it could not
+            yet see when it looked.
+        """
+        asks, self._woken = self._woken and self._expecting, False
+        if not asks:
+            self.leave()
+        return asks
+
     def leave(self) -> None:
         """Stop asking for notices until the next `wait`."""
-        if self._listening is not None and self._expecting:
-            self._expecting = False
-            try:
-                with translated():
-                    self._listening.execute(_QUERIES["leave"], [self._category])
-            except ReservationError as error:
-                self._lose(str(error))
+        with self._lock:
+            if self._listening is not None and self._expecting:
+                self._expecting = False
+                try:
+                    with translated():
+                        self._listening.execute(_QUERIES["leave"], [self._category])
+                except ReservationError as error:
+                    self._lose(str(error))
 
     def renew(self, connection: Connection[Any]) -> None:
         """Continue with another connection of the reader, which has lost the one it had.
@@ -250,7 +276,6 @@ class Notices:
                         return False
         except ReservationError as error:
             self._lose(str(error))
-        self.leave()  # at once, so that the writers of what is read now need notify nobody
         return True
 
     def _notified(self, connection: Connection[Any]) -> bool:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from psycopg import Connection
 from psycopg.abc import AdaptContext
 
 from reservation.errors import StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import Array, IntArray, TextArray, UuidArray, register_arrays
+from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import Request, exchange
 from reservation.postgres.queries import load_queries
 from reservation.store.argument_checks import (
     check_batch_size,
@@ -46,6 +49,8 @@ class Statement(Generic[T_co]):
         read: makes the result from the rows.
         ids: the ids of the messages that it writes; none if it reads.
         expects: the streams that it expects to be at a version.
+        repeated: whether it may be prepared, because it only calls a function that is called again
+            and again.
     """
 
     query: bytes
@@ -53,12 +58,29 @@ class Statement(Generic[T_co]):
     read: Callable[[Sequence[tuple[Any, ...]]], T_co]
     ids: Sequence[uuid.UUID] = ()
     expects: Collection[str] = ()
+    repeated: bool = False
+
+    @property
+    def request(self) -> Request:
+        """What to send."""
+        return Request(self.query, self.parameters)
 
 
 # A read of several batches: the next statement, given the batch that the last one returned.
 Reading = Generator[Statement[list[StoredMessage]], list[StoredMessage], None]
 
 C = TypeVar("C", bound=AdaptContext)
+
+
+def run(connection: Connection[Any], statement: Statement[T_co]) -> T_co:
+    """Run a statement on a connection, and return its result.
+
+    Raises:
+        StoreError: the database refuses or is away.
+    """
+    with translated(statement.ids, statement.expects):
+        (answer,) = exchange(connection, [statement.request])
+    return statement.read(answer.rows)
 
 
 def prepare(cursor: C, statement: Statement[Any]) -> C:
@@ -122,14 +144,14 @@ def read_part(
     """Return the statement that reads a batch of a part of a category."""
     check_category(category)
     parameters = [*part.parameters(category, limit), max_bytes]
-    return Statement(QUERIES["read_part"], parameters, _messages)
+    return Statement(QUERIES["read_part"], parameters, _messages, repeated=True)
 
 
 def read_streams(positions: Mapping[str, int]) -> Statement[list[StoredMessage]]:
     """Return the statement that reads many streams to their ends."""
     check_starts(positions)
     names, starts = TextArray(list(positions)), IntArray(list(positions.values()))
-    return Statement(QUERIES["read_streams"], [names, starts], _messages)
+    return Statement(QUERIES["read_streams"], [names, starts], _messages, repeated=True)
 
 
 def last_message(stream_name: str, type_: str | None) -> Statement[StoredMessage | None]:

@@ -120,6 +120,7 @@ class WriteBatch:
                 lambda found: [found[0][0]] * len(self.ids),
                 self.ids,
                 self.expects,
+                repeated=True,
             )
         return Statement(
             QUERIES["write_messages"],
@@ -127,6 +128,7 @@ class WriteBatch:
             lambda found: self._in_order(found[0][0]),
             self.ids,
             self.expects,
+            repeated=True,
         )
 
     def statement_of_each(self) -> Statement[list[int | None]]:

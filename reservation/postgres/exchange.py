@@ -1,0 +1,311 @@
+"""Statements that are prepared once and sent together, in one round trip.
+
+A consumer that waits for messages sends few, small statements, and each round trip and each plan
+counts. psycopg's own pipeline mode takes longer than the round trips that it saves there; this is
+libpq's. Each statement runs after the one before it, and none after one that fails.
+"""
+
+import contextlib
+import functools
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
+
+import psycopg
+from psycopg import Connection
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, Format, PipelineStatus
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
+
+from reservation.postgres.arrays import array_cursor, register_arrays
+
+_AS_EXPECTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+_PLACEHOLDER = re.compile(rb"%(?:\((\w+)\))?s|%%")
+
+
+class Answer(NamedTuple):
+    """What the server answered.
+
+    Attributes:
+        rows: the rows; none where the statement returns none.
+        affected: how many rows there are, or were changed.
+    """
+
+    rows: list[tuple[Any, ...]]
+    affected: int
+
+
+def _accept(answer: Answer) -> None:
+    """Accept any answer."""
+    del answer
+
+
+def _as_it_is(error: psycopg.Error) -> Exception:
+    """Return an error as it is."""
+    return error
+
+
+# Any: parameters are what PostgreSQL has types for.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A statement to send.
+
+    Attributes:
+        query: one statement with placeholders, whose plan may be kept: it does not depend on how
+            large the log is, as the call of a function does not.
+        parameters: their values.
+        check: called with the answer, to raise an error if it is not as it must be.
+        failed: returns what to raise for an error of this statement.
+    """
+
+    query: bytes
+    parameters: Sequence[Any] | Mapping[str, Any]
+    check: Callable[[Answer], None] = _accept
+    failed: Callable[[psycopg.Error], Exception] = _as_it_is
+
+
+# The names of the statements that a connection has prepared, by their texts and types.
+_Names = dict[tuple[bytes, tuple[int, ...]], bytes]
+
+
+class KeepingConnection(Connection[Any]):
+    """A connection that prepares what `exchange` sends, and sends it together.
+
+    Its session must be its own, so it is not for a pooler.
+    """
+
+    # Any: what psycopg makes a connection of.
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See `Connection`."""
+        super().__init__(*arguments, **options)
+        self.prepared: _Names = {}
+        self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
+        self.begun = False
+        register_arrays(self)
+
+    def commit(self) -> None:
+        """Commit; refused in `transaction_of`, whose end that is.
+
+        Raises:
+            ProgrammingError: the transaction is not the caller's.
+        """
+        self._refuse("commit")
+        super().commit()
+
+    def rollback(self) -> None:
+        """Roll back; refused in `transaction_of`, whose end that is.
+
+        Raises:
+            ProgrammingError: the transaction is not the caller's.
+        """
+        self._refuse("rollback")
+        super().rollback()
+
+    def _refuse(self, what: str) -> None:
+        if self.begun:
+            raise psycopg.ProgrammingError(
+                f"{what}() is forbidden within the transaction of somebody else"
+            )
+
+
+def keeps_statements(connection: Connection[Any]) -> TypeGuard[KeepingConnection]:
+    """Return whether a connection prepares and sends as `KeepingConnection` does, at this moment.
+
+    In a pipeline of psycopg's it does not.
+    """
+    in_pipeline = connection.pgconn.pipeline_status != PipelineStatus.OFF
+    return isinstance(connection, KeepingConnection) and not in_pipeline
+
+
+@contextlib.contextmanager
+def transaction_of(
+    connection: Connection[Any], requests: Sequence[Request] = ()
+) -> Iterator[list[Answer]]:
+    """Run a block in a transaction, whose first statements are sent with its begin.
+
+    Args:
+        connection: in autocommit, and in no transaction.
+        requests: the first statements, whose answers are given to the block.
+
+    Raises:
+        psycopg.Error: a statement failed, or the commit did.
+    """
+    if not isinstance(connection, KeepingConnection):
+        with connection.transaction():
+            yield exchange(connection, requests)
+        return
+    connection.begun = True
+    try:
+        try:
+            yield exchange(connection, [_BEGIN, *requests])[1:]
+        finally:
+            connection.begun = False
+    except BaseException:
+        if not connection.closed:
+            with contextlib.suppress(psycopg.Error):  # of a connection that was lost
+                connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+_BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
+
+
+def exchange(connection: Connection[Any], requests: Sequence[Request]) -> list[Answer]:
+    """Send statements, and return their answers; one after the other where none are kept.
+
+    Args:
+        connection: in a transaction, unless there is only one statement.
+        requests: the statements, in their order.
+
+    Raises:
+        psycopg.Error: a statement failed, and its request says nothing else; those after it were
+            not run.
+    """
+    pgconn = connection.pgconn
+    if not keeps_statements(connection):
+        answers = []
+        for request in requests:
+            answers.append(_execute(connection, request))
+            request.check(answers[-1])
+        return answers
+    sent = [_Sending(connection, request) for request in requests]
+    with connection.lock:
+        try:
+            prepared, results = connection.wait(_exchange(connection, sent))
+        finally:
+            if pgconn.pipeline_status != PipelineStatus.OFF:  # something else was raised meanwhile
+                connection.close()
+    _check(prepared)
+    for request, result in zip(requests, results, strict=False):
+        if result.status not in _AS_EXPECTED:
+            raise request.failed(error_from_result(result))
+    answers = [_answer(connection, result) for result in results]
+    for request, answer in zip(requests, answers, strict=True):
+        request.check(answer)
+    return answers
+
+
+def _execute(connection: Connection[Any], request: Request) -> Answer:
+    cursor = array_cursor(connection)
+    failure: Exception | None = None
+    try:
+        cursor.execute(request.query, request.parameters, prepare=False, binary=True)
+    except psycopg.Error as error:
+        failure = request.failed(error)
+    if failure is not None:
+        raise failure
+    return Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount)
+
+
+class _Sending:
+    """A statement as libpq takes it."""
+
+    def __init__(self, connection: Connection[Any], request: Request) -> None:
+        self.query, order = _numbered(request.query)
+        if isinstance(request.parameters, Mapping):
+            values = [request.parameters[name] for name in order]
+        else:
+            values = list(request.parameters)
+        transformer = Transformer(connection)
+        self.values = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        self.types = transformer.types or ()
+        self.formats = transformer.formats
+        self.key = self.query, self.types
+
+
+@functools.lru_cache(maxsize=256)
+def _numbered(query: bytes) -> tuple[bytes, list[str]]:
+    """Return a query with numbers for its placeholders, and the names of those that have one."""
+    order: list[str] = []
+    count = 0
+
+    def number(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if match[0] == b"%%":
+            return b"%"
+        if match[1] is None:
+            count += 1
+            return b"$%d" % count
+        name = match[1].decode()
+        if name not in order:
+            order.append(name)
+        return b"$%d" % (order.index(name) + 1)
+
+    return _PLACEHOLDER.sub(number, query), order
+
+
+def _exchange(
+    connection: KeepingConnection, sent: Sequence[_Sending]
+) -> PQGen[tuple[list[PGresult], list[PGresult]]]:
+    """Send statements in libpq's pipeline mode; return the results of preparing and running them.
+
+    Those that are new are prepared first; what is prepared stays so after a rollback.
+    """
+    pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
+    new = {one.key: one for one in sent if one.key not in names}
+    given = {key: f"{prefix}_{n}".encode() for n, key in enumerate(new, len(names))}
+    pgconn.enter_pipeline_mode()
+    for key, one in new.items():
+        pgconn.send_prepare(given[key], one.query, param_types=one.types)
+    for one in sent:
+        name = names.get(one.key) or given[one.key]
+        pgconn.send_query_prepared(
+            name, one.values, param_formats=one.formats, result_format=Format.BINARY
+        )
+    pgconn.pipeline_sync()
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
+    results = yield from _results(pgconn)
+    pgconn.exit_pipeline_mode()
+    for key, result in zip(new, results, strict=False):
+        if result.status == ExecStatus.COMMAND_OK:
+            names[key] = given[key]
+    return results[: len(new)], results[len(new) :]
+
+
+def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
+    """Take the results of all that was sent.
+
+    Raises:
+        Error: the connection was lost; what the server said last, if it said why.
+    """
+    results: list[PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            yield Wait.R
+            try:
+                pgconn.consume_input()
+            except psycopg.OperationalError:
+                _check(results)
+                raise
+        result = pgconn.get_result()
+        if result is None:  # between those of two statements
+            if pgconn.status == ConnStatus.BAD:
+                _check(results)
+                raise psycopg.OperationalError("the connection is lost")
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+        else:
+            results.append(result)
+
+
+def _check(results: Sequence[PGresult]) -> None:
+    """Raise the first error among results."""
+    for result in results:
+        if result.status not in _AS_EXPECTED:
+            raise error_from_result(result)
+
+
+def _answer(connection: Connection[Any], result: PGresult) -> Answer:
+    if result.status == ExecStatus.COMMAND_OK:
+        return Answer([], result.command_tuples or 0)
+    transformer = Transformer(connection)
+    transformer.set_pgresult(result)
+    return Answer(transformer.load_rows(0, result.ntuples, tuple), result.ntuples)

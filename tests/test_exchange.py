@@ -1,0 +1,228 @@
+"""Statements that a consumer's connection prepares once and sends together."""
+
+import contextlib
+
+import psycopg
+import pytest
+
+from consumers.runtime.session import Session
+from reservation import MessageStore
+from reservation.errors import DatabaseUnavailableError, ExpectedVersionError
+from reservation.postgres.connection import connect
+from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import KeepingConnection, Request, exchange, transaction_of
+from tests.bank import session
+from tests.controls import COMMANDS, deposit
+
+PREPARED = "SELECT statement FROM pg_prepared_statements"
+
+
+@pytest.fixture
+def keeping(database_url):
+    """Give a connection as consumers have it."""
+    with session(database_url) as opened:
+        yield opened.connection
+
+
+@pytest.fixture(params=["keeping", "plain"])
+def either(request, database_url):
+    """Give such a connection, and one of psycopg's own."""
+    kind = KeepingConnection if request.param == "keeping" else psycopg.Connection
+    with connect(database_url, autocommit=True, kind=kind) as connection:
+        connection.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
+        yield connection
+
+
+def kept(connection):
+    return sorted(n for (n,) in connection.execute("SELECT n FROM kept").fetchall())
+
+
+def keep(n):
+    return Request(b"INSERT INTO kept VALUES (%s)", [n])
+
+
+def test_each_statement_gets_its_answer(either):
+    """Each statement gets its answer, with its rows, or how many rows it changed."""
+    with either.transaction():
+        answers = exchange(
+            either,
+            [
+                Request(b"SELECT %(a)s::text || %(b)s, %(a)s::text", {"b": "%s", "a": "x"}),
+                keep(1),
+                Request(b"INSERT INTO kept SELECT generate_series(2, 4)", ()),
+                Request(b"SELECT n, NULL FROM kept WHERE n %% 2 = %s ORDER BY n", [0]),
+                Request(b"UPDATE kept SET n = -n WHERE n > %s", [2]),
+            ],
+        )
+    assert [answer.rows for answer in answers] == [
+        [("x%s", "x")],
+        [],
+        [],
+        [(2, None), (4, None)],
+        [],
+    ]
+    assert [answer.affected for answer in answers] == [1, 1, 3, 2, 2]
+
+
+def test_none_runs_after_one_that_fails(either):
+    """A statement that fails raises its error, and those after it do not run."""
+    with pytest.raises(psycopg.errors.UniqueViolation), transaction_of(either):
+        exchange(either, [keep(1), keep(1), Request(b"SELECT pg_sleep(60)", ())])
+    assert kept(either) == []
+    exchange(either, [keep(2)])
+    assert kept(either) == [2]
+
+
+def test_an_answer_is_checked(either):
+    """The check of a statement gets its answer, and what it raises undoes the transaction."""
+
+    def check(answer):
+        raise ValueError(answer.affected)
+
+    request = Request(b"INSERT INTO kept VALUES (%s), (2)", [1], check)
+    with pytest.raises(ValueError, match="2"), transaction_of(either):
+        exchange(either, [keep(3), request])
+    assert kept(either) == []
+
+
+def test_an_error_of_a_later_statement_comes_before_a_check(keeping):
+    """Where a later statement failed, its error is raised: a check may ask the server nothing."""
+
+    def check(_):
+        keeping.execute("SELECT 1")  # which would fail
+
+    with pytest.raises(psycopg.errors.DivisionByZero), transaction_of(keeping):
+        exchange(keeping, [Request(b"SELECT 1", (), check), Request(b"SELECT 1/0", ())])
+
+
+def test_statements_are_prepared_once(keeping):
+    """A statement is prepared once for each kind of its parameters, and stays so after errors."""
+    request = Request(b"SELECT 7 / %s::integer", [1])
+    for _ in range(3):
+        with keeping.transaction():
+            exchange(keeping, [request, request])
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        exchange(keeping, [Request(request.query, [0]), Request(b"SELECT 'after'", ())])
+    assert exchange(keeping, [request])[0].rows == [(7,)]
+    prepared = [text for (text,) in keeping.execute(PREPARED).fetchall() if "7 /" in text]
+    assert prepared == ["SELECT 7 / $1::integer"]
+
+
+def test_a_statement_that_cannot_be_prepared_is_an_error_each_time(keeping):
+    """A missing function is reported each time, and found once it is there."""
+    keeping.execute("CREATE TEMPORARY TABLE makes_the_schema ()")
+    missing = Request(b"SELECT pg_temp.later()", ())
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            exchange(keeping, [Request(b"SELECT 1", ()), missing])
+    keeping.execute("CREATE FUNCTION pg_temp.later() RETURNS integer RETURN 1")
+    assert exchange(keeping, [missing])[0].rows == [(1,)]
+
+
+def test_a_plan_follows_a_function_that_is_replaced(keeping):
+    """A prepared call finds the function that an upgrade has put in the place of the former."""
+    create = "CREATE FUNCTION pg_temp.version() RETURNS integer RETURN {}"
+    call = Request(b"SELECT pg_temp.version()", ())
+    for version in (1, 2):
+        keeping.execute(create.format(version))
+        assert exchange(keeping, [call])[0].rows == [(version,)]
+        keeping.execute("DROP FUNCTION pg_temp.version()")
+
+
+def test_much_is_sent_and_received(keeping):
+    """Statements that fill the buffers of both sides do not block each other."""
+    text = "x" * (8 << 20)
+    with keeping.transaction():
+        answers = exchange(keeping, [Request(b"SELECT %s::text", [text])] * 3)
+    assert all(answer.rows == [(text,)] for answer in answers)
+
+
+def test_a_connection_that_is_lost_is_reported(keeping, connection):
+    """A connection that is lost before the commit, or before a statement, is reported."""
+    pid = keeping.info.backend_pid
+    requests = [Request(b"SELECT 1", ()), Request(b"SELECT 2", ())]
+    with pytest.raises(DatabaseUnavailableError), translated(), transaction_of(keeping, requests):
+        connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    assert keeping.closed
+    with pytest.raises(DatabaseUnavailableError), translated():
+        exchange(keeping, requests)
+
+
+def test_a_backend_that_ends_itself_is_reported(keeping):
+    """The server's last words are the error, also between two statements."""
+    end = Request(b"SELECT pg_terminate_backend(pg_backend_pid())", ())
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        exchange(keeping, [Request(b"SELECT 1", ()), end, Request(b"SELECT 2", ())])
+    with pytest.raises(psycopg.OperationalError):
+        exchange(keeping, [Request(b"SELECT 1", ())])
+
+
+def test_the_first_statements_are_in_the_transaction(either):
+    """The first statements are in the transaction, which commits at the end of the block."""
+    with transaction_of(either, [keep(1), Request(b"SELECT n FROM kept", ())]) as answers:
+        assert answers[-1].rows == [(1,)]
+        either.execute("INSERT INTO kept VALUES (2)")
+    assert kept(either) == [1, 2]
+    with contextlib.suppress(ZeroDivisionError), transaction_of(either, [keep(3)]):
+        raise ZeroDivisionError
+    assert kept(either) == [1, 2]
+
+
+def test_a_refused_commit_is_an_error(keeping):
+    """An error at the commit is raised, and nothing is stored."""
+    keeping.execute("CREATE TEMPORARY TABLE late (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(psycopg.errors.UniqueViolation), transaction_of(keeping):
+        keeping.execute("INSERT INTO late VALUES (1), (1)")
+    assert keeping.execute("SELECT FROM late").fetchall() == []
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_only_its_owner_ends_the_transaction(either, end):
+    """Whoever uses the connection meanwhile can neither commit nor roll back."""
+    with transaction_of(either, [keep(1)]):
+        with pytest.raises(psycopg.ProgrammingError, match="forbidden within"):
+            getattr(either, end)()
+        with either.transaction():  # a savepoint
+            exchange(either, [keep(2)])
+    assert kept(either) == [1, 2]
+    getattr(either, end)()
+
+
+def test_a_pipeline_of_psycopg_is_left_alone(keeping):
+    """In a pipeline of psycopg's the store's statements run as psycopg runs them."""
+    with keeping.pipeline():
+        store = MessageStore(keeping)
+        store.write(deposit("d1"), COMMANDS)
+        assert [message.position for message in store.read_category("account:command")] == [0]
+
+
+def test_the_store_reports_its_errors(keeping):
+    """The store's errors are the same on such a connection."""
+    store = MessageStore(keeping)
+    store.write_initial(deposit("d1"), COMMANDS)
+    with pytest.raises(ExpectedVersionError):
+        store.write_initial(deposit("d2"), COMMANDS)
+    store.write([deposit("d3"), deposit("d4")], COMMANDS)
+    assert store.stream_version(COMMANDS) == 2
+
+
+def test_a_consumer_has_such_a_connection(database_url):
+    """Sessions of consumers have such a connection, those of others do not."""
+    with session(database_url) as opened:
+        assert isinstance(opened, Session)
+        assert isinstance(opened.connection, KeepingConnection)
+    with connect(database_url) as other:
+        assert not isinstance(other, KeepingConnection)
+
+
+def test_a_request_says_what_its_error_is(either):
+    """The error of a statement is what its request makes of it; those of others are not."""
+
+    def failed(error):
+        return ValueError(error.sqlstate)
+
+    impossible = Request(b"SELECT 1 / %s::integer", [0], failed=failed)
+    with pytest.raises(ValueError, match="22012"), transaction_of(either):
+        exchange(either, [impossible, keep(1)])
+    with pytest.raises(psycopg.errors.UniqueViolation), transaction_of(either):
+        exchange(either, [Request(b"SELECT 1", (), failed=failed), keep(1), keep(1)])
