@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import psycopg
 from psycopg import Connection, Cursor
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
@@ -20,7 +21,8 @@ from reservation.postgres.connection import (
     connect,
     connection_settings,
 )
-from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.postgres.error_translation import commits_at_once, may_commit_within, translated
+from reservation.postgres.sqlstates import race_constraint
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.answers.listeners import Listeners
@@ -30,7 +32,7 @@ from reservation.store.answers.waiting import wait
 from reservation.store.partition import Partition
 from reservation.store.scheduling import Scheduling
 from reservation.store.sending import in_span
-from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
+from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, portions, to_one_stream
 
 T = TypeVar("T")
@@ -396,10 +398,18 @@ class MessageStore(Scheduling):
             self._connection() as connection,
         ):
             exchange.commits = commits_at_once(connection)
+            query = statement.query
+            if statement.committing is not None and may_commit_within(connection):
+                query, exchange.commits_within = statement.committing, True
             check_encoding(connection)
             # The connection may have any kind of cursor and row.
             cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
-            cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
+            try:
+                cursor.execute(query, statement.parameters, prepare=False, binary=True)
+            except psycopg.Error as error:
+                if exchange.commits_within and race_constraint(error):
+                    cursor.execute(QUERIES["flush"], prepare=False)
+                raise
             rows = cursor.fetchall()
             exchange.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)

@@ -46,6 +46,8 @@ class Statement(Generic[T_co]):
         read: makes the result from the rows.
         ids: the ids of the messages that it writes; none if it reads.
         expects: the streams that it expects to be at a version.
+        committing: SQL to send in its place where it is a transaction of its own: it commits
+            within, and a refusal may rest on what is not flushed yet. None if there is none.
     """
 
     query: bytes
@@ -53,6 +55,7 @@ class Statement(Generic[T_co]):
     read: Callable[[Sequence[tuple[Any, ...]]], T_co]
     ids: Sequence[uuid.UUID] = ()
     expects: Collection[str] = ()
+    committing: bytes | None = None
 
 
 # A read of several batches: the next statement, given the batch that the last one returned.

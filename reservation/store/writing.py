@@ -120,6 +120,7 @@ class WriteBatch:
                 lambda found: [found[0][0]] * len(self.ids),
                 self.ids,
                 self.expects,
+                QUERIES["commit_message"],
             )
         return Statement(
             QUERIES["write_messages"],
@@ -127,6 +128,7 @@ class WriteBatch:
             lambda found: self._in_order(found[0][0]),
             self.ids,
             self.expects,
+            QUERIES["commit_messages"],
         )
 
     def statement_of_each(self) -> Statement[list[int | None]]:
@@ -140,6 +142,7 @@ class WriteBatch:
             lambda found: list(found[0][0]),
             self.ids,
             self.expects,
+            QUERIES["commit_each"],
         )
 
     def _arrays(self) -> list[Array | None]:

@@ -12,7 +12,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
   -- One sorted order for everybody, so that two batches cannot wait for each other.
-  PERFORM pg_advisory_xact_lock(hash)
+  PERFORM reservation.lock_category(hash)
   FROM (
     SELECT DISTINCT message_store.hash_64(category) AS hash
     FROM (
@@ -74,6 +74,7 @@ BEGIN
     ORDER BY i.n
     LIMIT 1;
     IF FOUND THEN
+      PERFORM reservation.flush_now();
       RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
         wrong.expected_version, wrong.stream_name, wrong.version
         USING CONSTRAINT = 'expected_version';
@@ -131,7 +132,9 @@ BEGIN
   FROM unnest(ids) WITH ORDINALITY AS i(id, n)
   LEFT JOIN message_store.messages m ON m.id = i.id;
 
-  IF rest IS NOT NULL THEN
+  IF rest IS NULL THEN
+    PERFORM reservation.flush_with_commit();
+  ELSE
     written := reservation.write_messages(
       ARRAY(SELECT ids[n] FROM unnest(rest) AS n),
       ARRAY(SELECT stream_names[n] FROM unnest(rest) AS n),
@@ -173,7 +176,7 @@ BEGIN
       ARRAY[write_message.data], ARRAY[write_message.metadata],
       ARRAY[write_message.expected_version]))[1];
   END IF;
-  PERFORM pg_advisory_xact_lock(
+  PERFORM reservation.lock_category(
     message_store.hash_64(message_store.category(write_message.stream_name)));
 
   SELECT m.position, m.stream_name,
@@ -187,6 +190,7 @@ BEGIN
     IF NOT stored.says_the_same THEN
       PERFORM reservation.raise_id_conflict(write_message.id, stored.stream_name);
     END IF;
+    PERFORM reservation.flush_with_commit();
     RETURN stored.position;
   END IF;
 
@@ -197,6 +201,7 @@ BEGIN
   LIMIT 1;
   version := coalesce(version, -1);
   IF write_message.expected_version <> version THEN
+    PERFORM reservation.flush_now();
     RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
       write_message.expected_version, write_message.stream_name, version
       USING CONSTRAINT = 'expected_version';
@@ -250,6 +255,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+  PERFORM reservation.flush_now();
   RAISE unique_violation USING
     MESSAGE = format('Message id %s is in use for another message in stream %s', id, stream_name),
     CONSTRAINT = 'message_id', TABLE = 'messages', SCHEMA = 'message_store';
