@@ -64,9 +64,10 @@ BEGIN
 END
 $$;
 
--- Flushes what this transaction may have seen before it is refused, and so will not commit. Where the
--- procedures write, their caller flushes when the lock of the category is gone. Before version 17
--- PostgreSQL flushes within a transaction only what fills pages, in its own time: wal_writer_delay.
+-- Flushes what this transaction may have seen before it is refused, and so will not commit. Not where the
+-- caller flushes before it passes a refusal on, or passes none on: the setting reservation.caller_flushes
+-- is then 'refusals', or 'commits' if it flushes its commits too. Before version 17 PostgreSQL flushes within
+-- a transaction only what fills pages, in its own time: wal_writer_delay.
 CREATE OR REPLACE FUNCTION reservation.flush_now() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -74,7 +75,7 @@ AS $$
 DECLARE
   seen pg_lsn;
 BEGIN
-  IF current_setting('reservation.commits_as', true) <> '' OR NOT reservation.may_be_unflushed() THEN
+  IF current_setting('reservation.caller_flushes', true) <> '' OR NOT reservation.may_be_unflushed() THEN
     RETURN;
   END IF;
   IF current_setting('server_version_num')::integer >= 170000 THEN
@@ -90,10 +91,10 @@ BEGIN
 END
 $$;
 
--- Takes the lock of a category, given as message_store.hash_64 of it. Where one of the procedures commits
--- and flushes afterwards, the commit of a writer that had to wait releases the locks without waiting for
--- the flush, because others may be waiting too. So do the writes of its session in the second after that:
--- whoever finds the lock free by chance, and holds it through a flush, makes all others wait.
+-- Takes the lock of a category, given as message_store.hash_64 of it. Where the caller flushes its commits,
+-- that of a writer that had to wait releases the locks without waiting for the flush, because others may
+-- be waiting too. So do the writes of its session in the second after that: whoever finds the lock free by
+-- chance, and holds it through a flush, makes all others wait.
 CREATE OR REPLACE FUNCTION reservation.lock_category(hash bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -104,7 +105,8 @@ BEGIN
   IF had_to_wait THEN
     PERFORM pg_advisory_xact_lock(hash);
   END IF;
-  IF current_setting('reservation.commits_as', true) IS DISTINCT FROM 'on' THEN
+  IF current_setting('reservation.caller_flushes', true) IS DISTINCT FROM 'commits'
+     OR current_setting('synchronous_commit') <> 'on' THEN
     RETURN;
   END IF;
   IF had_to_wait THEN

@@ -230,16 +230,16 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
   positions bigint[];
-  commits_as text := coalesce(current_setting('reservation.commits_as', true), '');
+  caller_flushes text := coalesce(current_setting('reservation.caller_flushes', true), '');
 BEGIN
-  -- A refusal is no answer yet, so it waits for no flush: see flush_now.
-  IF commits_as = '' THEN
-    PERFORM set_config('reservation.commits_as', 'later', true);
+  -- A refusal within is no answer yet, so it waits for no flush: see flush_now.
+  IF caller_flushes = '' THEN
+    PERFORM set_config('reservation.caller_flushes', 'refusals', true);
   END IF;
   BEGIN
     positions := reservation.write_messages(
       ids, stream_names, types, data, metadata, expected_versions);
-    PERFORM set_config('reservation.commits_as', commits_as, true);
+    PERFORM set_config('reservation.caller_flushes', caller_flushes, true);
     RETURN positions;
   EXCEPTION
     WHEN raise_exception OR integrity_constraint_violation OR data_exception
@@ -254,7 +254,7 @@ BEGIN
         OR program_limit_exceeded OR feature_not_supported THEN positions[n] := NULL;
     END;
   END LOOP;
-  PERFORM set_config('reservation.commits_as', commits_as, true);
+  PERFORM set_config('reservation.caller_flushes', caller_flushes, true);
   RETURN positions;
 END
 $$;
