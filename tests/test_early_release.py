@@ -9,7 +9,7 @@ import pytest
 from psycopg import IsolationLevel, conninfo, sql
 
 from bank.component import account
-from benchmarks.slow_disk import compiler, inherited, slow_disk
+from benchmarks.slow_disk import compiler
 from reservation import MessageStore, Write, install
 from reservation.errors import (
     CommitUnknownError,
@@ -24,7 +24,7 @@ from reservation.postgres.connection import connect
 from reservation.store.schema.roles import grant
 from tests.consuming import until
 from tests.controls import COMMANDS, deposit
-from tests.servers import OwnServer
+from tests.slow_server import SlowServer
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,39 +37,9 @@ WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event =
 """
 
 
-class Disk:
-    """A server of the test's own, whose flushes can be held."""
-
-    def __init__(self, folder):
-        self.gate = folder / "gate"
-        self._environment = slow_disk(folder, 0)
-        with inherited(self._environment):
-            self.server = OwnServer(folder / "postgres")
-        self.address = self.server.address
-
-    @contextmanager
-    def held(self):
-        """Hold every flush for a block."""
-        self.gate.touch()
-        try:
-            yield
-        finally:
-            self.gate.unlink(missing_ok=True)
-
-    def crash(self):
-        self.server.crash()
-        self.gate.unlink(missing_ok=True)
-        with inherited(self._environment):
-            self.server.start()
-
-    def close(self):
-        self.gate.unlink(missing_ok=True)
-        self.server.close()
-
-
 @pytest.fixture
 def disk(server_folder):
-    with closing(Disk(server_folder)) as made:
+    with closing(SlowServer(server_folder)) as made:
         with connect(made.address, autocommit=True) as connection:
             install(connection)
         yield made

@@ -67,7 +67,9 @@ FIRST_TO_GO_ON = 11
 # The versions after that which former programs cannot work with.
 BREAKING: frozenset[int] = frozenset()
 
-_FUNCTION = re.compile(rb"^CREATE OR REPLACE (?:FUNCTION|PROCEDURE) reservation\.(\w+)", re.MULTILINE)
+_FUNCTION = re.compile(
+    rb"^CREATE OR REPLACE (?:FUNCTION|PROCEDURE) reservation\.(\w+)", re.MULTILINE
+)
 
 
 def script_text(schema: str, name: str) -> bytes:
