@@ -2,22 +2,17 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from datetime import timedelta
 
 import psycopg
 import pytest
-from psycopg import IsolationLevel, conninfo, sql
+from psycopg import conninfo
 
-from bank.component import account
 from benchmarks.slow_disk import compiler
 from reservation import MessageStore, Write, install
 from reservation.errors import (
     CommitUnknownError,
     DatabaseUnavailableError,
     ExpectedVersionError,
-    MessageIdConflictError,
-    MissingRightError,
-    StatementCanceledError,
 )
 from reservation.messages.ids import uuid7
 from reservation.postgres.connection import connect
@@ -208,9 +203,11 @@ def test_a_session_that_does_not_wait_for_flushes_does_not(disk, reader, later):
         with contended(disk, reader):
             answer = later(writing(disk, synchronous_commit="off"))
         assert answer.result() == 0
+        refused = writing(
+            disk, lambda store: store.write_initial(deposit(), COMMANDS), synchronous_commit="off"
+        )
         with pytest.raises(ExpectedVersionError):
-            write = lambda store: store.write_initial(deposit(), COMMANDS)  # noqa: E731
-            writing(disk, write, synchronous_commit="off")()
+            refused()
 
 
 def test_a_transaction_of_the_caller_commits_as_it_says(disk, reader, later):

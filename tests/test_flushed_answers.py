@@ -237,9 +237,11 @@ def test_the_procedures_call_the_servers_own_functions(connection, database_url,
                 await asyncio.gather(*(sender.write(deposit(), COMMANDS) for _ in range(2))),
             )
 
-    with psycopg.connect(address) as hostile:
-        with pytest.raises(psycopg.errors.RaiseException, match="hijacked"):
-            hostile.execute("SELECT 'a'::pg_catalog.text <> 'b'::pg_catalog.text")
+    with (
+        psycopg.connect(address) as hostile,
+        pytest.raises(psycopg.errors.RaiseException, match="hijacked"),
+    ):
+        hostile.execute("SELECT 'a'::pg_catalog.text <> 'b'::pg_catalog.text")
     found = contended(connection, database_url, write()).result()
     assert found == ([0], [1, 2], [3, 4])
 
