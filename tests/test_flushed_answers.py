@@ -14,11 +14,13 @@ from reservation.errors import (
     CommitUnknownError,
     ExpectedVersionError,
     MessageIdConflictError,
+    MissingRightError,
     StatementCanceledError,
 )
 from reservation.messages.ids import uuid7
 from reservation.postgres.connection import connect
 from reservation.store.scheduling import Cancellation
+from reservation.store.schema.roles import grant
 from tests.clients import CLIENTS, in_loop
 from tests.consuming import until
 from tests.controls import COMMANDS, deposit
@@ -261,3 +263,31 @@ def test_any_isolation_level_will_do(client, connection, database_url, store, le
 
     assert contended(connection, database_url, write()).result() == 0
     assert store.stream_version(COMMANDS) == 0
+
+
+BEFORE = {
+    "the schema": "DROP PROCEDURE reservation.{name}",
+    "the rights": "REVOKE EXECUTE ON PROCEDURE reservation.{name} FROM PUBLIC, teller_of_yore",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+@pytest.mark.parametrize("client", CLIENTS)
+@in_loop
+async def test_a_sender_need_not_wait_for_the_upgrade(
+    client, connection, database_url, store, before
+):
+    """Where the procedures are missing, or may not be called, it writes as it used to."""
+    role = f"teller_{connection.info.dbname}"
+    grant(connection, "sender", role, ["account:command"])
+    for name in ("commit_message", "commit_messages", "commit_each"):
+        connection.execute(before.format(name=name).replace("teller_of_yore", role))
+    address = conninfo.make_conninfo(database_url, options=f"-crole={role}")
+    async with await client.open(address) as sender:
+        assert await sender.write(deposit(), COMMANDS) == 0
+        assert await sender.write([deposit("d2"), deposit("d3")], COMMANDS) == 2
+        with pytest.raises(ExpectedVersionError):
+            await sender.write_initial(deposit(), COMMANDS)
+        with pytest.raises(MissingRightError, match="may not write to the category other"):
+            await sender.write(deposit(), "other-1")
+    assert store.stream_version(COMMANDS) == 2

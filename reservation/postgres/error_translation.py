@@ -86,6 +86,14 @@ def may_commit_within(connection: psycopg.Connection[Any] | psycopg.AsyncConnect
     )
 
 
+def lacks_procedure(error: psycopg.Error) -> bool:
+    """Return whether an error may say that a procedure is missing, or may not be called.
+
+    So it is before the schema and the rights of the role are upgraded.
+    """
+    return isinstance(error, pg.UndefinedFunction | pg.InsufficientPrivilege)
+
+
 @contextmanager
 def translated(
     ids: Sequence[uuid.UUID] = (), expects: Collection[str] | None = None

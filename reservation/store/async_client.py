@@ -21,7 +21,12 @@ from reservation.postgres.connection import (
     connect_async,
     connection_settings,
 )
-from reservation.postgres.error_translation import commits_at_once, may_commit_within, translated
+from reservation.postgres.error_translation import (
+    commits_at_once,
+    lacks_procedure,
+    may_commit_within,
+    translated,
+)
 from reservation.postgres.sqlstates import race_constraint
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
@@ -288,9 +293,16 @@ class AsyncMessageStore(AsyncScheduling):
                 try:
                     await cursor.execute(query, statement.parameters, prepare=False, binary=True)
                 except psycopg.Error as error:
-                    if exchange.commits_within and race_constraint(error):
-                        await cursor.execute(QUERIES["flush"], prepare=False)
-                    raise
+                    if not exchange.commits_within:
+                        raise
+                    if not lacks_procedure(error):
+                        if race_constraint(error):
+                            await cursor.execute(QUERIES["flush"], prepare=False)
+                        raise
+                    exchange.commits_within = False
+                    await cursor.execute(
+                        statement.query, statement.parameters, prepare=False, binary=True
+                    )
                 rows = await cursor.fetchall()
                 exchange.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)
