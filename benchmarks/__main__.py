@@ -6,6 +6,7 @@ from pathlib import Path
 from benchmarks import (
     answers,
     console,
+    contention,
     gathering,
     groups,
     idempotence,
@@ -35,6 +36,7 @@ MODULES = (
     notice,
     answers,
     gathering,
+    contention,
     tracing,
     console,
     large,

@@ -116,7 +116,7 @@ async def test_a_hundred_senders_share_a_statement(database_url, store, statemen
     """Writes awaited at the same time take one statement, and each gets its own position."""
     async with gathering(database_url) as sender:
         found = await outcomes(*(sender.write(deposit(f"d{n}"), COMMANDS) for n in range(100)))
-    assert statements == [b"write_each"]
+    assert statements == [b"commit_each"]
     stored = keys(store)
     assert [stored[position] for position in found] == [f"d{n}" for n in range(100)]
 
@@ -126,7 +126,7 @@ async def test_nothing_is_gathered_unasked(database_url, statements):
     """A store that was not asked to gather sends a statement for each write."""
     async with await AsyncMessageStore.open(database_url) as sender:
         await outcomes(*(sender.write(deposit(f"d{n}"), COMMANDS) for n in range(10)))
-    assert statements == [b"write_message"] * 10
+    assert statements == [b"commit_message"] * 10
 
 
 @in_loop
@@ -143,7 +143,7 @@ async def test_what_arrives_while_a_statement_is_on_its_way_goes_in_the_next(
             ]
             await turn()
         assert await asyncio.wait_for(asyncio.gather(first, *rest), PATIENCE) == [*range(9)]
-    assert statements == [b"write_message", b"write_each"]
+    assert statements == [b"commit_message", b"commit_each"]
 
 
 @in_loop
@@ -167,7 +167,7 @@ async def test_a_statement_is_bounded_in_writes(database_url, store, statements)
     async with gathering(database_url) as sender:
         found = await outcomes(*(sender.write(deposit(f"d{n}"), COMMANDS) for n in range(count)))
     assert found == [*range(count)]
-    assert statements == [b"write_each", b"write_each", b"write_message"]
+    assert statements == [b"commit_each", b"commit_each", b"commit_message"]
 
 
 @in_loop
@@ -177,7 +177,7 @@ async def test_a_statement_is_bounded_in_bytes(database_url, store, statements):
     async with gathering(database_url) as sender:
         found = await outcomes(*(sender.write(deposit("ä" * (n // 2)), COMMANDS) for n in lengths))
     assert found == [*range(6)]
-    assert statements == [b"write_each", b"write_message", b"write_message", b"write_each"]
+    assert statements == [b"commit_each", b"commit_message", b"commit_message", b"commit_each"]
 
 
 @in_loop
@@ -200,7 +200,7 @@ async def test_batches_are_not_gathered(database_url, store, statements):
         retried = [Write(deposit("r1"), COMMANDS, uuid7())] * 2
         assert await sender.write_batch(retried) == [5, 5]
         assert await sender.write_batch([]) == []
-    assert statements.count(b"write_messages") == 3
+    assert statements.count(b"commit_messages") == 3
 
 
 # Each its own outcome
@@ -248,7 +248,8 @@ async def test_each_sender_gets_its_own_error(database_url, connection, store, s
     assert isinstance(found[12], EncodeError)
     assert found[13] == 5
     assert keys(store) == ["s0", "s1", "d1", "t", "u", "d2"]
-    assert statements == [b"write_each"] + [b"write_message"] * 5
+    alone = [name for name in statements if name != b"flush_with_commit"]  # after a refusal
+    assert alone == [b"commit_each"] + [b"commit_message"] * 5
 
 
 @in_loop
@@ -277,7 +278,7 @@ async def test_what_the_server_says_of_a_statement_is_found_for_each_write(
     assert "not this one" in str(found[1])
     assert sorted([found[0], found[2]]) == [0, 1]
     assert sorted(keys(store)) == ["d1", "d2"]
-    assert statements == [b"write_each"] + [b"write_message"] * 3
+    assert statements == [b"commit_each"] + [b"commit_message"] * 3
 
 
 @in_loop
@@ -299,7 +300,7 @@ async def test_a_refused_write_that_is_alone_takes_one_statement(database_url, s
     async with gathering(database_url) as sender:
         with pytest.raises(ExpectedVersionError, match="Stream Version: -1"):
             await sender.write(deposit(), COMMANDS, expected_version=3)
-    assert statements == [b"write_message"]
+    assert statements == [b"commit_message", b"flush_with_commit"]
 
 
 @in_loop
@@ -327,7 +328,7 @@ async def test_a_sender_writes_to_its_categories_only(database_url, connection, 
             found = await outcomes(*(sender.write(deposit(), stream) for stream in streams))
         assert found[:3] == [0, 1, 2]
         assert [type(error) for error in found[3:]] == [MissingRightError] * 2
-        assert statements.count(b"write_each") == 2
+        assert statements.count(b"commit_each") == 2
     finally:
         connection.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(named))
 
@@ -336,10 +337,13 @@ async def test_a_sender_writes_to_its_categories_only(database_url, connection, 
 async def test_a_store_of_a_former_version_is_written_to(database_url, connection, statements):
     """On a schema without the function that gathers, each write has a statement of its own."""
     connection.execute("DROP FUNCTION reservation.write_each")
+    for name in ("commit_each", "commit_messages", "commit_message"):
+        connection.execute(f"DROP PROCEDURE reservation.{name}")
     async with gathering(database_url) as sender:
         found = await outcomes(*(sender.write(deposit(f"d{n}"), COMMANDS) for n in range(5)))
     assert sorted(found) == [*range(5)]
-    assert statements == [b"write_each"] + [b"write_message"] * 5
+    assert statements[:2] == [b"commit_each", b"write_each"]
+    assert statements.count(b"write_message") == statements.count(b"commit_message") == 5
 
 
 @in_loop
@@ -462,7 +466,7 @@ async def test_senders_that_are_cancelled_while_there_is_no_connection(
             last = asyncio.create_task(sender.write(deposit("d3"), COMMANDS))
             await turn()
         assert await asyncio.wait_for(last, PATIENCE) == 0
-    assert statements == [b"write_message"]
+    assert statements == [b"commit_message"]
     assert keys(store) == ["d3"]
 
 
@@ -482,7 +486,7 @@ async def test_senders_that_are_cancelled_when_there_is_a_connection(
         found = await outcomes(*tasks)
         assert [type(error) for error in found] == [asyncio.CancelledError] * 3
         assert await sender.write(deposit("d3"), COMMANDS) == 0
-    assert statements == [b"write_message"]
+    assert statements == [b"commit_message"]
     assert keys(store) == ["d3"]
 
 
@@ -613,7 +617,7 @@ async def test_a_backend_that_is_killed_with_a_statement(database_url, connectio
 async def test_a_lost_answer_is_reported_to_each_with_its_own_ids(proxy, store, when):
     """Whether the statement arrived or not, each sender writes again with its id, harmlessly."""
     async with gathering(proxy.address) as sender:
-        proxy.cut(when, "reservation.write_each")
+        proxy.cut(when, "reservation.commit_each")
         found = await outcomes(*(sender.write(deposit(f"d{n}"), COMMANDS) for n in range(5)))
         assert proxy.happened.is_set()
         assert [type(error) for error in found] == [CommitUnknownError] * 5

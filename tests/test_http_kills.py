@@ -72,7 +72,7 @@ def kill_before(step, server, connection, locking, database_url):
             case "row":
                 poll(connection, WAITS, ["%begin_http_request%"])
             case "command":
-                poll(connection, WAITS, ["%write_message%"])
+                poll(connection, WAITS, ["%commit_message%"])
             case "outcome":
                 poll(connection, "SELECT count(*) FROM message_store.messages")
             case "answer stored":
@@ -116,7 +116,7 @@ def test_a_kill_before_any_step_is_harmless(database_url, connection, make, step
 STATEMENTS = (
     "pg_try_advisory_lock",
     "begin_http_request",
-    "reservation.write_message",
+    "reservation.commit_message",
     "reservation.outcome",
     "answer_http_request",
     "pg_advisory_unlock",

@@ -93,7 +93,7 @@ async def test_a_statement_that_commits_at_once_may_have_been_committed(client, 
     """In autocommit the outcome of a statement is unknown when its answer is lost."""
     given = uuid7()
     async with await client.connect(proxy.address, autocommit=True) as connection:
-        proxy.cut(when, "reservation.write_message")
+        proxy.cut(when, "reservation.commit_message")
         with pytest.raises(CommitUnknownError) as caught:
             await client.on(connection).write(deposit(), COMMANDS, id=given)
     assert says_nothing_secret(caught.value, proxy.address)

@@ -38,9 +38,14 @@ SENDER = {
     "EXECUTE on reservation.begin_http_request",
     "EXECUTE on reservation.cancel_scheduled",
     "EXECUTE on reservation.cancel_sent",
+    "EXECUTE on reservation.commit_each",
+    "EXECUTE on reservation.commit_message",
+    "EXECUTE on reservation.commit_messages",
     "EXECUTE on reservation.expect_no_notice",
     "EXECUTE on reservation.expect_notice",
+    "EXECUTE on reservation.flush_with_commit",
     "EXECUTE on reservation.http_request",
+    "EXECUTE on reservation.log_record",
     "EXECUTE on reservation.may_insert",
     "EXECUTE on reservation.may_read",
     "EXECUTE on reservation.next_revision",
@@ -118,6 +123,7 @@ OPERATOR = {
     "UPDATE on reservation.scheduled",  # of one column
     "EXECUTE on reservation.cancel_scheduled",
     "EXECUTE on reservation.correct",
+    "EXECUTE on reservation.flush_with_commit",
 }
 
 

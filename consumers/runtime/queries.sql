@@ -1,8 +1,9 @@
 -- name: settings
 -- A lock is waited for no longer than it takes to look whether to stop; a batch takes as long as it
 -- takes; a client that went silent is gone after a minute, and so are its locks. Not every version of
--- PostgreSQL has each.
-SELECT set_config(pg_settings.name, wanted.value, false)
+-- PostgreSQL has each. A write that is refused is no answer to anybody, because the batch is run again:
+-- it waits for no flush, see flush_now.
+SELECT set_config(wanted.name, wanted.value, false)
 FROM (VALUES
   ('lock_timeout', '1s'),
   ('statement_timeout', '0'),
@@ -12,9 +13,11 @@ FROM (VALUES
   ('tcp_keepalives_idle', '30'),
   ('tcp_keepalives_interval', '10'),
   ('tcp_keepalives_count', '3'),
-  ('tcp_user_timeout', '60000')
+  ('tcp_user_timeout', '60000'),
+  ('reservation.caller_flushes', 'refusals')
 ) AS wanted (name, value)
-JOIN pg_catalog.pg_settings ON pg_settings.name = wanted.name
+LEFT JOIN pg_catalog.pg_settings ON pg_settings.name = wanted.name
+WHERE pg_settings.name IS NOT NULL OR wanted.name LIKE 'reservation.%'
 
 -- name: watch_the_client
 SELECT set_config('client_connection_check_interval', '2s', false)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from reservation.errors import (
@@ -29,6 +29,7 @@ from reservation.postgres.sqlstates import (
     Fault,
     fault_of,
     hides_rows,
+    may_follow_commit,
     race_constraint,
     violates_log_key,
 )
@@ -56,11 +57,13 @@ class Exchange:
         ids: the ids of the messages that it writes; none for a read.
         expects: the streams that must be at an expected version; None if unknown.
         commits: whether the server may commit although its answer is lost.
+        commits_within: whether it may also commit before it ends the statement with an error.
     """
 
     ids: Sequence[uuid.UUID]
     expects: Collection[str] | None
     commits: bool = False
+    commits_within: bool = False
 
 
 def commits_at_once(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -68,6 +71,27 @@ def commits_at_once(connection: psycopg.Connection[Any] | psycopg.AsyncConnectio
     status = connection.info.transaction_status
     # Active: another thread or task uses it too, and this statement waits for its turn.
     return connection.autocommit and status in (TransactionStatus.IDLE, TransactionStatus.ACTIVE)
+
+
+def may_commit_within(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether a statement on this connection is a transaction of its own, for certain.
+
+    Only there can a procedure commit.
+    """
+    info = connection.info
+    return (
+        connection.autocommit
+        and info.transaction_status is TransactionStatus.IDLE
+        and info.pipeline_status is PipelineStatus.OFF
+    )
+
+
+def lacks_procedure(error: psycopg.Error) -> bool:
+    """Return whether an error may say that a procedure is missing, or may not be called.
+
+    So it is before the schema and the rights of the role are upgraded.
+    """
+    return isinstance(error, pg.UndefinedFunction | pg.InsufficientPrivilege)
 
 
 @contextmanager
@@ -91,7 +115,8 @@ def translated(
         LogSequenceError: the sequence of global positions is behind the log.
         SerializationError: the transaction lost against another.
         DatabaseUnavailableError: the connection was lost, or the server cannot go on.
-        CommitUnknownError: the connection was lost when the messages may have been committed.
+        CommitUnknownError: the connection was lost, or the statement canceled, when the messages
+            may have been committed.
         RefusedError: the server refused the values.
         StoreError: the server refused for another reason.
     """
@@ -101,6 +126,8 @@ def translated(
     except psycopg.Error as error:
         if fault_of(error) is Fault.LOST:
             raise _lost(error, exchange.ids if exchange.commits else ()) from error
+        if exchange.commits_within and may_follow_commit(error):
+            raise _unknown("The statement ended", error, exchange.ids) from error
         raise _refused(error, exchange.expects) from error
 
 
@@ -109,13 +136,16 @@ def _lost(error: psycopg.Error, ids: Sequence[uuid.UUID]) -> DatabaseUnavailable
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):
         return DatabaseUnavailableError(f"The pool gives no connection to the database: {text}")
     if ids:
-        return CommitUnknownError(
-            f"The connection to the database was lost before it was known whether the write was "
-            f"committed: {text}. Write again with the same ids; what is stored already is not "
-            f"written twice",
-            ids,
-        )
+        return _unknown("The connection to the database was lost", error, ids)
     return DatabaseUnavailableError(f"The connection to the database was lost: {text}")
+
+
+def _unknown(what: str, error: psycopg.Error, ids: Sequence[uuid.UUID]) -> CommitUnknownError:
+    return CommitUnknownError(
+        f"{what} before it was known whether the write was committed: {_first_line(error)}. Write "
+        f"again with the same ids; what is stored already is not written twice",
+        ids,
+    )
 
 
 def _refused(error: psycopg.Error, expects: Collection[str] | None) -> StoreError:

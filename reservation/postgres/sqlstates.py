@@ -54,6 +54,11 @@ _LENGTHS = (5, 3, 2)
 # and 44 (a change that a trigger or a view forbids), P0 (RAISE).
 _OF_THE_SERVER = re.compile("0[01238ABFLPZ]|10|2[234568BDF]|3[4BDF]|4[02]|5[34578]|72|F0|HV|XX")
 
+# Classes of errors that can occur wherever a statement is: canceled, out of something, broken.
+_ANYWHERE = ("53", "57", "58", "XX")
+# The functions that write, in the context of an error, which is in any language.
+_WRITING = re.compile(r"\bwrite_(message|messages|each)\(")
+
 # The indexes of the log on what a writer chooses, and the names under which our own functions
 # report the same.
 _RACE_CONSTRAINTS = ("expected_version", "message_id", "messages_id", "messages_stream")
@@ -105,6 +110,18 @@ def race_constraint(error: psycopg.Error) -> str | None:
     if diag.constraint_name in _RACE_CONSTRAINTS and diag.schema_name in (None, _SCHEMA):
         return diag.constraint_name
     return None
+
+
+def may_follow_commit(error: psycopg.Error) -> bool:
+    """Return whether a statement that commits within may have committed before its error.
+
+    After the commit nothing can be refused any more, but the statement can be canceled, or the
+    server run out of something. Where the write was still under way, the error says so in its
+    context.
+    """
+    if (error.sqlstate or "")[:2] not in _ANYWHERE:
+        return False
+    return _WRITING.search(error.diag.context or "") is None
 
 
 def violates_log_key(error: psycopg.Error) -> bool:

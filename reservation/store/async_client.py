@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool
@@ -20,7 +21,13 @@ from reservation.postgres.connection import (
     connect_async,
     connection_settings,
 )
-from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.postgres.error_translation import (
+    commits_at_once,
+    lacks_procedure,
+    may_commit_within,
+    translated,
+)
+from reservation.postgres.sqlstates import race_constraint
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.answers.async_listener import AsyncListener
@@ -31,7 +38,7 @@ from reservation.store.client import DEFAULT_BATCH_SIZE
 from reservation.store.gathering import Gathering
 from reservation.store.scheduling import AsyncScheduling
 from reservation.store.sending import in_span
-from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
+from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
 from reservation.store.writing import Write, WriteBatch, to_one_stream
 
 T = TypeVar("T")
@@ -278,11 +285,24 @@ class AsyncMessageStore(AsyncScheduling):
                 statement = make()
                 exchange.ids, exchange.expects = statement.ids, statement.expects
                 exchange.commits = commits_at_once(connection)
+                query = statement.query
+                if statement.committing is not None and may_commit_within(connection):
+                    query, exchange.commits_within = statement.committing, True
                 # Not the connection's own kind of cursor and row, which may be any.
                 cursor = prepare(AsyncCursor(connection, row_factory=tuple_row), statement)
-                await cursor.execute(
-                    statement.query, statement.parameters, prepare=False, binary=True
-                )
+                try:
+                    await cursor.execute(query, statement.parameters, prepare=False, binary=True)
+                except psycopg.Error as error:
+                    if not exchange.commits_within:
+                        raise
+                    if not lacks_procedure(error):
+                        if race_constraint(error):
+                            await cursor.execute(QUERIES["flush"], prepare=False)
+                        raise
+                    exchange.commits_within = False
+                    await cursor.execute(
+                        statement.query, statement.parameters, prepare=False, binary=True
+                    )
                 rows = await cursor.fetchall()
                 exchange.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)

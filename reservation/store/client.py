@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import psycopg
 from psycopg import Connection, Cursor
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
@@ -20,8 +21,14 @@ from reservation.postgres.connection import (
     connect,
     connection_settings,
 )
-from reservation.postgres.error_translation import commits_at_once, translated
+from reservation.postgres.error_translation import (
+    commits_at_once,
+    lacks_procedure,
+    may_commit_within,
+    translated,
+)
 from reservation.postgres.exchange import Request, exchange, keeps_statements
+from reservation.postgres.sqlstates import race_constraint
 from reservation.serialization.codec import DEFAULT_MAX_BYTES
 from reservation.store import statements
 from reservation.store.answers.listeners import Listeners
@@ -30,7 +37,7 @@ from reservation.store.answers.question import Questioned, question_of
 from reservation.store.answers.waiting import wait
 from reservation.store.scheduling import Scheduling
 from reservation.store.sending import in_span
-from reservation.store.statements import NO_STREAM, Reading, Statement, prepare
+from reservation.store.statements import NO_STREAM, QUERIES, Reading, Statement, prepare
 from reservation.store.writing import Row, Write, WriteBatch, portions, to_one_stream
 
 T = TypeVar("T")
@@ -393,9 +400,22 @@ class MessageStore(Scheduling):
             check_encoding(connection)
             if before or (statement.repeated and keeps_statements(connection)):
                 return statement.read(exchange(connection, [*before, statement.request])[-1].rows)
+            query = statement.query
+            if statement.committing is not None and may_commit_within(connection):
+                query, sent.commits_within = statement.committing, True
             # The connection may have any kind of cursor and row.
             cursor = prepare(Cursor(connection, row_factory=tuple_row), statement)
-            cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
+            try:
+                cursor.execute(query, statement.parameters, prepare=False, binary=True)
+            except psycopg.Error as error:
+                if not sent.commits_within:
+                    raise
+                if not lacks_procedure(error):
+                    if race_constraint(error):
+                        cursor.execute(QUERIES["flush"], prepare=False)
+                    raise
+                sent.commits_within = False
+                cursor.execute(statement.query, statement.parameters, prepare=False, binary=True)
             rows = cursor.fetchall()
             sent.commits = connection is not self._source  # a pool's may be committed next
         return statement.read(rows)

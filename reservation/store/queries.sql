@@ -7,6 +7,18 @@ SELECT reservation.write_messages(%s, %s, %s, %s, %s, %s)
 -- name: write_each
 SELECT reservation.write_each(%s, %s, %s, %s, %s, %s)
 
+-- name: commit_message
+CALL reservation.commit_message(%s, %s, %s, %s, %s, %s)
+
+-- name: commit_messages
+CALL reservation.commit_messages(%s, %s, %s, %s, %s, %s)
+
+-- name: commit_each
+CALL reservation.commit_each(%s, %s, %s, %s, %s, %s)
+
+-- name: flush
+SELECT reservation.flush_with_commit()
+
 -- name: read_stream
 SELECT id, stream_name, type, position, global_position, data, metadata, time
 FROM reservation.read_stream(%s, %s, %s)

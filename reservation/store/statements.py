@@ -51,6 +51,8 @@ class Statement(Generic[T_co]):
         expects: the streams that it expects to be at a version.
         repeated: whether it may be prepared, because it only calls a function that is called again
             and again.
+        committing: SQL to send in its place where it is a transaction of its own: it commits
+            within, and a refusal may rest on what is not flushed yet. None if there is none.
     """
 
     query: bytes
@@ -59,6 +61,7 @@ class Statement(Generic[T_co]):
     ids: Sequence[uuid.UUID] = ()
     expects: Collection[str] = ()
     repeated: bool = False
+    committing: bytes | None = None
 
     @property
     def request(self) -> Request:

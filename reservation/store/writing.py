@@ -121,6 +121,7 @@ class WriteBatch:
                 self.ids,
                 self.expects,
                 repeated=True,
+                committing=QUERIES["commit_message"],
             )
         return Statement(
             QUERIES["write_messages"],
@@ -129,6 +130,7 @@ class WriteBatch:
             self.ids,
             self.expects,
             repeated=True,
+            committing=QUERIES["commit_messages"],
         )
 
     def statement_of_each(self) -> Statement[list[int | None]]:
@@ -142,6 +144,7 @@ class WriteBatch:
             lambda found: list(found[0][0]),
             self.ids,
             self.expects,
+            committing=QUERIES["commit_each"],
         )
 
     def _arrays(self) -> list[Array | None]:

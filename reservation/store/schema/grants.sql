@@ -11,10 +11,15 @@ DELETE FROM reservation.sender_categories WHERE role = {role_name}::regrole
 
 -- name: sender
 GRANT USAGE ON SCHEMA reservation TO {role};
-GRANT EXECUTE ON FUNCTION
+GRANT EXECUTE ON ROUTINE
   reservation.write_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.write_message(uuid, text, text, jsonb, jsonb, bigint),
   reservation.write_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
+  reservation.commit_message(uuid, text, text, jsonb, jsonb, bigint, bigint),
+  reservation.commit_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[]),
+  reservation.commit_each(uuid[], text[], text[], jsonb[], jsonb[], bigint[], bigint[]),
+  reservation.log_record(),
+  reservation.flush_with_commit(),
   reservation.send_messages(uuid[], text[], text[], jsonb[], jsonb[], bigint[]),
   reservation.may_insert(),
   reservation.next_revision(text),
@@ -60,7 +65,7 @@ TO {role};
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO {role};
 GRANT DELETE ON reservation.states TO {role};
-GRANT EXECUTE ON FUNCTION
+GRANT EXECUTE ON ROUTINE
   {functions}
 TO {role};
 
@@ -77,13 +82,13 @@ GRANT INSERT (finding, is_accepted, reason, on_behalf_of) ON reservation.finding
 GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO {role};
-GRANT EXECUTE ON FUNCTION
+GRANT EXECUTE ON ROUTINE
   {functions}
 TO {role};
 
 -- name: auditor
 GRANT USAGE ON SCHEMA message_store, reservation TO {role};
 GRANT SELECT ON ALL TABLES IN SCHEMA message_store, reservation TO {role};
-GRANT EXECUTE ON FUNCTION
+GRANT EXECUTE ON ROUTINE
   {functions}
 TO {role};

@@ -120,10 +120,12 @@ WITH senders AS (
   JOIN schemas s ON s.oid = p.pronamespace
   WHERE s.nspname = 'reservation' AND (
       k.kind = 'consumer' AND p.proname NOT IN ('correct', 'store_report')
-      OR k.kind = 'operator' AND p.proname IN ('correct', 'cancel_scheduled')
-      OR k.kind = 'auditor' AND (p.provolatile <> 'v' OR p.proname = 'store_report')
+      OR k.kind = 'operator' AND p.proname IN ('correct', 'cancel_scheduled', 'flush_with_commit')
+      OR k.kind = 'auditor' AND (
+           p.provolatile <> 'v' OR p.proname IN ('flush_with_commit', 'store_report'))
       OR k.kind = 'sender' AND p.proname IN (
            'write_messages', 'write_message', 'write_each', 'send_messages', 'may_insert',
+           'commit_message', 'commit_messages', 'commit_each', 'log_record', 'flush_with_commit',
            'next_revision', 'outcome', 'ask', 'may_read', 'notice_channel', 'notice_lock', 'expect_notice',
            'expect_no_notice',
            'schedule_messages', 'schedule_message', 'send_scheduled', 'cancel_scheduled',
@@ -166,7 +168,7 @@ WITH senders AS (
     AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(k.oid, q.oid, 'USAGE, UPDATE') END
   UNION ALL
   SELECT k.oid, 4, 'EXECUTE on ' || f.name,
-         format('GRANT EXECUTE ON FUNCTION %%s', f.oid::regprocedure)
+         format('GRANT EXECUTE ON ROUTINE %%s', f.oid::regprocedure)
   FROM kinds k
   JOIN functions f USING (kind)
   WHERE NOT has_function_privilege(k.oid, f.oid, 'EXECUTE')

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 25
+SCHEMA_VERSION = 26
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -14,7 +14,9 @@ FUNCTION_SCRIPTS = (
     "identity",
     "roles",
     "reading",
+    "flushing",
     "writing",
+    "committing",
     "correcting",
     "retrying",
     "reserving",
@@ -57,6 +59,7 @@ MIGRATIONS = {
     23: "023_traces",
     24: "024_gathered",
     25: "025_batch_bytes",
+    26: "026_early_release",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.
@@ -64,7 +67,9 @@ FIRST_TO_GO_ON = 11
 # The versions after that which former programs cannot work with.
 BREAKING: frozenset[int] = frozenset()
 
-_FUNCTION = re.compile(rb"^CREATE OR REPLACE FUNCTION reservation\.(\w+)", re.MULTILINE)
+_FUNCTION = re.compile(
+    rb"^CREATE OR REPLACE (?:FUNCTION|PROCEDURE) reservation\.(\w+)", re.MULTILINE
+)
 
 
 def script_text(schema: str, name: str) -> bytes:

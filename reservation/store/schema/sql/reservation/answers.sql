@@ -526,5 +526,6 @@ BEGIN
   ELSE
     RETURN QUERY SELECT o.* FROM reservation.ask(question) AS o;
   END IF;
+  PERFORM reservation.flush_with_commit();  -- the answer may rest on what is not flushed yet
 END
 $$;

@@ -1,7 +1,7 @@
--- A function can be called by everybody unless that is taken away. This runs after every change of
+-- A function or procedure can be called by everybody unless that is taken away. This runs after every change of
 -- the functions, so it holds for those of later versions too.
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reservation FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA reservation FROM PUBLIC;
 
 -- What a consumer or sender needs that connects as the role of Message DB's clients.
 
@@ -24,7 +24,7 @@ TO message_store;
 GRANT SELECT, INSERT ON reservation.processed_messages, reservation.passes TO message_store;
 GRANT SELECT, INSERT, UPDATE, DELETE ON reservation.scheduled TO message_store;
 GRANT DELETE ON reservation.states TO message_store;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reservation TO message_store;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA reservation TO message_store;
 REVOKE EXECUTE ON FUNCTION
   reservation.correct(text, text, bigint, jsonb, text, text[]),
   reservation.store_report(uuid, jsonb, jsonb, jsonb, text, bigint, interval, text)

@@ -62,6 +62,7 @@ BEGIN
     WHERE s.id IN (SELECT m.id FROM message_store.messages m WHERE m.id = ANY (ids));
   END IF;
   IF wrong IS NOT NULL THEN  -- without its stream, which a sender may not be meant to know
+    PERFORM reservation.flush_now();
     RAISE unique_violation USING
       MESSAGE = format('Message id %s is in use for another message', wrong),
       CONSTRAINT = 'message_id', TABLE = 'messages', SCHEMA = 'message_store';
@@ -144,6 +145,7 @@ BEGIN
     RETURN 'cancelled';
   END IF;
   IF EXISTS (SELECT FROM message_store.messages m WHERE m.id = message_id) THEN
+    PERFORM reservation.flush_with_commit();
     RETURN 'written';
   END IF;
   RETURN 'unknown';

@@ -12,7 +12,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
   -- One sorted order for everybody, so that two batches cannot wait for each other.
-  PERFORM pg_advisory_xact_lock(hash)
+  PERFORM reservation.lock_category(hash)
   FROM (
     SELECT DISTINCT message_store.hash_64(category) AS hash
     FROM (
@@ -74,6 +74,7 @@ BEGIN
     ORDER BY i.n
     LIMIT 1;
     IF FOUND THEN
+      PERFORM reservation.flush_now();
       RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
         wrong.expected_version, wrong.stream_name, wrong.version
         USING CONSTRAINT = 'expected_version';
@@ -131,7 +132,9 @@ BEGIN
   FROM unnest(ids) WITH ORDINALITY AS i(id, n)
   LEFT JOIN message_store.messages m ON m.id = i.id;
 
-  IF rest IS NOT NULL THEN
+  IF rest IS NULL THEN
+    PERFORM reservation.flush_with_commit();
+  ELSE
     written := reservation.write_messages(
       ARRAY(SELECT ids[n] FROM unnest(rest) AS n),
       ARRAY(SELECT stream_names[n] FROM unnest(rest) AS n),
@@ -173,7 +176,7 @@ BEGIN
       ARRAY[write_message.data], ARRAY[write_message.metadata],
       ARRAY[write_message.expected_version]))[1];
   END IF;
-  PERFORM pg_advisory_xact_lock(
+  PERFORM reservation.lock_category(
     message_store.hash_64(message_store.category(write_message.stream_name)));
 
   SELECT m.position, m.stream_name,
@@ -187,6 +190,7 @@ BEGIN
     IF NOT stored.says_the_same THEN
       PERFORM reservation.raise_id_conflict(write_message.id, stored.stream_name);
     END IF;
+    PERFORM reservation.flush_with_commit();
     RETURN stored.position;
   END IF;
 
@@ -197,6 +201,7 @@ BEGIN
   LIMIT 1;
   version := coalesce(version, -1);
   IF write_message.expected_version <> version THEN
+    PERFORM reservation.flush_now();
     RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
       write_message.expected_version, write_message.stream_name, version
       USING CONSTRAINT = 'expected_version';
@@ -225,9 +230,17 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
   positions bigint[];
+  caller_flushes text := coalesce(current_setting('reservation.caller_flushes', true), '');
 BEGIN
+  -- A refusal within is no answer yet, so it waits for no flush: see flush_now.
+  IF caller_flushes = '' THEN
+    PERFORM set_config('reservation.caller_flushes', 'refusals', true);
+  END IF;
   BEGIN
-    RETURN reservation.write_messages(ids, stream_names, types, data, metadata, expected_versions);
+    positions := reservation.write_messages(
+      ids, stream_names, types, data, metadata, expected_versions);
+    PERFORM set_config('reservation.caller_flushes', caller_flushes, true);
+    RETURN positions;
   EXCEPTION
     WHEN raise_exception OR integrity_constraint_violation OR data_exception
       OR program_limit_exceeded OR feature_not_supported THEN NULL;
@@ -241,6 +254,7 @@ BEGIN
         OR program_limit_exceeded OR feature_not_supported THEN positions[n] := NULL;
     END;
   END LOOP;
+  PERFORM set_config('reservation.caller_flushes', caller_flushes, true);
   RETURN positions;
 END
 $$;
@@ -250,6 +264,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+  PERFORM reservation.flush_now();
   RAISE unique_violation USING
     MESSAGE = format('Message id %s is in use for another message in stream %s', id, stream_name),
     CONSTRAINT = 'message_id', TABLE = 'messages', SCHEMA = 'message_store';
