@@ -162,7 +162,8 @@ class Positions:
                     "longest_pause": LONGEST_PAUSE,
                 },
             )
-        if cursor.rowcount != len(moving):
+            ((moved,),) = cursor.fetchall()
+        if not moved:
             raise self._lost(connection)
 
     def committed(self, part: Partition, to: int) -> None:
@@ -217,6 +218,8 @@ class Positions:
                     "category": self.category,
                     "partitions": list(self._held),
                     "epochs": [held.epoch for held in self._held.values()],
+                    "stream_name": message.stream_name,
+                    "size": self.size,
                     "global_position": message.global_position,
                 },
             )
