@@ -75,10 +75,19 @@ FROM generate_series(1, %(accounts)s::bigint) AS a CROSS JOIN generate_series(0,
 
 -- name: positions
 -- Both consumers have read all but the last commands, and what they could not handle is noted.
+WITH stored AS (
+  SELECT * FROM (
+    VALUES ('account:command', %(base)s + (%(keys)s - %(pending)s) * 8 + 7),
+           ('accountTransaction', %(base)s + (%(keys)s - 2 * %(pending)s) * 8 + 7)
+  ) AS s(category, position)
+), moved AS (
+  UPDATE reservation.positions p SET position = s.position
+  FROM stored s WHERE (p.consumer, p.category) = ('account', s.category)
+  RETURNING p.category
+)
 INSERT INTO reservation.positions (consumer, category, position)
-VALUES ('account', 'account:command', %(base)s + (%(keys)s - %(pending)s) * 8 + 7),
-       ('account', 'accountTransaction', %(base)s + (%(keys)s - 2 * %(pending)s) * 8 + 7)
-ON CONFLICT (consumer, category, partition) DO UPDATE SET position = EXCLUDED.position
+SELECT 'account', s.category, s.position FROM stored s
+WHERE s.category NOT IN (SELECT m.category FROM moved m)
 
 -- name: letters
 INSERT INTO reservation.dead_letters

@@ -68,6 +68,30 @@ WHERE reservation.partition_of('accountTransaction-' || n, %(partitions)s) IN (
   WHERE p.category = 'accountTransaction' AND split_part(m.process, ':', 2) = %(process)s)
 LIMIT 1
 
+-- name: move_positions
+-- As so many batches move each position; in the end they are where they were.
+DO $$
+DECLARE
+  one record;
+BEGIN
+  FOR one IN SELECT p.*, o.id AS other_id, o.global_position AS other_position
+             FROM reservation.positions p
+             JOIN message_store.messages o ON o.global_position = p.position + 1
+  LOOP
+    FOR n IN 1 .. current_setting('bench.batches')::integer / 2 LOOP
+      ASSERT reservation.move_positions(
+        one.consumer, one.category, ARRAY[one.partition], ARRAY[one.epoch],
+        one.position, one.other_position, one.other_id, false);
+      COMMIT;
+      ASSERT reservation.move_positions(
+        one.consumer, one.category, ARRAY[one.partition], ARRAY[one.epoch],
+        one.other_position, one.position, one.message_id, false);
+      COMMIT;
+    END LOOP;
+  END LOOP;
+END
+$$
+
 -- name: tables
 SELECT schemaname, tablename FROM pg_catalog.pg_tables
 WHERE schemaname IN ('message_store', 'reservation') AND NOT EXISTS (

@@ -561,12 +561,12 @@ def test_a_member_with_a_blocked_loop_loses_its_lease(connection, store, databas
 
     def lease():
         return connection.execute(
-            "SELECT coalesce(max(expires_at), to_timestamp(0)) FROM reservation.members"
+            "SELECT coalesce(max(expires_at), to_timestamp(0)) FROM reservation.leases"
         ).fetchone()[0]
 
     def expired():
         ((gone,),) = connection.execute(
-            "SELECT bool_and(expires_at < clock_timestamp()) FROM reservation.members"
+            "SELECT bool_and(expires_at < clock_timestamp()) FROM reservation.leases"
         ).fetchall()
         return gone
 

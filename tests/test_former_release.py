@@ -18,6 +18,7 @@ from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import READS, RESERVED, broken, wait_until_drained
 from tests.former import RELEASE, as_former, former_release, run_former, sender
 from tests.processes import EXAMPLES, PATIENCE, Started, run_cli
+from tests.stored_positions import store_position
 
 pytestmark = [pytest.mark.slow, pytest.mark.check]
 
@@ -180,6 +181,29 @@ def test_a_former_program_leaves_a_newer_schema_as_it_is(former, former_store, d
     for command in (["status", "bank:account"], ["positions", "list"], ["dead-letters", "list"]):
         done = run_former(former, *command, database_url=addresses["auditor"])
         assert (done.returncode, done.stderr) == (0, ""), (RELEASE, command)
+
+
+def test_a_former_program_that_cannot_change_positions_changes_nothing(former, former_store):
+    """It finds no key for its statement; the command of this release does it."""
+    url, _ = former_store
+    with connect(url, autocommit=True) as connection:
+        install(connection)
+        for partition in range(2):
+            store_position(connection, "account", "account:command", 0, partition)
+        connection.execute(
+            "INSERT INTO reservation.groups (consumer, category, partitions) "
+            "VALUES ('account', 'account:command', 2)"
+        )
+        stored = "SELECT * FROM reservation.positions ORDER BY category, partition"
+        before = connection.execute(stored).fetchall()
+        command = ("partitions", "bank:account", "3", "--category", "account:command")
+        done = run_former(former, *command, database_url=url)
+        assert done.returncode == 2
+        assert "The database refused" in done.stderr
+        assert connection.execute(stored).fetchall() == before
+        done = run_cli(*command, env={"RESERVATION_DATABASE_URL": url})
+        assert done.returncode == 0, done.stderr
+        assert len(connection.execute(stored).fetchall()) == 3
 
 
 @pytest.mark.faults

@@ -56,8 +56,8 @@ REACHED = "SELECT min(position) >= %(last)s FROM reservation.positions"
 
 # Whether another member would have counted one with a lease until then as dead.
 OUTLIVED = """
-SELECT bool_and(m.expires_at > %(until)s + make_interval(secs => %(lease)s))
-FROM reservation.members m WHERE m.member <> %(member)s
+SELECT bool_and(l.expires_at > %(until)s + make_interval(secs => %(lease)s))
+FROM reservation.leases l WHERE l.member <> %(member)s
 """
 
 ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("-+:"), max_size=30)
@@ -205,8 +205,8 @@ def test_a_batch_that_takes_longer_than_the_lease_keeps_its_partitions(
         with Started(database_url, "--only", "reserved") as other:
             other.wait_for("standing_by")
             ((member, until),) = connection.execute(
-                "SELECT m.member, m.expires_at FROM reservation.positions p "
-                "JOIN reservation.members m ON m.member = p.holder WHERE p.category = %s",
+                "SELECT l.member, l.expires_at FROM reservation.positions p "
+                "JOIN reservation.leases l ON l.member = p.holder WHERE p.category = %s",
                 [RESERVED],
             ).fetchall()
             values = {"member": member, "until": until, "lease": LEASE}

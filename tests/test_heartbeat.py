@@ -38,12 +38,12 @@ def threads():
 
 
 def is_renewed(connection, member):
-    query = "SELECT expires_at > now() FROM reservation.members WHERE member = %s"
+    query = "SELECT expires_at > now() FROM reservation.leases WHERE member = %s"
     return connection.execute(query, [member]).fetchone() == (True,)
 
 
 def expire(connection):
-    connection.execute("UPDATE reservation.members SET expires_at = now() - interval '1 day'")
+    connection.execute("UPDATE reservation.leases SET expires_at = now() - interval '1 day'")
 
 
 def wait_for(condition):
@@ -59,7 +59,7 @@ def test_the_lease_is_renewed_while_a_block_takes_long(connection, heartbeat, me
         wait_for(lambda: is_renewed(connection, member))
         expire(connection)
         wait_for(lambda: is_renewed(connection, member))
-    query = "SELECT expires_at - now() < make_interval(secs => %s) FROM reservation.members"
+    query = "SELECT expires_at - now() < make_interval(secs => %s) FROM reservation.leases"
     assert connection.execute(query, [LEASE]).fetchone() == (True,)
 
 

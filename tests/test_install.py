@@ -110,8 +110,9 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
     connection.execute("DELETE FROM reservation.versions WHERE version > 1")
     connection.execute("DROP TABLE reservation.sender_categories, reservation.groups")
     connection.execute(
-        "DROP TABLE reservation.members, reservation.dead_letters, reservation.snapshots, "
-        "reservation.states, reservation.state_horizons, reservation.store_identity CASCADE"
+        "DROP TABLE reservation.members, reservation.leases, reservation.dead_letters, "
+        "reservation.snapshots, reservation.states, reservation.state_horizons, "
+        "reservation.store_identity CASCADE"
     )
     connection.execute(
         "DROP TABLE reservation.processed_messages, reservation.processed_handlers, "
@@ -119,7 +120,12 @@ def test_an_upgrade_replaces_the_functions_that_an_older_version_installed(conne
         "reservation.finding_decisions, reservation.passes"
     )
     connection.execute(
+        "DROP FUNCTION reservation.count_update, reservation.refuse_second_position, "
+        "reservation.positions_of CASCADE"
+    )
+    connection.execute(
         "ALTER TABLE reservation.positions DROP COLUMN partition, DROP COLUMN holder, "
+        "DROP COLUMN updates, DROP COLUMN generation, "
         "DROP COLUMN attempted, DROP COLUMN attempts, DROP COLUMN message_id CASCADE, "
         "ADD PRIMARY KEY (consumer, category)"
     )

@@ -284,7 +284,7 @@ def joined(connection, component, category):
         ProcessDeclaration.of(component),
     )
     membership.join(connection)
-    connection.execute("UPDATE reservation.members SET expires_at = now() + '1 hour'")
+    connection.execute("UPDATE reservation.leases SET expires_at = now() + '1 hour'")
     return membership
 
 

@@ -85,6 +85,7 @@ CONSUMER = {
             "groups",
             "positions",
             "members",
+            "leases",
             "dead_letters",
             "snapshots",
             "processed_handlers",

@@ -31,8 +31,10 @@ VALUES (%(consumer)s, %(category)s, 1)
 ON CONFLICT DO NOTHING
 
 -- name: create_position
-INSERT INTO reservation.positions (consumer, category) VALUES (%(consumer)s, %(category)s)
-ON CONFLICT DO NOTHING
+-- The lock of the group is held.
+INSERT INTO reservation.positions (consumer, category)
+SELECT %(consumer)s, %(category)s
+WHERE NOT EXISTS (SELECT FROM reservation.positions_of(%(consumer)s, %(category)s))
 
 -- name: remove_members
 -- Those that are gone. One that was only paused has to join again, and so learns of the change.
@@ -49,14 +51,22 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 
 -- name: store_positions
 -- The epoch is one that no process has, so a former holder of a position cannot move it.
+WITH after AS (
+  SELECT a.n - 1 AS partition, a.position,
+         reservation.message_at(%(category)s, a.position) AS message_id
+  FROM unnest(%(after)s::bigint[]) WITH ORDINALITY AS a(position, n)
+), updated AS (
+  UPDATE reservation.positions p
+  SET position = a.position, message_id = a.message_id, epoch = %(epoch)s, holder = NULL,
+      attempted = NULL, attempts = 0, updated_at = now()
+  FROM after AS a
+  WHERE p.consumer = %(consumer)s AND p.category = %(category)s AND p.partition = a.partition
+  RETURNING p.partition
+)
 INSERT INTO reservation.positions (consumer, category, partition, position, epoch, message_id)
-SELECT %(consumer)s, %(category)s, a.n - 1, a.position, %(epoch)s,
-       reservation.message_at(%(category)s, a.position)
-FROM unnest(%(after)s::bigint[]) WITH ORDINALITY AS a(position, n)
-ON CONFLICT (consumer, category, partition) DO UPDATE
-SET position = excluded.position, message_id = excluded.message_id, epoch = excluded.epoch,
-    holder = NULL, attempted = NULL,
-    attempts = 0, updated_at = now()
+SELECT %(consumer)s, %(category)s, a.partition, a.position, %(epoch)s, a.message_id
+FROM after AS a
+WHERE a.partition NOT IN (SELECT partition FROM updated)
 
 -- name: remove_positions
 DELETE FROM reservation.positions

@@ -168,7 +168,7 @@ class Positions:
         }
 
         def check(answer: Answer) -> None:
-            if answer.affected != len(moving):
+            if answer.rows != [(True,)]:
                 raise self._lost(connection)
 
         return Request(_QUERIES["advance"], values, check, _not_of_messages)
@@ -225,6 +225,8 @@ class Positions:
                     "category": self.category,
                     "partitions": list(self._held),
                     "epochs": [held.epoch for held in self._held.values()],
+                    "stream_name": message.stream_name,
+                    "size": self.size,
                     "global_position": message.global_position,
                 },
             )

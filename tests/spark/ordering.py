@@ -9,6 +9,7 @@ from psycopg import Connection
 
 from reservation import Component
 from reservation.messages.message import followed_id, further_id
+from tests.stored_positions import store_position
 
 
 @dataclass
@@ -137,12 +138,7 @@ class Ordering:
 
     def consumer(self, position: int, *dead: int, category: str = "payment") -> None:
         """Say how far the consumer is, and which messages are dead letters."""
-        self._connection.execute(
-            "INSERT INTO reservation.positions (consumer, category, partition, position) "
-            "VALUES ('order', %s, 0, %s) ON CONFLICT (consumer, category, partition) "
-            "DO UPDATE SET position = excluded.position",
-            [category, position],
-        )
+        store_position(self._connection, "order", category, position)
         for at in dead:
             self._connection.execute(
                 "INSERT INTO reservation.dead_letters (consumer, category, global_position, "

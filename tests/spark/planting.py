@@ -10,6 +10,7 @@ from psycopg import Connection
 
 from reservation import Component
 from reservation.messages.message import followed_id, further_id
+from tests.stored_positions import store_position
 
 
 @dataclass
@@ -140,11 +141,12 @@ class Planting:
                 [category, partitions, chance.choice([None, 0, head // 3])],
             )
             for partition in range(partitions):
-                self._connection.execute(
-                    "INSERT INTO reservation.positions (consumer, category, partition, position) "
-                    "VALUES ('thing', %s, %s, %s) ON CONFLICT (consumer, category, partition) "
-                    "DO UPDATE SET position = excluded.position",
-                    [category, partition, chance.randrange(head // 2, head + 1)],
+                store_position(
+                    self._connection,
+                    "thing",
+                    category,
+                    chance.randrange(head // 2, head + 1),
+                    partition,
                 )
             for at in chance.sample(range(1, head + 1), head // 5):
                 self._connection.execute(

@@ -6,10 +6,11 @@ SELECT consumer, category FROM reservation.groups
 -- The processes in each group, and how many partitions each holds. The last beat of a member's heart is
 -- when its lease began.
 SELECT m.consumer, m.category, m.process, m.partition, m.joined_at,
-       extract(epoch FROM clock_timestamp() - m.expires_at)::float8 + %(lease)s AS beat,
+       extract(epoch FROM clock_timestamp() - coalesce(
+         reservation.lease_end(m.member), m.expires_at))::float8 + %(lease)s AS beat,
        reservation.is_gone(m.member, m.expires_at) AS gone,
-       ARRAY(SELECT p.partition FROM reservation.positions p
-             WHERE p.consumer = m.consumer AND p.category = m.category AND p.holder = m.member
+       ARRAY(SELECT p.partition FROM reservation.positions_of(m.consumer, m.category) p
+             WHERE p.holder = m.member
              ORDER BY p.partition) AS held
 FROM reservation.members m
 ORDER BY m.consumer, m.category, m.member

@@ -9,10 +9,10 @@ WITH wanted AS (
            OR reservation.carries_foreign(p.consumer, p.category) AS "foreign",
          p.updated_at, p.holder IS NOT NULL AS held, m.process,
          coalesce(reservation.is_gone(m.member, m.expires_at), true) AS gone
-  FROM reservation.positions p
-  JOIN reservation.groups g USING (consumer, category)
+  FROM reservation.groups g
+  CROSS JOIN LATERAL reservation.positions_of(g.consumer, g.category) p
   LEFT JOIN reservation.members m ON m.member = p.holder
-  WHERE %(consumers)s::text[] IS NULL OR (p.consumer, p.category) IN (SELECT * FROM wanted)
+  WHERE %(consumers)s::text[] IS NULL OR (g.consumer, g.category) IN (SELECT * FROM wanted)
 )
 SELECT * FROM stored
 UNION ALL
@@ -28,5 +28,4 @@ SELECT coalesce(min(p.position), 0) >= reservation.category_head(%(category)s) A
   SELECT FROM reservation.dead_letters l
   WHERE l.consumer = %(consumer)s AND l.category = %(category)s
     AND (l.state = 'retry' OR l.state = 'dead' AND l.next_attempt_at <= clock_timestamp()))
-FROM reservation.positions p
-WHERE p.consumer = %(consumer)s AND p.category = %(category)s
+FROM reservation.positions_of(%(consumer)s, %(category)s) p

@@ -55,7 +55,8 @@ GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO {role};
 GRANT SELECT, INSERT, UPDATE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
+  reservation.groups, reservation.positions, reservation.members, reservation.leases,
+  reservation.dead_letters
 TO {role};
 GRANT DELETE ON reservation.members TO {role};
 GRANT SELECT, INSERT, UPDATE ON

@@ -68,6 +68,7 @@ WITH senders AS (
     ('consumer', 'reservation.groups', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.positions', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.members', ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']),
+    ('consumer', 'reservation.leases', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.dead_letters', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.snapshots', ARRAY['SELECT', 'INSERT', 'UPDATE']),
     ('consumer', 'reservation.processed_handlers', ARRAY['SELECT', 'INSERT', 'UPDATE']),

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 26
+SCHEMA_VERSION = 27
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -11,6 +11,7 @@ MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views",
 REPLACEABLE_SCRIPTS = ("names", "write", "read", "views", "privileges")
 FUNCTION_SCRIPTS = (
     "names",
+    "positions",
     "identity",
     "roles",
     "reading",
@@ -60,6 +61,7 @@ MIGRATIONS = {
     24: "024_gathered",
     25: "025_batch_bytes",
     26: "026_early_release",
+    27: "027_generations",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

@@ -1,19 +1,29 @@
 -- name: claim
 -- Takes a category over directly before one of its messages.
-INSERT INTO reservation.positions (consumer, category, partition, position, message_id, epoch)
-SELECT %(consumer)s, %(category)s, 0, coalesce(k.global_position, 0), k.id, 1
-FROM (SELECT 1) AS one
-LEFT JOIN (
-  SELECT m.global_position, m.id FROM message_store.messages m
-  WHERE message_store.category(m.stream_name) = %(category)s
-  ORDER BY m.global_position
-  LIMIT CASE WHEN %(ordinal)s > 0 THEN 1 ELSE 0 END
-  OFFSET greatest(%(ordinal)s - 1, 0)
-) AS k ON true
-ON CONFLICT (consumer, category, partition) DO UPDATE
-SET position = EXCLUDED.position, message_id = EXCLUDED.message_id, holder = NULL,
-    epoch = reservation.positions.epoch + 1
-RETURNING position, epoch
+WITH before AS (
+  SELECT coalesce(k.global_position, 0) AS position, k.id AS message_id
+  FROM (SELECT 1) AS one
+  LEFT JOIN (
+    SELECT m.global_position, m.id FROM message_store.messages m
+    WHERE message_store.category(m.stream_name) = %(category)s
+    ORDER BY m.global_position
+    LIMIT CASE WHEN %(ordinal)s > 0 THEN 1 ELSE 0 END
+    OFFSET greatest(%(ordinal)s - 1, 0)
+  ) AS k ON true
+), taken AS (
+  UPDATE reservation.positions p
+  SET position = b.position, message_id = b.message_id, holder = NULL, epoch = p.epoch + 1
+  FROM before AS b
+  WHERE (p.consumer, p.category, p.partition) = (%(consumer)s, %(category)s, 0)
+  RETURNING p.position, p.epoch
+), added AS (
+  INSERT INTO reservation.positions (consumer, category, partition, position, message_id, epoch)
+  SELECT %(consumer)s, %(category)s, 0, b.position, b.message_id, 1
+  FROM before AS b
+  WHERE NOT EXISTS (SELECT FROM taken)
+  RETURNING position, epoch
+)
+SELECT position, epoch FROM taken UNION ALL SELECT position, epoch FROM added
 
 -- name: give_back
 -- Leaves to the first consumer what the second has handled.

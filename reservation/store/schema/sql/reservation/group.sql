@@ -7,18 +7,74 @@
 -- and is not on the disk before it either. That is a setting of the transaction: one of the function
 -- would be over by the time of the commit.
 
+-- Lets a member live for so long from now; false if it is no member.
+CREATE OR REPLACE FUNCTION reservation.renew_lease(member bigint, lease interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  UPDATE reservation.leases l SET expires_at = clock_timestamp() + lease
+  WHERE l.member = renew_lease.member
+    AND l.generation >= (
+      SELECT g.generation FROM reservation.leases g
+      WHERE g.member = renew_lease.member
+      ORDER BY g.generation DESC LIMIT 1);
+  RETURN FOUND;
+END
+$$;
+
+-- Gives a member its lease; and renews it for programs of former versions, which write `members`.
+CREATE OR REPLACE FUNCTION reservation.store_lease() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO reservation.leases (member, expires_at) VALUES (NEW.member, NEW.expires_at);
+  ELSE
+    PERFORM reservation.renew_lease(NEW.member, NEW.expires_at - clock_timestamp());
+  END IF;
+  RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER store_lease
+AFTER INSERT OR UPDATE OF expires_at ON reservation.members
+FOR EACH ROW EXECUTE FUNCTION reservation.store_lease();
+
+-- Until when a member lives; NULL if it is no member.
+CREATE OR REPLACE FUNCTION reservation.lease_end(member bigint) RETURNS timestamptz
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+  SELECT l.expires_at FROM reservation.leases l
+  WHERE l.member = lease_end.member
+  ORDER BY l.generation DESC LIMIT 1
+$$;
+
 -- Whether a member is gone, for those who only look: its time is over, or its session has ended.
+-- `expires_at` is what `members` has, and counts only where there is no lease.
 CREATE OR REPLACE FUNCTION reservation.is_gone(member bigint, expires_at timestamptz)
 RETURNS boolean
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-  SELECT is_gone.expires_at < clock_timestamp() OR NOT EXISTS (
-    SELECT FROM pg_locks l
-    WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND (l.classid::bigint, l.objid::bigint, l.objsubid)
-          = (-1201006963 & 4294967295, is_gone.member & 2147483647, 2))
+  SELECT coalesce(reservation.lease_end(is_gone.member), is_gone.expires_at) < clock_timestamp()
+    OR NOT EXISTS (
+      SELECT FROM pg_locks l
+      WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (l.classid::bigint, l.objid::bigint, l.objsubid)
+            = (-1201006963 & 4294967295, is_gone.member & 2147483647, 2))
 $$;
 
 -- Makes a process a member; and the group, with so many partitions, if it is not there. `former` is the
@@ -29,8 +85,13 @@ CREATE OR REPLACE FUNCTION reservation.join_group(
 ) RETURNS TABLE (member bigint, partitions_there integer)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  one record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
 
@@ -42,24 +103,31 @@ BEGIN
   UPDATE reservation.groups g SET first_position = joined.position
   FROM (
     SELECT coalesce(min(p.position), 0) AS position
-    FROM reservation.positions p
-    WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
+    FROM reservation.positions_of(join_group.consumer, join_group.category) p
   ) AS joined
   WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
     AND (g.first_position IS NULL OR g.first_position > joined.position);
+
+  -- Who adds partitions updates the group, so that of two that join at once the second sees what the first
+  -- has added, or fails to serialize: the key alone does not refuse a second row of a partition.
+  UPDATE reservation.groups g SET partitions = g.partitions
+  WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
+    AND g.partitions > (
+      SELECT count(*) FROM reservation.positions_of(join_group.consumer, join_group.category))
+  RETURNING g.partitions INTO partitions_there;
+  IF FOUND THEN
+    INSERT INTO reservation.positions (consumer, category, partition, epoch)
+    SELECT join_group.consumer, join_group.category, n, 0
+    FROM generate_series(0, partitions_there - 1) AS n
+    WHERE n NOT IN (
+      SELECT p.partition
+      FROM reservation.positions_of(join_group.consumer, join_group.category) p);
+  END IF;
 
   SELECT g.partitions INTO partitions_there
   FROM reservation.groups g
   WHERE (g.consumer, g.category) = (join_group.consumer, join_group.category)
   FOR SHARE;
-
-  INSERT INTO reservation.positions (consumer, category, partition, epoch)
-  SELECT join_group.consumer, join_group.category, n, 0
-  FROM generate_series(0, partitions_there - 1) AS n
-  WHERE NOT EXISTS (
-    SELECT FROM reservation.positions p
-    WHERE (p.consumer, p.category, p.partition) = (join_group.consumer, join_group.category, n))
-  ON CONFLICT DO NOTHING;
 
   INSERT INTO reservation.members (consumer, category, process, partition, expires_at)
   VALUES (join_group.consumer, join_group.category, join_group.process, join_group.partition,
@@ -68,9 +136,17 @@ BEGIN
 
   -- Waits for a transaction that moves one of the positions: it may be our own, of the connection
   -- that was lost while it committed.
-  UPDATE reservation.positions p SET holder = join_group.member
-  WHERE (p.consumer, p.category) = (join_group.consumer, join_group.category)
-    AND p.holder = former;
+  FOR one IN
+    SELECT p.partition, p.generation
+    FROM reservation.positions_of(join_group.consumer, join_group.category) p
+    WHERE p.holder = former
+    ORDER BY p.partition
+  LOOP
+    UPDATE reservation.positions p SET holder = join_group.member
+    WHERE p.consumer = join_group.consumer AND p.category = join_group.category
+      AND p.partition = one.partition AND p.generation >= one.generation
+      AND p.holder = former;
+  END LOOP;
   DELETE FROM reservation.members m WHERE m.member = former;
 
   PERFORM pg_advisory_lock(-1201006963, (join_group.member & 2147483647)::integer);
@@ -80,15 +156,31 @@ $$;
 
 -- Ends a membership, and gives back what the member holds.
 CREATE OR REPLACE FUNCTION reservation.leave_group(member bigint) RETURNS void
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
 AS $$
-  SELECT set_config('synchronous_commit', 'off', true);
-  UPDATE reservation.positions p SET holder = NULL
-  FROM reservation.members m
-  WHERE m.member = leave_group.member
-    AND (p.consumer, p.category, p.holder) = (m.consumer, m.category, m.member);
+#variable_conflict use_column
+DECLARE
+  one record;
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  FOR one IN
+    SELECT p.consumer, p.category, p.partition, p.generation
+    FROM reservation.members m
+    CROSS JOIN LATERAL reservation.positions_of(m.consumer, m.category) p
+    WHERE m.member = leave_group.member AND p.holder = m.member
+    ORDER BY p.partition
+  LOOP
+    UPDATE reservation.positions p SET holder = NULL
+    WHERE p.consumer = one.consumer AND p.category = one.category
+      AND p.partition = one.partition AND p.generation >= one.generation
+      AND p.holder = leave_group.member;
+  END LOOP;
   DELETE FROM reservation.members m WHERE m.member = leave_group.member;
+END
 $$;
 
 -- Says that a member lives, finds those that do not, takes and gives back partitions until it has
@@ -102,27 +194,46 @@ CREATE OR REPLACE FUNCTION reservation.take_part(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
   own integer;      -- the only partition that the member may have
   fixed integer[];  -- those that members with a fixed part have
   share integer;    -- how many the member is to have
+  free integer;     -- how many of them it does not have yet
+  one record;
+  holder bigint;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
 
-  UPDATE reservation.members m SET expires_at = clock_timestamp() + lease
-  WHERE m.member = take_part.member
-  RETURNING m.partition INTO own;
-  IF NOT FOUND THEN
+  IF NOT reservation.renew_lease(take_part.member, lease) THEN
     RETURN;
   END IF;
+  SELECT m.partition INTO own FROM reservation.members m WHERE m.member = take_part.member;
 
-  DELETE FROM reservation.members m
-  WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
-    AND m.member <> take_part.member
-    AND (m.expires_at < clock_timestamp()
-         OR pg_try_advisory_xact_lock_shared(-1201006963, (m.member & 2147483647)::integer));
+  -- A lease that is locked is just being renewed.
+  FOR one IN
+    SELECT m.member FROM reservation.members m
+    WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
+      AND m.member <> take_part.member
+    ORDER BY m.member
+  LOOP
+    PERFORM FROM reservation.leases l
+    WHERE l.member = one.member
+      AND l.generation >= (
+        SELECT g.generation FROM reservation.leases g
+        WHERE g.member = one.member
+        ORDER BY g.generation DESC LIMIT 1)
+      AND (l.expires_at < clock_timestamp()
+           OR pg_try_advisory_xact_lock_shared(-1201006963, (one.member & 2147483647)::integer))
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      DELETE FROM reservation.members m WHERE m.member = one.member;
+    END IF;
+  END LOOP;
 
   SELECT coalesce(array_agg(m.partition) FILTER (WHERE m.partition IS NOT NULL), '{}')
   INTO fixed
@@ -138,53 +249,61 @@ BEGIN
     WHERE (m.consumer, m.category) = (take_part.consumer, take_part.category)
       AND (m.partition IS NULL OR m.member = take_part.member)
   ) AS s, (
-    SELECT count(*)::integer AS n FROM reservation.positions p
-    WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
-      AND (own IS NOT NULL OR p.partition <> ALL (fixed))
+    SELECT count(*)::integer AS n
+    FROM reservation.positions_of(take_part.consumer, take_part.category) p
+    WHERE own IS NOT NULL OR p.partition <> ALL (fixed)
   ) AS p;
 
-  UPDATE reservation.positions p SET holder = NULL
-  WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
-    AND p.holder = take_part.member
-    AND p.partition NOT IN (
-      SELECT k.partition FROM reservation.positions k
-      WHERE (k.consumer, k.category) = (take_part.consumer, take_part.category)
-        AND k.holder = take_part.member
-        AND (own IS NOT NULL OR k.partition <> ALL (fixed))
-      ORDER BY k.partition
-      LIMIT share);
+  free := share;
+  FOR one IN
+    SELECT p.partition, p.generation, own IS NOT NULL OR p.partition <> ALL (fixed) AS may_keep
+    FROM reservation.positions_of(take_part.consumer, take_part.category) p
+    WHERE p.holder = take_part.member
+    ORDER BY p.partition
+  LOOP
+    IF one.may_keep AND free > 0 THEN
+      free := free - 1;
+    ELSE
+      UPDATE reservation.positions p SET holder = NULL
+      WHERE p.consumer = take_part.consumer AND p.category = take_part.category
+        AND p.partition = one.partition AND p.generation >= one.generation
+        AND p.holder = take_part.member;
+    END IF;
+  END LOOP;
 
-  -- A row that is locked is being moved by a member that has just been found dead: at the next time.
-  WITH taken AS (
-    SELECT p.partition, p.holder
-    FROM reservation.positions p
-    WHERE (p.consumer, p.category) = (take_part.consumer, take_part.category)
-      AND (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
+  unclean := '{}';
+  FOR one IN
+    SELECT p.partition, p.generation
+    FROM reservation.positions_of(take_part.consumer, take_part.category) p
+    WHERE (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
       AND CASE WHEN own IS NULL THEN p.partition <> ALL (fixed) ELSE p.partition = own END
     ORDER BY p.partition
-    LIMIT greatest(share - (
-      SELECT count(*) FROM reservation.positions k
-      WHERE (k.consumer, k.category, k.holder)
-            = (take_part.consumer, take_part.category, take_part.member)), 0)
-    FOR UPDATE SKIP LOCKED
-  ), moved AS (
+  LOOP
+    EXIT WHEN free <= 0;
+    -- A row that is locked is being moved by a member that has just been found dead: at the next time.
+    SELECT p.holder INTO holder
+    FROM reservation.positions p
+    WHERE p.consumer = take_part.consumer AND p.category = take_part.category
+      AND p.partition = one.partition AND p.generation >= one.generation
+      AND (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
+    FOR UPDATE SKIP LOCKED;
+    CONTINUE WHEN NOT FOUND;
     UPDATE reservation.positions p SET holder = take_part.member, epoch = p.epoch + 1
-    FROM taken
-    WHERE (p.consumer, p.category, p.partition)
-          = (take_part.consumer, take_part.category, taken.partition)
-  )
-  SELECT coalesce(array_agg(t.partition) FILTER (WHERE t.holder IS NOT NULL), '{}')
-  INTO unclean
-  FROM taken AS t;
+    WHERE p.consumer = take_part.consumer AND p.category = take_part.category
+      AND p.partition = one.partition AND p.generation >= one.generation;
+    free := free - 1;
+    IF holder IS NOT NULL THEN
+      unclean := unclean || one.partition;
+    END IF;
+  END LOOP;
 
   SELECT coalesce(array_agg(p.partition ORDER BY p.partition), '{}'),
          coalesce(array_agg(p.position ORDER BY p.partition), '{}'),
          coalesce(array_agg(p.epoch ORDER BY p.partition), '{}'),
          max(p.position) FILTER (WHERE reservation.is_foreign(p.position, p.message_id))
   INTO held, positions, epochs, foreign_at
-  FROM reservation.positions p
-  WHERE (p.consumer, p.category, p.holder)
-        = (take_part.consumer, take_part.category, take_part.member);
+  FROM reservation.positions_of(take_part.consumer, take_part.category) p
+  WHERE p.holder = take_part.member;
 
   SELECT g.carried INTO carried FROM reservation.groups g
   WHERE (g.consumer, g.category) = (take_part.consumer, take_part.category);

@@ -59,8 +59,7 @@ AS $$
     SELECT FROM reservation.groups g, unnest(g.carried, g.carried_ids) AS c("position", message_id)
     WHERE (g.consumer, g.category) = (carries_foreign.consumer, carries_foreign.category)
       AND c.position > (
-        SELECT min(p.position) FROM reservation.positions p
-        WHERE (p.consumer, p.category) = (g.consumer, g.category))
+        SELECT min(p.position) FROM reservation.positions_of(g.consumer, g.category) p)
       AND reservation.is_foreign(c.position, c.message_id))
 $$;
 

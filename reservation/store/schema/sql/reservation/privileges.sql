@@ -14,7 +14,8 @@ GRANT INSERT (
   consumer, category, global_position, message_id, decision, former_state, reason, on_behalf_of, request
 ) ON reservation.letter_decisions TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
-  reservation.groups, reservation.positions, reservation.members, reservation.dead_letters
+  reservation.groups, reservation.positions, reservation.members, reservation.leases,
+  reservation.dead_letters
 TO message_store;
 GRANT DELETE ON reservation.members TO message_store;
 GRANT SELECT, INSERT, UPDATE ON
