@@ -222,13 +222,15 @@ BEGIN
     END IF;
     RETURN QUERY
       SELECT m.*
-      FROM reservation.dead_letters d
+      FROM (  -- by its stream, whatever the planner takes for fewer
+        SELECT * FROM reservation.dead_letters l WHERE l.stream_name = sent_to OFFSET 0
+      ) AS d
       CROSS JOIN LATERAL (
         SELECT m.* FROM message_store.messages m
         WHERE m.global_position = d.global_position AND m.id = d.message_id
         LIMIT 1
       ) AS m
-      WHERE d.stream_name = sent_to AND d.consumer = asked_command.consumer AND d.category = asked
+      WHERE d.consumer = asked_command.consumer AND d.category = asked
         AND d.state <> 'handled' AND reservation.is_asked(question, m.type, m.data)
       ORDER BY d.global_position DESC
       LIMIT 1;
