@@ -101,7 +101,7 @@ def bury(c):
     return DeadLetters("account", COPIES).record(c, letters)
 
 
-def rows(due):
+def scheduled_rows(due):
     return [
         ScheduledRow(uuid7(), f"{COMMANDS}-later-{n}", "Deposit", "{}", None, due)
         for n in range(BATCH)
@@ -110,14 +110,14 @@ def rows(due):
 
 def schedule(c):
     """Schedule a batch, and once more."""
-    later = rows(FUTURE)
+    later = scheduled_rows(FUTURE)
     MessageStore(c).schedule_encoded(later)
     return MessageStore(c).schedule_encoded(later)
 
 
 def write_later(c):
     """Write what is due, with much that is not."""
-    MessageStore(c).schedule_encoded(rows(PAST))
+    MessageStore(c).schedule_encoded(scheduled_rows(PAST))
     return write_due(c, BATCH)
 
 
@@ -165,7 +165,8 @@ def consumer_calls(size: Size) -> dict[str, Work]:
         "recognizing by a table": Work(20, 4200, lambda c: remember(c, size.sent // 2, "d")),
         "remembering in a table": Work(10, 4400, lambda c: remember(c, size.sent // 2, "new")),
         "recording dead letters": Work(1_000, 3_000, bury),
-        "scheduling a batch": Work(260, 2600, schedule),
+        # Thirteen steps for each of a hundred, twice, and their indexes become deeper.
+        "scheduling a batch": Work(260, 2800, schedule),
         "writing what is due": Work(380, 4500, write_later),
         "the outcome of what was handled": Work(
             40, 110, lambda c: ask(c, f"d{handled}", entityStream=LONG_ENTITY)

@@ -46,8 +46,15 @@ LARGE = (
     "reservation.processed_for_ever",
     "reservation.scheduled",
     "reservation.dead_letters",
+    "reservation.corrections",
+    "reservation.revisions",
+    "reservation.revision_counters",
+    "reservation.reconciliation_reports",
     "reservation.http_requests",
 )
+OPEN_LETTERS = 200  # of the commands, from the first thousand on
+# Its partitions are made while the log is written. Only their pages are counted.
+PARTITIONED = "reservation.processed_for_a_time"
 
 
 COMMANDS_SENT = """
@@ -148,7 +155,7 @@ PROCESSED = """
 INSERT INTO reservation.processed_messages (handler, key, time, global_position, for_ever)
 SELECT handler, 'd' || n, '2026-01-01', n, true
 FROM reservation.processed_handlers, generate_series(%(first)s::int, %(last)s::int) AS n
-WHERE mod(n, 10) = 1
+WHERE type = 'Deposit' AND mod(n, 10) = 1
 """
 
 
@@ -172,6 +179,81 @@ FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 10) = 1
 """
 
 
+# Of commands, so that there is something to handle again: a hundred that are to be retried or have
+# waited long enough, and what is parked behind them. All others are history.
+RETRIED = """
+INSERT INTO reservation.dead_letters (
+  consumer, category, global_position, message_id, stream_name, type, entity, state, reason,
+  process, next_attempt_at)
+SELECT 'account', 'account:command', n, m.id, m.stream_name, m.type,
+       CASE WHEN n > 50 THEN 'account-' || n - mod(n, 10) END,
+       CASE WHEN n > 1000 THEN 'handled' WHEN mod(n, 10) = 3 THEN 'parked'
+            WHEN n <= 500 THEN 'retry' ELSE 'dead' END,
+       CASE mod(n, 10) WHEN 3 THEN 'parked' ELSE 'handler' END, 'host:1',
+       CASE WHEN n BETWEEN 501 AND 1000 AND mod(n, 10) = 2 THEN now() - interval '1 day' END
+FROM generate_series(%(first)s::int, %(last)s::int) AS n
+JOIN message_store.messages m ON m.global_position = n
+WHERE mod(n, 10) IN (2, 3)
+"""
+
+
+# Of what is parked, and of a store that was replaced.
+CORRECTIONS = """
+INSERT INTO reservation.corrections (
+  correction, correction_id, consumer, category, global_position, message_id)
+SELECT global_position, message_id, consumer, category, global_position,
+       CASE WHEN global_position <= 1000 THEN message_id ELSE gen_random_uuid() END
+FROM reservation.dead_letters
+WHERE category = 'account:command' AND global_position BETWEEN %(first)s AND %(last)s
+  AND global_position > %(small)s AND mod(global_position, 10) = 3
+"""
+
+
+REVISIONS = """
+INSERT INTO reservation.revisions (consumer, category, entity_stream, source, revision)
+SELECT 'account', 'accountTransaction', 'account-' || n, '', 1
+FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 10) = 1
+"""
+
+
+COUNTERS = """
+INSERT INTO reservation.revision_counters (name, revision)
+SELECT 'account-' || n, 1
+FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 10) = 1
+"""
+
+
+# Of a handler that forgets.
+FORGETFUL = """
+INSERT INTO reservation.processed_handlers (consumer, type, keep)
+VALUES ('account', 'Withdraw', '10 years') ON CONFLICT DO NOTHING
+"""
+
+
+DAY_MADE = """
+SELECT reservation.make_processed_partition(handler, '2026-01-01')
+FROM reservation.processed_handlers WHERE type = 'Withdraw'
+"""
+
+
+PROCESSED_THAT_DAY = """
+INSERT INTO reservation.processed_messages (handler, key, time, global_position, for_ever)
+SELECT handler, 'd' || n, '2026-01-01', n, false
+FROM reservation.processed_handlers, generate_series(%(first)s::int, %(last)s::int) AS n
+WHERE type = 'Withdraw' AND mod(n, 10) = 1
+"""
+
+
+REPORTS = """
+INSERT INTO reservation.reconciliation_reports (
+  id, component, time, stored_by, mode, up_to, categories, duration, in_order, findings, accepted,
+  program, report)
+SELECT md5('report ' || n)::uuid, 'account', now(), 'auditor', 'full', n, '{}', '1s', true, '{}',
+       '{}', '0', '{}'
+FROM generate_series(%(first)s::int, %(last)s::int) AS n WHERE mod(n, 100) = 1
+"""
+
+
 REQUESTS = """
 INSERT INTO reservation.http_requests (role, id, fingerprint, answered_at, status, headers, body)
 SELECT reservation.http_role(), md5('request ' || n)::uuid, 'asked', now(), 200, '[]', 'answer'
@@ -191,6 +273,14 @@ FILL = (
     PROCESSED,
     SCHEDULED,
     LETTERS,
+    RETRIED,
+    CORRECTIONS,
+    REVISIONS,
+    COUNTERS,
+    FORGETFUL,
+    DAY_MADE,
+    PROCESSED_THAT_DAY,
+    REPORTS,
     REQUESTS,
 )
 
@@ -262,7 +352,7 @@ def fill(connection, size, first, last):
 
 
 def analyze(connection):
-    for table in LARGE:
+    for table in (*LARGE, PARTITIONED):
         connection.execute(f"ANALYZE {table}")
 
 

@@ -293,23 +293,30 @@ def test_a_message_that_a_statement_is_refused_for_is_found_by_halving(
 def test_a_message_that_ends_the_process_costs_another_one_call_more(
     connection, store, database_url, tmp_path
 ):
-    """After a death messages are handled one by one until the one that causes it is found."""
+    """Nine hundred messages before one that ends its process are called twice, over four deaths.
+
+    The first death is that of the batch. The next process commits each of them by itself, and finds
+    the message; from then on only its attempts end processes.
+    """
     poison = Poison(tmp_path, bad="exit")
     store.write([open_(), open_("456")], COMMANDS)
-    before = [deposit(f"d{number}") for number in range(50)]
-    behind = [deposit(f"e{number}") for number in range(50)]
+    before = [deposit(f"d{number}") for number in range(900)]
+    behind = [deposit(f"e{number}") for number in range(BATCH - 901)]
     store.write([*before, deposit("bad", account="456"), *behind], COMMANDS)
     with start(database_url, poison, "--only", "commands") as started:
         wait_until_drained(connection, started, categories=["account:command"])
         assert started.stop() == 0
+    commits = []
     for _ in range(1 + 3):
         with start(database_url, poison, "--only", "reserved") as started:
             started.process.wait(PATIENCE)
+        commits.append(started.log.count('"batch_committed"'))
     with start(database_url, poison, "--only", "reserved") as started:
         started.wait_for("message_dead", reason="process_died", attempts=3)
         wait_until_drained(connection, started)
         assert started.stop() == 0
+    assert commits == [0, len(before), 0, 0]
     assert poison.calls("bad") == 1 + 3
-    assert {poison.calls(f"d{number}") for number in range(50)} == {2}
-    assert {poison.calls(f"e{number}") for number in range(50)} == {1}
+    assert {poison.calls(f"d{number}") for number in range(len(before))} == {2}
+    assert {poison.calls(f"e{number}") for number in range(len(behind))} == {1}
     assert letters(connection) == [("bad", "dead", "process_died", 3)]

@@ -17,10 +17,12 @@ from reservation.idempotence.reserve import ReserveOutcome
 from reservation.postgres.connection import connect
 from tests.large_calls import growing_calls, store_calls
 from tests.large_consuming import consumer_calls, growing_consumer_calls
+from tests.large_keeping import growing_keeping_calls, keeping_calls
 from tests.large_log import (
     BATCH,
     COMMANDS,
     LARGE,
+    OPEN_LETTERS,
     SIZES,
     SMALL,
     analyze,
@@ -32,24 +34,19 @@ from tests.large_log import (
 
 pytestmark = pytest.mark.slow
 
-# With fresh statistics the planner is least likely to be wrong.
-STATISTICS = [
-    "never analyzed",
-    "analyzed while small",
-    pytest.param("analyzed", marks=pytest.mark.long),
-]
+STATISTICS = ["never analyzed", "analyzed while small", "analyzed"]
 SESSIONS = ["new", "older than most messages"]
 SHORT, LONG = SIZES["10,000"], SIZES["1,000,000"]
 
 
 def bounded(size):
     """Return the calls whose bounds do not depend on the size of the log."""
-    return store_calls(size) | consumer_calls(size)
+    return store_calls(size) | consumer_calls(size) | keeping_calls(size)
 
 
 def growing(size):
     """Return the calls that look through a share of the log, or of a stream."""
-    return growing_calls(size) | growing_consumer_calls(size)
+    return growing_calls(size) | growing_consumer_calls(size) | growing_keeping_calls(size)
 
 
 @contextmanager
@@ -149,7 +146,8 @@ def test_a_summary_touches_no_more_than_it_counts(large, session):
     (one,) = counted.result.consumers
     assert (one.lag.messages, one.lag.at_least) == (BATCH, True)
     assert counted.scanned == 0
-    assert counted.fetched <= 2 * BATCH + 2  # as many as that are scheduled, too
+    # As many that are scheduled, and twice the letters that are open: how many, of which entities.
+    assert counted.fetched <= 2 * BATCH + 2 + 2 * OPEN_LETTERS
 
 
 def test_the_calls_do_what_they_are_counted_for(large):
@@ -180,6 +178,23 @@ def test_the_calls_do_what_they_are_counted_for(large):
     assert found["the outcome of what was reserved"].state == "pending"
     assert found["the outcome of what is unknown"].state == "unknown"
     assert found["a new request"].answer.body == b"answer"
+    assert sizes["a part that ends before its category"] == BATCH // 2
+    assert 0 < sizes["partitions that end before their category"] < BATCH // 2
+    assert found["raising revisions"].count(True) == 0
+    assert found["drawing revisions"] == [2, 1]
+    assert found["recognizing by a table that forgets"].count(True) == BATCH // 10
+    assert not any(found["remembering in a table that forgets"])
+    assert len(found["the entities that are blocked"]) == 95  # five letters are of none
+    assert found["when letters are due"] == [0, OPEN_LETTERS // 4]
+    assert sizes["lining up letters"] == sizes["burying letters again"] == BATCH
+    assert found["counting an attempt at a letter"] == 1
+    assert found["counting an attempt at a message"] == 1
+    assert sizes["corrections of a batch"] == BATCH // 10
+    assert found["writing each of a batch"].count(None) == 1
+    assert sizes["sending a batch"] == BATCH
+    assert found["cancelling what is scheduled"] == found["cancelling as a sender"]
+    assert found["asking as a sender"].state == "pending"
+    assert found["the outcome of what initiates"].state == "conflict"
 
 
 def test_what_is_counted_shows_a_scan_and_a_fetch(large):

@@ -15,12 +15,26 @@ SELECT greatest(
    ORDER BY k.global_position DESC LIMIT 1))
 
 -- name: of_messages
-SELECT DISTINCT ON (k.global_position) k.global_position, (m.data->'corrected')::varchar
-FROM reservation.corrections k
-JOIN message_store.messages m ON m.global_position = k.correction AND m.id = k.correction_id
-WHERE k.consumer = %(consumer)s AND k.category = %(category)s
-  AND k.global_position = ANY(%(global_positions)s) AND k.message_id = ANY(%(message_ids)s::uuid[])
-ORDER BY k.global_position, k.correction DESC
+-- The last correction of each. Each is a step into the index, because of the limits: in a join the
+-- planner may look through all corrections of a category.
+SELECT i.global_position, (k.data->'corrected')::varchar
+FROM unnest(%(global_positions)s::bigint[], %(message_ids)s::uuid[]) AS i(global_position, message_id)
+CROSS JOIN LATERAL (
+  SELECT m.data
+  FROM (
+    SELECT * FROM reservation.corrections c
+    WHERE c.consumer = %(consumer)s AND c.category = %(category)s
+      AND c.global_position = i.global_position AND c.message_id = i.message_id
+    OFFSET 0
+  ) AS c
+  CROSS JOIN LATERAL (
+    SELECT m.data FROM message_store.messages m
+    WHERE m.global_position = c.correction AND m.id = c.correction_id
+    LIMIT 1
+  ) AS m
+  ORDER BY c.correction DESC
+  LIMIT 1
+) AS k
 
 -- name: of_reissues
 -- The last correction of each corrected message, with what the message itself says, compared with some

@@ -70,13 +70,13 @@ WHERE consumer = %(consumer)s AND category = %(category)s
 -- for its next attempt until now, those up to the next one that is dead or waits. A message that has been corrected has the data of its last correction. One that is no
 -- longer in the store has NULLs.
 WITH due AS (
-  SELECT global_position, entity
+  SELECT global_position, message_id, entity, attempts, stream_name, earlier_attempts
   FROM reservation.dead_letters
   WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'retry'
     AND reservation.partition_of(stream_name, %(size)s) = ANY(%(partitions)s)
   UNION ALL
   (
-    SELECT global_position, entity
+    SELECT global_position, message_id, entity, attempts, stream_name, earlier_attempts
     FROM reservation.dead_letters
     WHERE consumer = %(consumer)s AND category = %(category)s AND state = 'dead'
       AND next_attempt_at <= statement_timestamp()
@@ -85,9 +85,7 @@ WITH due AS (
     LIMIT %(limit)s
   )
 ), line_up AS (
-  SELECT d.global_position, d.message_id, d.entity, d.attempts, d.stream_name, d.earlier_attempts
-  FROM due JOIN reservation.dead_letters d USING (global_position)
-  WHERE due.entity IS NULL AND d.consumer = %(consumer)s AND d.category = %(category)s
+  SELECT * FROM due WHERE entity IS NULL
   UNION ALL
   SELECT line.global_position, line.message_id, line.entity, line.attempts, line.stream_name,
          line.earlier_attempts
@@ -160,59 +158,88 @@ WHERE consumer = %(consumer)s AND category = %(category)s
   AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
 
 -- name: unchanged
--- How many of some letters are to be retried as what they were read as.
-SELECT count(*)
-FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
-     AS l (global_position, correction)
-JOIN reservation.dead_letters d ON d.global_position = l.global_position
-WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-  AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-  AND NOT EXISTS (
-    SELECT FROM reservation.corrections k
-    WHERE k.consumer = d.consumer AND k.category = d.category
-      AND k.global_position = d.global_position AND k.message_id = d.message_id
-      AND k.correction > coalesce(l.correction, 0))
+-- How many of some letters are to be retried as what they were read as. Each is a step into the index,
+-- because of its limit: in a join the planner may take all letters of the category for each.
+WITH found AS MATERIALIZED (
+  SELECT d.place, l.*
+  FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
+       AS l (global_position, correction)
+  CROSS JOIN LATERAL (
+    SELECT d.ctid AS place, d.message_id, d.state, d.next_attempt_at FROM reservation.dead_letters d
+    WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+      AND d.global_position = l.global_position
+    LIMIT 1
+  ) AS d
+  WHERE (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
+    AND NOT EXISTS (
+      SELECT FROM reservation.corrections k
+      WHERE k.consumer = %(consumer)s AND k.category = %(category)s
+        AND k.global_position = l.global_position AND k.message_id = d.message_id
+        AND k.correction > coalesce(l.correction, 0)
+      OFFSET 0)
+)
+SELECT count(*) FROM found
 
 -- name: mark_handled
--- Only as what they were handled as: a letter that has been corrected meanwhile stays.
+-- Only as what they were handled as: a letter that has been corrected meanwhile stays. Each is found
+-- as by the statement above, and again by where it is stored, as by the one that calls the next.
+WITH found AS MATERIALIZED (
+  SELECT d.place, l.*
+  FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
+       AS l (global_position, correction)
+  CROSS JOIN LATERAL (
+    SELECT d.ctid AS place, d.message_id, d.state, d.next_attempt_at FROM reservation.dead_letters d
+    WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+      AND d.global_position = l.global_position
+    LIMIT 1
+  ) AS d
+  WHERE (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
+    AND NOT EXISTS (
+      SELECT FROM reservation.corrections k
+      WHERE k.consumer = %(consumer)s AND k.category = %(category)s
+        AND k.global_position = l.global_position AND k.message_id = d.message_id
+        AND k.correction > coalesce(l.correction, 0)
+      OFFSET 0)
+)
 UPDATE reservation.dead_letters d
-SET state = 'handled', process = %(process)s, changed_at = now(), handled_as = l.correction
-FROM unnest(%(global_positions)s::bigint[], %(corrections)s::bigint[])
-     AS l (global_position, correction)
-WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-  AND d.global_position = l.global_position
-  AND (d.state IN ('parked', 'retry') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-  AND NOT EXISTS (
-    SELECT FROM reservation.corrections k
-    WHERE k.consumer = d.consumer AND k.category = d.category
-      AND k.global_position = d.global_position AND k.message_id = d.message_id
-      AND k.correction > coalesce(l.correction, 0))
+SET state = 'handled', process = %(process)s, changed_at = now(), handled_as = found.correction
+FROM found
+WHERE d.ctid = ANY (ARRAY(SELECT place FROM found)) AND d.global_position = found.global_position
 
 -- name: bury_again
--- Dead again, or waiting for another attempt.
+-- Dead again, or waiting for another attempt. They are found as those that were handled.
+WITH found AS MATERIALIZED (
+  SELECT d.place, l.*
+  FROM unnest(
+    %(global_positions)s::bigint[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
+    %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[],
+    %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
+    %(error_tracebacks)s::text[]
+  ) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
+          error_place, error_text, error_traceback)
+  CROSS JOIN LATERAL (
+    SELECT d.ctid AS place, d.message_id, d.state, d.next_attempt_at FROM reservation.dead_letters d
+    WHERE d.consumer = %(consumer)s AND d.category = %(category)s
+      AND d.global_position = l.global_position
+    LIMIT 1
+  ) AS d
+  WHERE (d.state IN ('parked', 'retry', 'handled') OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
+    AND NOT EXISTS (
+      SELECT FROM reservation.corrections k
+      WHERE k.consumer = %(consumer)s AND k.category = %(category)s
+        AND k.global_position = l.global_position AND k.message_id = d.message_id
+        AND k.correction > coalesce(l.correction, 0)
+      OFFSET 0)
+)
 UPDATE reservation.dead_letters d
-SET state = 'dead', entity = l.entity, reason = l.reason, error = l.error, digest = l.digest,
-    attempts = l.attempts, process = %(process)s, changed_at = now(),
-    next_attempt_at = clock_timestamp() + make_interval(secs => l.wait),
-    earlier_attempts = CASE WHEN l.wait IS NULL THEN 0 ELSE l.attempts END,
-    error_type = l.error_type, error_place = l.error_place, error_text = l.error_text,
-    error_traceback = l.error_traceback
-FROM unnest(
-  %(global_positions)s::bigint[], %(entities)s::text[], %(reasons)s::text[], %(errors)s::text[],
-  %(digests)s::text[], %(attempts)s::integer[], %(waits)s::float8[], %(corrections)s::bigint[],
-  %(error_types)s::text[], %(error_places)s::text[], %(error_texts)s::text[],
-  %(error_tracebacks)s::text[]
-) AS l (global_position, entity, reason, error, digest, attempts, wait, correction, error_type,
-        error_place, error_text, error_traceback)
-WHERE d.consumer = %(consumer)s AND d.category = %(category)s
-  AND d.global_position = l.global_position
-  AND (d.state IN ('parked', 'retry', 'handled')
-       OR d.state = 'dead' AND d.next_attempt_at IS NOT NULL)
-  AND NOT EXISTS (
-    SELECT FROM reservation.corrections k
-    WHERE k.consumer = d.consumer AND k.category = d.category
-      AND k.global_position = d.global_position AND k.message_id = d.message_id
-      AND k.correction > coalesce(l.correction, 0))
+SET state = 'dead', entity = found.entity, reason = found.reason, error = found.error,
+    digest = found.digest, attempts = found.attempts, process = %(process)s, changed_at = now(),
+    next_attempt_at = clock_timestamp() + make_interval(secs => found.wait),
+    earlier_attempts = CASE WHEN found.wait IS NULL THEN 0 ELSE found.attempts END,
+    error_type = found.error_type, error_place = found.error_place,
+    error_text = found.error_text, error_traceback = found.error_traceback
+FROM found
+WHERE d.ctid = ANY (ARRAY(SELECT place FROM found)) AND d.global_position = found.global_position
 
 -- name: lock_letters
 SELECT pg_advisory_xact_lock(hashtextextended('reservation.dead_letters', 0))

@@ -176,16 +176,16 @@ ORDER BY m.position
 LIMIT %(limit)s
 
 -- name: with_key
--- The same of a part of a category.
+-- The same of a part of a category. Both ends are of one column, so whichever index is taken ends there.
 SELECT /* message */
 FROM message_store.messages m
-WHERE (message_store.category(m.stream_name), m.global_position)
-      BETWEEN (%(category)s, %(after)s::bigint + 1) AND (%(category)s, %(until)s::bigint)
+WHERE message_store.category(m.stream_name) = %(category)s
+  AND m.global_position > %(after)s AND m.global_position <= %(until)s
   AND NOT EXISTS (
     SELECT FROM unnest(%(parts)s::text[]) AS p (part)
     WHERE NOT EXISTS (
       SELECT FROM unnest(%(fields)s::text[]) AS f (field) WHERE m.data->>field = part))
-ORDER BY message_store.category(m.stream_name), m.global_position
+ORDER BY m.global_position
 LIMIT %(limit)s
 
 -- name: holding
@@ -222,12 +222,16 @@ ORDER BY k.correction
 LIMIT %(limit)s
 
 -- name: passes
+-- The index begins with the consumer. The limit keeps each pass a step into it.
 SELECT p.global_position, p.consumer, p.category, p.reason, p.passed_at
 FROM reservation.groups g
-JOIN unnest(%(positions)s::bigint[], %(ids)s::uuid[]) AS m (global_position, id) ON true
-JOIN reservation.passes p
-  ON p.consumer = g.consumer AND p.category = g.category
- AND p.global_position = m.global_position AND p.message_id = m.id
+CROSS JOIN unnest(%(positions)s::bigint[], %(ids)s::uuid[]) AS m (global_position, id)
+CROSS JOIN LATERAL (
+  SELECT p.* FROM reservation.passes p
+  WHERE p.consumer = g.consumer AND p.category = g.category
+    AND p.global_position = m.global_position AND p.message_id = m.id
+  LIMIT 1
+) AS p
 ORDER BY p.global_position, p.consumer
 LIMIT %(limit)s
 
@@ -266,9 +270,15 @@ SELECT reservation.dealt_with_up_to(%(consumer)s, %(category)s, %(stream)s), EXI
   WHERE g.consumer = %(consumer)s AND g.category = %(category)s)
 
 -- name: processed
--- The messages that were processed under a key, of each handler that remembers keys.
+-- The messages that were processed under a key, of each handler that remembers keys. The index begins with
+-- the handler. The limit keeps each handler a step into it.
 SELECT p.global_position
 FROM reservation.processed_handlers h
-JOIN reservation.processed_messages p ON p.handler = h.handler AND p.key = %(key)s
+CROSS JOIN LATERAL (
+  SELECT p.global_position FROM reservation.processed_messages p
+  WHERE p.handler = h.handler AND p.key = %(key)s
+  ORDER BY p.global_position
+  LIMIT 10
+) AS p
 ORDER BY p.global_position
 LIMIT 10

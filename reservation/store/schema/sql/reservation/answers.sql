@@ -184,7 +184,8 @@ AS $$
 $$;
 
 -- The command itself, as it was sent: by its id, or in its stream. Of one with a key, under which nothing
--- stands, first what is not read yet and the dead letters are looked at, and only then the whole stream.
+-- stands, first what is not read yet and the dead letters are looked at, and only then the rest of the
+-- stream. One field is compared first, which costs a tenth of comparing them all.
 CREATE OR REPLACE FUNCTION reservation.asked_command(question jsonb, consumer text, has_key boolean)
 RETURNS SETOF message_store.messages
 LANGUAGE plpgsql STABLE
@@ -200,6 +201,9 @@ AS $$
 DECLARE
   asked text := question->>'category';
   sent_to text := question->>'sentTo';
+  unread bigint;  -- the position of the first message that is not read yet
+  field text;
+  wanted text;
 BEGIN
   IF question->>'messageId' IS NOT NULL THEN
     RETURN QUERY
@@ -210,12 +214,17 @@ BEGIN
   IF sent_to IS NULL OR message_store.category(sent_to) <> asked THEN
     RETURN;
   END IF;
+  IF jsonb_typeof(question->'fields') = 'object'
+      AND jsonb_typeof(question->'content') IS DISTINCT FROM 'object' THEN
+    SELECT f.key, f.value INTO field, wanted FROM jsonb_each_text(question->'fields') AS f LIMIT 1;
+  END IF;
   IF has_key THEN
+    unread := reservation.first_after(
+      sent_to, reservation.dealt_with_up_to(consumer, asked, sent_to));
     RETURN QUERY
       SELECT m.* FROM message_store.messages m
-      WHERE m.stream_name = sent_to
-        AND m.position >= reservation.first_after(
-              sent_to, reservation.dealt_with_up_to(consumer, asked, sent_to))
+      WHERE m.stream_name = sent_to AND m.position >= unread
+        AND (field IS NULL OR m.data->>field IS NOT DISTINCT FROM wanted)
         AND reservation.is_asked(question, m.type, m.data)
       ORDER BY m.position
       LIMIT 1;
@@ -224,13 +233,15 @@ BEGIN
     END IF;
     RETURN QUERY
       SELECT m.*
-      FROM reservation.dead_letters d
+      FROM (  -- by its stream, whatever the planner takes for fewer
+        SELECT * FROM reservation.dead_letters l WHERE l.stream_name = sent_to OFFSET 0
+      ) AS d
       CROSS JOIN LATERAL (
         SELECT m.* FROM message_store.messages m
         WHERE m.global_position = d.global_position AND m.id = d.message_id
         LIMIT 1
       ) AS m
-      WHERE d.stream_name = sent_to AND d.consumer = asked_command.consumer AND d.category = asked
+      WHERE d.consumer = asked_command.consumer AND d.category = asked
         AND d.state <> 'handled' AND reservation.is_asked(question, m.type, m.data)
       ORDER BY d.global_position DESC
       LIMIT 1;
@@ -240,7 +251,9 @@ BEGIN
   END IF;
   RETURN QUERY
     SELECT m.* FROM message_store.messages m
-    WHERE m.stream_name = sent_to AND reservation.is_asked(question, m.type, m.data)
+    WHERE m.stream_name = sent_to AND m.position < coalesce(unread, 9223372036854775807)
+      AND (field IS NULL OR m.data->>field IS NOT DISTINCT FROM wanted)
+      AND reservation.is_asked(question, m.type, m.data)
     ORDER BY m.position
     LIMIT 1;
 END

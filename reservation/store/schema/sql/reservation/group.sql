@@ -312,9 +312,12 @@ BEGIN
     foreign_at := (SELECT max(c.position) FROM unnest(carried) AS c("position"));
   END IF;
   head := reservation.category_head(take_part.category);
-  retry := EXISTS (
-    SELECT FROM reservation.dead_letters l
-    WHERE (l.consumer, l.category, l.state) = (take_part.consumer, take_part.category, 'retry'));
+  -- In the order of their index: where the planner expects many of them, it would look through all letters.
+  retry := (
+    SELECT true FROM reservation.dead_letters l
+    WHERE (l.consumer, l.category, l.state) = (take_part.consumer, take_part.category, 'retry')
+    ORDER BY l.entity, l.global_position
+    LIMIT 1) IS NOT NULL;
   RETURN NEXT;
 END
 $$;

@@ -135,7 +135,8 @@ BEGIN
       SELECT FROM reservation.processed_messages m
       WHERE m.handler = h.handler AND m.key = i.key
         AND m.time BETWEEN CASE WHEN of_their_day THEN i.time ELSE '-infinity' END
-                       AND CASE WHEN of_their_day THEN i.time ELSE 'infinity' END)
+                       AND CASE WHEN of_their_day THEN i.time ELSE 'infinity' END
+      OFFSET 0)  -- as a join it may look for the key alone, through the whole index
   ON CONFLICT DO NOTHING;
   GET DIAGNOSTICS recorded = ROW_COUNT;
   RETURN recorded;

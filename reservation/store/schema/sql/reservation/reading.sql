@@ -102,6 +102,9 @@ $$;
 -- The part of a category that a consumer has, up to a position; all of it where `partitions` is NULL. It
 -- ends with the message whose data and metadata bring those of all to `max_bytes`. The loop fetches ten
 -- rows and then fifty at a time, so few that are not returned are turned into text.
+--
+-- The loop ends the part, too. Before PostgreSQL 18 a scan stops for the first column of a row comparison
+-- only: it would look through the index to the category's end for what is not after `last`.
 CREATE OR REPLACE FUNCTION reservation.read_part(
   category text, first bigint, last bigint, batch_size bigint,
   partitions integer[], size integer, carried bigint[], max_bytes bigint DEFAULT NULL
@@ -126,12 +129,14 @@ BEGIN
            m.global_position, m.data::varchar, m.metadata::varchar, m.time
     FROM message_store.messages m
     WHERE (message_store.category(m.stream_name), m.global_position)
-          BETWEEN (read_part.category, read_part.first) AND (read_part.category, read_part.last)
-      AND (partitions IS NULL OR reservation.is_in_part(
+          BETWEEN (read_part.category, read_part.first)
+              AND (read_part.category, 9223372036854775807)
+      AND (partitions IS NULL OR m.global_position > read_part.last OR reservation.is_in_part(
              m.stream_name, m.global_position, partitions, size, carried))
     ORDER BY message_store.category(m.stream_name), m.global_position
     LIMIT read_part.batch_size
   LOOP
+    EXIT WHEN message.global_position > read_part.last;
     RETURN NEXT message;
     bytes := bytes + coalesce(octet_length(message.data), 0)
                    + coalesce(octet_length(message.metadata), 0);

@@ -63,8 +63,8 @@ BEGIN
         ON r.type = m.type
       WHERE (message_store.category(m.stream_name), m.global_position)
             BETWEEN (read_commands.category, read_commands.first)
-                AND (read_commands.category, read_commands.last)
-        AND (partitions IS NULL OR reservation.is_in_part(
+                AND (read_commands.category, 9223372036854775807)
+        AND (partitions IS NULL OR m.global_position > read_commands.last OR reservation.is_in_part(
                m.stream_name, m.global_position, partitions, size, carried))
       ORDER BY message_store.category(m.stream_name), m.global_position
       LIMIT read_commands.batch_size
@@ -72,6 +72,7 @@ BEGIN
     OFFSET 0  -- which has each name put together and looked at once
   ) AS k
   LOOP
+    EXIT WHEN read_commands.global_position > read_commands.last;  -- see read_part
     RETURN NEXT;
     bytes := bytes + coalesce(octet_length(read_commands.data), 0)
                    + coalesce(octet_length(read_commands.metadata), 0);
