@@ -23,6 +23,7 @@ from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.common.errors import SparkJobError
 from spark_jobs.reconciliation import accepted, run
 from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.session import settings
 from spark_jobs.session.java import kept_classes
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.progress import Consumed, Progress
@@ -82,11 +83,14 @@ def _rehearse(spark: SparkSession) -> None:
     by_fingerprints = PrefilterInput(
         fingerprints.of_messages(read, component, progress, "", None), lambda _: read
     )
-    for prefiltered in (None, by_fingerprints):
+    for prefiltered in (None, by_fingerprints, None):
         whole = FullRun(read, progress, prefiltered)
         whole.take(reconciling)
         whole.take(following)
         run.samples(accepted.identified(whole.findings(), component.name))
+        # A small store is judged without generated code.
+        for name, value in settings.INTERPRETED.items():
+            spark.conf.set(name, value)
 
 
 def _message(**values: str) -> pa.Table:

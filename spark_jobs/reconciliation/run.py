@@ -21,7 +21,7 @@ from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.declared_code import code_of_component
-from spark_jobs.analysis.verdicts.judging import own_name
+from spark_jobs.analysis.verdicts.judging import Read, Rows, own_name
 from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
@@ -33,7 +33,7 @@ from spark_jobs.common.result import Finding, Report
 from spark_jobs.reconciliation import accepted, incremental, late, late_passes, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
-from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.categories import Categories, Collected
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.stored_state import Head, State
@@ -192,8 +192,12 @@ def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
 
 def _app_dir(run: Run) -> Path | None:
     """Return the folder in which the workers find the app; None if it was sent to them."""
-    is_here = run.remote is None and run.master is not None and is_local(run.master)
-    return run.app_dir.resolve() if is_here else None
+    return run.app_dir.resolve() if _is_here(run) else None
+
+
+def _is_here(run: Run) -> bool:
+    """Return whether Spark runs within one process of this machine."""
+    return run.remote is None and run.master is not None and is_local(run.master)
 
 
 def judged_by(run: Run) -> str:
@@ -290,24 +294,27 @@ def opened(
     declaration = Declaration.of(component)
     progress = snapshot.progress(component, run.grace)
     archive = _archive(run, declaration, snapshot)
+    is_small = snapshot.size() is Size.SMALL
+    is_here = is_small and _is_here(run)
 
     def stored(after: Mapping[str, int]) -> Categories | Jdbc:
         if run.jdbc is None:
-            return Categories(spark, snapshot, declaration, after)
+            return Categories(spark, snapshot, declaration, after, is_here=is_here)
         return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
 
-    def reading(after: Mapping[str, int]) -> Categories | Jdbc | Union:
+    def reading(after: Mapping[str, int]) -> Categories | Collected | Jdbc | Union:
         if archive is None:
             return stored(after)
         behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
         return Union(spark, archive, declaration, stored({**after, **behind}), stored(after), after)
 
     if run.state is None:
-        read = reading({})
-        is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
-        taking = FullRun(
-            read, progress, None if is_small or run.jdbc else _prefiltered(run, read, progress)
-        )
+        read, prefiltered = reading({}), None
+        if isinstance(read, Categories) and is_here:
+            read = Collected(Rows(read(sources_of(component), looked_at(declaration))), read)
+        elif not (run.jdbc or is_small and (archive is None or archive.is_small)):
+            prefiltered = _prefiltered(run, read, progress)
+        taking = FullRun(read, progress, prefiltered)
         with unpersisted(taking.kept):
             yield taking
         return
@@ -340,9 +347,9 @@ def opened(
             step.commit()
 
 
-def _prefiltered(run: Run, read: Categories | Union | Jdbc, progress: Progress) -> PrefilterInput:
+def _prefiltered(run: Run, read: Read, progress: Progress) -> PrefilterInput:
     """Return a component's messages with their fingerprints, made by the server if possible."""
-    assert not isinstance(read, Jdbc)  # noqa: S101  it cannot read single messages
+    assert isinstance(read, Categories | Union)  # noqa: S101  JDBC cannot read single messages
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
         return PrefilterInput(read.fingerprints(component, progress), read.at)

@@ -34,6 +34,13 @@ _OF_DRIVERS = {
 }
 
 
+# Generating and compiling code takes longer than interpreting a plan for few rows.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
 def is_local(master: str) -> bool:
     """Return whether Spark runs within one process of this machine."""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
@@ -119,7 +126,10 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.ui.retainedStages": "100",
     }
     if small:
-        of_size["spark.sql.adaptive.enabled"] = "false"
+        of_size |= {
+            "spark.sql.adaptive.enabled": "false",
+            **INTERPRETED,
+        }
     return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **of_size}
 
 

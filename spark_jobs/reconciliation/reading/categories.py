@@ -2,18 +2,21 @@
 
 A read is divided here, over the snapshot's own connection; workers then read the parts. The source
 (`spark_jobs.source.source`) does the same for anyone, but Spark starts two more Python processes at
-each read to plan it.
+each read to plan it. What is small is read by this process, which takes less time than a worker
+takes to start.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
 from spark_jobs.analysis.verdicts import fingerprints
+from spark_jobs.analysis.verdicts.judging import Rows
 from spark_jobs.common.declaration import Declaration, passes_in, sources_of
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
@@ -37,6 +40,7 @@ class Categories:
         declaration: how keys are made.
         after: the global position behind which each category is read.
         until: the global position to read up to; categories without one are read to their end.
+        is_here: whether this process reads, and not Spark's workers.
     """
 
     spark: SparkSession
@@ -44,6 +48,7 @@ class Categories:
     declaration: Declaration
     after: Mapping[str, int] = field(default_factory=dict)
     until: Mapping[str, int] = field(default_factory=dict)
+    is_here: bool = False
 
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
@@ -69,11 +74,21 @@ class Categories:
 
     def _read(self, queries: Sequence[CategoryQuery], types: Mapping[str, str]) -> DataFrame:
         number = _RANGES * parallelism(self.spark)
+        if self.is_here:
+            number = 1
         texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
+        if self.is_here:
+            return self.read_here(texts, types)
         # One row for each part, in a partition of its own; without parts, one empty partition.
         parts = self.spark.range(0, len(texts), 1, max(1, len(texts)))
         read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
         return parts.mapInArrow(read, made.schema(types))
+
+    def read_here(self, queries: Iterable[str], types: Mapping[str, str]) -> DataFrame:
+        """Return what queries give, read by this process."""
+        schema = arrow_schema(types)
+        read = reading.batches(queries, self.snapshot.id, schema)
+        return self.spark.createDataFrame(pa.Table.from_batches(read, schema))
 
     def at(self, positions: DataFrame) -> "CategoryLookup":
         """Return what reads the messages at some positions only.
@@ -108,5 +123,36 @@ class CategoryLookup:
         of_passes = passes.queries(passed, columns, of.declaration, ())
         composed = [query, *(one.composed() for one in of_passes)]
         types = made.types_of(columns)
+        if of.is_here:
+            rows = self.positions.select("global_position").collect()
+            positions = [row["global_position"] for row in rows]
+            return of.read_here((one.at(positions) for one in composed), types)
         read = partial(reading.chosen, composed, of.snapshot.id, arrow_schema(types))
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Reads columns of messages that were read before, and single messages of the store.
+
+    Attributes:
+        messages: the messages, with all columns that the jobs need of them.
+        store: reads the store.
+    """
+
+    messages: Rows
+    store: Categories
+
+    def __call__(
+        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
+    ) -> DataFrame:
+        """Return columns of categories, in one DataFrame."""
+        return self.messages(categories, columns, firsts_of=firsts_of)
+
+    def at(self, positions: DataFrame) -> CategoryLookup:
+        """Return what reads the messages at some positions only.
+
+        Args:
+            positions: with the column ``global_position``.
+        """
+        return self.store.at(positions)
