@@ -88,6 +88,7 @@ class IncrementalRun:
         opened: OpenLookup | None = None,
         *,
         has_passes: bool = False,
+        log: Head | None = None,
     ) -> None:
         """Begin.
 
@@ -101,9 +102,11 @@ class IncrementalRun:
             opened: opens what reads some of the messages, to compare them by what they mean; None
                 to take what differs as it is stored for different.
             has_passes: whether there may be passes, which come without a new message.
+            log: the last position of all, with the tally of the whole log; None if it is not known.
         """
         self._spark = spark
         self._has_passes = has_passes
+        self._log = log
         self._state = state
         self._new = new
         self._progress = progress
@@ -278,6 +281,7 @@ class IncrementalRun:
         self._state.put(
             self._run,
             heads=self._heads,
+            log=self._log,
             progress=self._progress,
             counts=self._counts,
             rows=self._rows,

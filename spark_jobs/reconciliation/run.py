@@ -16,13 +16,15 @@ from pyspark.storagelevel import StorageLevel
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.analysis import latency, reissues
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.declared_code import code_of_component
-from spark_jobs.analysis.verdicts.judging import Read, Rows, own_name
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.judging import own_name
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
@@ -33,12 +35,12 @@ from spark_jobs.common.result import Finding, Report
 from spark_jobs.reconciliation import accepted, incremental, late, late_passes, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
-from spark_jobs.reconciliation.reading.categories import Categories, Collected
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.stored_state import Head, State
 from spark_jobs.session.session import LOCAL, spark_session
-from spark_jobs.session.settings import is_local
+from spark_jobs.session.settings import interpreted, is_local
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import GRACE, Snapshot, exported_snapshot
@@ -143,14 +145,23 @@ def working(
 
 
 def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
-    """Reconcile in an open session, under an open snapshot."""
+    """Reconcile in an open session, under an open snapshot.
+
+    The snapshot is released once the store was read, before the findings are sorted, written and
+    put into the state.
+    """
     reconciling, following = jobs(run)
+    component, decisions = run.component.name, snapshot.accepted()
+    up_to = max(snapshot.head(name)[0] for name in categories_of(run.component))
     with opened(run, snapshot, spark) as taking:
         reconciled, effects = run_concurrently(
             [partial(taking.take, job) for job in (reconciling, following)]
         )
-        component = run.component.name
-        found = divided(taking.findings(), component, snapshot)
+        # In detail, messages are read once more, unless a state has them.
+        reads_again = run.verify or (run.details and run.state is None)
+        if not reads_again:
+            snapshot.release()
+        found = divided(taking.findings(), component, decisions)
         of_categories, events = following.results(effects)
         report = Report(
             component=component,
@@ -162,7 +173,7 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             accepted=found.accepted,
             accepted_counts=found.counts,
             subscriptions=following.subscriptions(effects),
-            up_to=max(snapshot.head(name)[0] for name in categories_of(run.component)),
+            up_to=up_to,
         )
         if run.findings is not None:
             rows = found.marked.select(*accepted.COLUMNS)
@@ -171,18 +182,22 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             commands = under_own_names(taking.rows(reconciling), run.component)
             report = with_latency(report, commands, taking.rows(following))
             report = with_reissues(report, commands)
-    return report
+            if not run.verify:
+                snapshot.release()
+    return dataclasses.replace(report, snapshot_held=snapshot.release())
 
 
-def divided(findings: DataFrame, component: str, snapshot: Snapshot) -> accepted.Sorted:
+def divided(
+    findings: DataFrame, component: str, decisions: Mapping[str, Decision]
+) -> accepted.Sorted:
     """Return findings with their ids, those that people have accepted apart from the others.
 
     Args:
         findings: the findings.
         component: the component's name.
-        snapshot: knows what was accepted.
+        decisions: those by which findings were accepted, by the findings' ids.
     """
-    return accepted.divided(accepted.identified(findings, component), snapshot.accepted())
+    return accepted.divided(accepted.identified(findings, component), decisions)
 
 
 def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
@@ -223,8 +238,12 @@ def heads(
     archive: Archive | None = None,
     *,
     counts: bool = True,
-) -> tuple[dict[str, Head], dict[str, int]]:
+) -> tuple[dict[str, Head], dict[str, int], Head]:
     """Return the last message of each category, if the state belongs to this store.
+
+    Whether messages became visible behind what was read is seen from the number of all messages of
+    the log, and the sum of their positions, which one index tells. Only if these have changed are
+    the messages of the categories counted.
 
     Args:
         component: whose categories they are.
@@ -235,8 +254,9 @@ def heads(
             the index entries of all messages.
 
     Returns:
-        The last messages; and the categories that have late messages, or lack some that were
-        there, with the global position up to which they were read.
+        The last messages; the categories that have late messages, or lack some that were there,
+        with the global position up to which they were read; and the last position of all, with the
+        tally of the whole log up to it.
 
     Raises:
         StateError: the store is another one.
@@ -253,7 +273,12 @@ def heads(
     nothing = Head(0, None)
     was = dict.fromkeys(names, nothing) if state.judged is None else state.judged.heads
     tallies = {name: was[name].tally for name in names}
-    if counts and state.judged is not None:
+    log = None if state.judged is None else state.judged.log
+    if log is not None and log.position < max(head.position for head in was.values()):
+        log = None
+    if counts and log is not None and snapshot.log_tally(1, log.position) != log.tally:
+        log = None
+    if counts and state.judged is not None and log is None:
         tallies = snapshot.tallies({name: was[name].position for name in names})
     if state.manifest is not None and state.judged is None and archive is None:
         _require_all(state.folder, state.manifest.heads, snapshot)
@@ -263,7 +288,8 @@ def heads(
         position, message_id = _head(name, snapshot, archive)
         new = snapshot.tally(name, was[name].position + 1, position)
         found[name] = Head(position, message_id, tallies[name] + new)
-    return found, late
+    end, known = max(head.position for head in found.values()), log or nothing
+    return found, late, Head(end, None, known.tally + snapshot.log_tally(known.position + 1, end))
 
 
 def _require_all(folder: Path, heads: Mapping[str, Head], snapshot: Snapshot) -> None:
@@ -284,42 +310,46 @@ def _require_all(folder: Path, heads: Mapping[str, Head], snapshot: Snapshot) ->
 
 @contextmanager
 def opened(
-    run: Run, snapshot: Snapshot, spark: SparkSession
+    run: Run, snapshot: Snapshot, spark: SparkSession, *, judges: bool = True
 ) -> Iterator[FullRun | incremental.IncrementalRun]:
     """Open a run over everything, or over what is new since a state was written.
 
     The state is advanced at the end of the block.
+
+    Args:
+        run: the run.
+        snapshot: what is read.
+        spark: the session.
+        judges: whether messages are judged, and not only read.
     """
     component = run.component
     declaration = Declaration.of(component)
     progress = snapshot.progress(component, run.grace)
     archive = _archive(run, declaration, snapshot)
-    is_small = snapshot.size() is Size.SMALL
-    is_here = is_small and _is_here(run)
+    is_here = snapshot.size() is Size.SMALL and _is_here(run)
 
     def stored(after: Mapping[str, int]) -> Categories | Jdbc:
         if run.jdbc is None:
             return Categories(spark, snapshot, declaration, after, is_here=is_here)
         return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
 
-    def reading(after: Mapping[str, int]) -> Categories | Collected | Jdbc | Union:
+    def reading(after: Mapping[str, int]) -> Categories | Jdbc | Union:
         if archive is None:
             return stored(after)
         behind = {name: max(one, after.get(name, 0)) for name, one in archive.after.items()}
         return Union(spark, archive, declaration, stored({**after, **behind}), stored(after), after)
 
     if run.state is None:
-        read, prefiltered = reading({}), None
-        if isinstance(read, Categories) and is_here:
-            read = Collected(Rows(read(sources_of(component), looked_at(declaration))), read)
-        elif not (run.jdbc or is_small and (archive is None or archive.is_small)):
-            prefiltered = _prefiltered(run, read, progress)
-        taking = FullRun(read, progress, prefiltered)
-        with unpersisted(taking.kept):
+        read = reading({})
+        prefilter = _prefilter(run, read, progress, snapshot, archive) if judges else None
+        taking = FullRun(read, progress, prefilter)
+        # Few rows are left, unless all are looked at in detail.
+        is_few = prefilter is not None and prefilter.is_few and not run.details
+        with unpersisted(taking.kept), interpreted(spark) if is_few else nullcontext():
             yield taking
         return
     with stored_state.opened(run.state, component.name, judged_by(run)) as state:
-        last, behind = heads(component, state, snapshot, archive)
+        last, behind, log = heads(component, state, snapshot, archive)
         columns = looked_at(declaration)
         new, behind_it = reading(state.after)(sources_of(component), columns), None
         if behind:
@@ -340,22 +370,39 @@ def opened(
                 snapshot.store,
                 lambda: nullcontext(partial(lookup.at, reading({}))),
                 has_passes=bool(component.subscribed),
+                log=log,
             )
             yield step
             if run.verify:
                 step.check(jobs(run), reading({}))
+                snapshot.release()
             step.commit()
 
 
-def _prefiltered(run: Run, read: Read, progress: Progress) -> PrefilterInput:
-    """Return a component's messages with their fingerprints, made by the server if possible."""
-    assert isinstance(read, Categories | Union)  # noqa: S101  JDBC cannot read single messages
+def _prefilter(
+    run: Run,
+    read: Categories | Jdbc | Union,
+    progress: Progress,
+    snapshot: Snapshot,
+    archive: Archive | None,
+) -> Prefilter | None:
+    """Return what is in order of a component's messages, by fingerprints.
+
+    The server makes them if possible. Where Spark would, it judges a small store as fast.
+    """
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
-        return PrefilterInput(read.fingerprints(component, progress), read.at)
-    return PrefilterInput(
-        fingerprints.of_messages(read, component, progress, run.app, _app_dir(run)), read.at
-    )
+        few = dataclasses.replace(read, is_here=_is_here(run))
+        seen = partial(read.seen, component, progress)
+        return Prefilter(jobs(run), PrefilterInput(seen, read.at, few.at), progress)
+    archived = 0 if archive is None else sum(archive.counts.values())
+    is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
+    if isinstance(read, Jdbc) or is_small:
+        return None
+    made = fingerprints.of_messages(read, component, progress, run.app, _app_dir(run))
+    parts = snapshot.number_of_parts(archived)
+    seen = partial(grouping.summed, made.mapInArrow, parts=parts)
+    return Prefilter(jobs(run), PrefilterInput(seen, read.at, read.at), progress)
 
 
 def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:

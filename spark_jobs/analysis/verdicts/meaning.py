@@ -3,8 +3,9 @@
 What a job finds to be different may still be the same: it was sent under a former name, in a former
 shape, or without a field that has a default. The messages of such pairs are read with their data,
 which nothing else is, and compared by the code of the component, as the consumers do it: on Spark's
-workers, or in this process if there are few pairs and Spark runs on this machine. What cannot be decoded, or read any more, stays different. Where a command was
-corrected, what means the same as one of its two contents is a reissue of it.
+workers, or in this process if there are few pairs and Spark runs on this machine. What cannot be
+decoded, or read any more, stays different. Where a command was corrected, what means the same as
+one of its two contents is a reissue of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence

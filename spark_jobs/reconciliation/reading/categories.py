@@ -7,7 +7,7 @@ takes to start.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
+from spark_jobs.analysis.sketches import grouping
+from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts import fingerprints
-from spark_jobs.analysis.verdicts.judging import Rows
 from spark_jobs.common.declaration import Declaration, passes_in, sources_of
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
@@ -65,24 +66,51 @@ class Categories:
             component: the component.
             progress: how far the consumers are that the fingerprints will be marked with.
         """
+        return self._read(self._fingerprints(component, progress), fingerprints.TYPES)
+
+    def seen(
+        self, component: Component, progress: Progress, sketches: Sequence[Sketch]
+    ) -> DataFrame:
+        """Return what is seen of groups by the fingerprints of a component's messages.
+
+        Args:
+            component: the component.
+            progress: how far the consumers are.
+            sketches: what is summed up (`spark_jobs.analysis.sketches.grouping`).
+        """
+        queries, schema = self._fingerprints(component, progress), arrow_schema(fingerprints.TYPES)
+        texts = self._parts(queries)
+        if self.is_here:
+            batches = reading.batches(texts, self.snapshot.id, schema)
+            return self.spark.createDataFrame(grouping.summed_here(batches, sketches))
+        read = partial(reading.parts, texts, self.snapshot.id, schema)
+
+        def apply(function: grouping.Function, schema: str) -> DataFrame:
+            return self._rows_of_parts(texts).mapInArrow(partial(_both, read, function), schema)
+
+        return grouping.summed(apply, sketches, max(len(texts), parallelism(self.spark)))
+
+    def _fingerprints(self, component: Component, progress: Progress) -> list[CategoryQuery]:
         seed = secrets.randbits(63)
-        queries = [
+        return [
             fingerprints.query_of(name, self.declaration, component, seed, progress)
             for name in self.snapshot.readable(sources_of(component))
         ]
-        return self._read(queries, fingerprints.TYPES)
+
+    def _parts(self, queries: Sequence[CategoryQuery]) -> list[str]:
+        number = 1 if self.is_here else _RANGES * parallelism(self.spark)
+        return self.snapshot.parts(queries, number, after=self.after, until=self.until)
+
+    def _rows_of_parts(self, texts: Sequence[str]) -> DataFrame:
+        """Return a row for each part, in a partition of its own; one empty one without parts."""
+        return self.spark.range(0, len(texts), 1, max(1, len(texts)))
 
     def _read(self, queries: Sequence[CategoryQuery], types: Mapping[str, str]) -> DataFrame:
-        number = _RANGES * parallelism(self.spark)
-        if self.is_here:
-            number = 1
-        texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
+        texts = self._parts(queries)
         if self.is_here:
             return self.read_here(texts, types)
-        # One row for each part, in a partition of its own; without parts, one empty partition.
-        parts = self.spark.range(0, len(texts), 1, max(1, len(texts)))
         read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
-        return parts.mapInArrow(read, made.schema(types))
+        return self._rows_of_parts(texts).mapInArrow(read, made.schema(types))
 
     def read_here(self, queries: Iterable[str], types: Mapping[str, str]) -> DataFrame:
         """Return what queries give, read by this process."""
@@ -131,28 +159,7 @@ class CategoryLookup:
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """Reads columns of messages that were read before, and single messages of the store.
-
-    Attributes:
-        messages: the messages, with all columns that the jobs need of them.
-        store: reads the store.
-    """
-
-    messages: Rows
-    store: Categories
-
-    def __call__(
-        self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
-    ) -> DataFrame:
-        """Return columns of categories, in one DataFrame."""
-        return self.messages(categories, columns, firsts_of=firsts_of)
-
-    def at(self, positions: DataFrame) -> CategoryLookup:
-        """Return what reads the messages at some positions only.
-
-        Args:
-            positions: with the column ``global_position``.
-        """
-        return self.store.at(positions)
+def _both(
+    read: grouping.Function, function: grouping.Function, batches: grouping.Batches
+) -> Iterator[pa.RecordBatch]:
+    return function(read(batches))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from spark_jobs.analysis.verdicts.judging import Read
-from spark_jobs.reconciliation.reading.categories import Categories, Collected
+from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.union import Union
 
 
@@ -17,7 +17,7 @@ def at(read: Read, positions: DataFrame) -> Read:
         read: reads all of them.
         positions: with the column ``global_position``.
     """
-    if isinstance(read, Categories | Collected):
+    if isinstance(read, Categories):
         return read.at(positions)
     if isinstance(read, Union) and isinstance(read.store, Categories):
         return read.at(positions)
