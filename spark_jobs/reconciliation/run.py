@@ -393,8 +393,10 @@ def _prefilter(
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
         few = dataclasses.replace(read, is_here=_is_here(run))
-        seen = partial(read.seen, component, progress)
-        return Prefilter(jobs(run), PrefilterInput(seen, read.at, few.at), progress)
+        found = PrefilterInput(partial(read.seen, component, progress), read.at, few.at)
+        # Arrow does the work, and Spark sees few rows.
+        with interpreted(read.spark):
+            return Prefilter(jobs(run), found, progress)
     archived = 0 if archive is None else sum(archive.counts.values())
     is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
     if isinstance(read, Jdbc) or is_small:
