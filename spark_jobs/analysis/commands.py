@@ -199,6 +199,7 @@ class CommandsJob:
                 "is_reserved": (commands > 0) & (reservations == 1),
                 "is_pending": (commands > 0) & (reservations == 0),
                 "in_order": is_one & (F.col("corrected") == 0) & of_commands.in_order(),
+                "may_change": reservations == 0,
             }
         )
 

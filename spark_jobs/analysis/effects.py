@@ -142,7 +142,13 @@ class EffectsJob:
         """
         names = ("is_cause", "was_read", "may_lack", "is_followed", "was_passed")
         flags = seen.withColumns({name: F.col(name) == 1 for name in names})
-        return flags.withColumn("in_order", of_effects.in_order())
+        has_effect = F.col("is_followed") | F.col("was_passed")
+        return flags.withColumns(
+            {
+                "in_order": of_effects.in_order(),
+                "may_change": F.col("category").isNotNull() & ~has_effect,
+            }
+        )
 
     def counts_in_order(self) -> Mapping[str, Column]:
         """Return what is counted over causes in order."""

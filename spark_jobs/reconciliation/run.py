@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -30,15 +30,20 @@ from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of, sources_of
-from spark_jobs.common.errors import StateError
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.reconciliation import accepted, incremental, late, late_passes, stored_state
+from spark_jobs.reconciliation import (
+    accepted,
+    heads,
+    incremental,
+    late,
+    late_passes,
+    stored_state,
+)
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reading.union import Union
-from spark_jobs.reconciliation.stored_state import Head, State
 from spark_jobs.session.session import LOCAL, spark_session
 from spark_jobs.session.settings import interpreted, is_local
 from spark_jobs.session.size import Size
@@ -231,83 +236,6 @@ def judged_by(run: Run) -> str:
     )
 
 
-def heads(
-    component: Component,
-    state: State,
-    snapshot: Snapshot,
-    archive: Archive | None = None,
-    *,
-    counts: bool = True,
-) -> tuple[dict[str, Head], dict[str, int], Head]:
-    """Return the last message of each category, if the state belongs to this store.
-
-    Whether messages became visible behind what was read is seen from the number of all messages of
-    the log, and the sum of their positions, which one index tells. Only if these have changed are
-    the messages of the categories counted.
-
-    Args:
-        component: whose categories they are.
-        state: the state.
-        snapshot: a snapshot of the store.
-        archive: an archive that is read too.
-        counts: whether to look for messages that became visible behind what was read, which scans
-            the index entries of all messages.
-
-    Returns:
-        The last messages; the categories that have late messages, or lack some that were there,
-        with the global position up to which they were read; and the last position of all, with the
-        tally of the whole log up to it.
-
-    Raises:
-        StateError: the store is another one.
-    """
-    if state.manifest is not None:
-        state.check(
-            {
-                category: head.message_id is None or snapshot.holds(head.position, head.message_id)
-                for category, head in state.manifest.heads.items()
-            },
-            snapshot.store,
-        )
-    names = categories_of(component)
-    nothing = Head(0, None)
-    was = dict.fromkeys(names, nothing) if state.judged is None else state.judged.heads
-    tallies = {name: was[name].tally for name in names}
-    log = None if state.judged is None else state.judged.log
-    if log is not None and log.position < max(head.position for head in was.values()):
-        log = None
-    if counts and log is not None and snapshot.log_tally(1, log.position) != log.tally:
-        log = None
-    if counts and state.judged is not None and log is None:
-        tallies = snapshot.tallies({name: was[name].position for name in names})
-    if state.manifest is not None and state.judged is None and archive is None:
-        _require_all(state.folder, state.manifest.heads, snapshot)
-    late = {name: was[name].position for name in names if tallies[name] != was[name].tally}
-    found = {}
-    for name in names:
-        position, message_id = _head(name, snapshot, archive)
-        new = snapshot.tally(name, was[name].position + 1, position)
-        found[name] = Head(position, message_id, tallies[name] + new)
-    end, known = max(head.position for head in found.values()), log or nothing
-    return found, late, Head(end, None, known.tally + snapshot.log_tally(known.position + 1, end))
-
-
-def _require_all(folder: Path, heads: Mapping[str, Head], snapshot: Snapshot) -> None:
-    """Make sure that the store still holds all messages that a state has read, to read them again.
-
-    Raises:
-        StateError: messages were removed from it.
-    """
-    tallies = snapshot.tallies({name: head.position for name, head in heads.items()})
-    lacking = sum(max(0, head.tally.count - tallies[name].count) for name, head in heads.items())
-    if lacking:
-        raise StateError(
-            f"The state in {folder} was judged when the component declared other keys, messages or "
-            f"handlers, so everything is read again, and the store lacks {lacking:,} of the "
-            f"messages that it has read; read their archive too, or name another folder"
-        )
-
-
 @contextmanager
 def opened(
     run: Run, snapshot: Snapshot, spark: SparkSession, *, judges: bool = True
@@ -349,7 +277,7 @@ def opened(
             yield taking
         return
     with stored_state.opened(run.state, component.name, judged_by(run)) as state:
-        last, behind, log = heads(component, state, snapshot, archive)
+        last, behind, log = heads.found(component, state, snapshot, archive)
         columns = looked_at(declaration)
         new, behind_it = reading(state.after)(sources_of(component), columns), None
         if behind:
@@ -360,6 +288,10 @@ def opened(
         new = new if passes is None else new.unionByName(passes)
         # Read once for both jobs, unless it is the whole store, which would fill the disk.
         kept = [new.persist(StorageLevel.DISK_ONLY)] if state.judged is not None else []
+        prefilter = None
+        if state.judged is None:
+            prefilter = _prefilter(run, reading({}), progress, snapshot, archive, judges_open=True)
+            kept += [] if prefilter is None else [prefilter.kept]
         with unpersisted(kept):
             step = incremental.IncrementalRun(
                 spark,
@@ -371,6 +303,7 @@ def opened(
                 lambda: nullcontext(partial(lookup.at, reading({}))),
                 has_passes=bool(component.subscribed),
                 log=log,
+                prefilter=prefilter,
             )
             yield step
             if run.verify:
@@ -385,10 +318,20 @@ def _prefilter(
     progress: Progress,
     snapshot: Snapshot,
     archive: Archive | None,
+    *,
+    judges_open: bool = False,
 ) -> Prefilter | None:
     """Return what is in order of a component's messages, by fingerprints.
 
     The server makes them if possible. Where Spark would, it judges a small store as fast.
+
+    Args:
+        run: the run.
+        read: reads the messages.
+        progress: how far the consumers are.
+        snapshot: what is read.
+        archive: an archive that is read too.
+        judges_open: whether groups are judged too in which a verdict may change.
     """
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
@@ -396,7 +339,7 @@ def _prefilter(
         found = PrefilterInput(partial(read.seen, component, progress), read.at, few.at)
         # Arrow does the work, and Spark sees few rows.
         with interpreted(read.spark):
-            return Prefilter(jobs(run), found, progress)
+            return Prefilter(jobs(run), found, progress, judges_open=judges_open)
     archived = 0 if archive is None else sum(archive.counts.values())
     is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
     if isinstance(read, Jdbc) or is_small:
@@ -404,7 +347,8 @@ def _prefilter(
     made = fingerprints.of_messages(read, component, progress, run.app, _app_dir(run))
     parts = snapshot.number_of_parts(archived)
     seen = partial(grouping.summed, made.mapInArrow, parts=parts)
-    return Prefilter(jobs(run), PrefilterInput(seen, read.at, read.at), progress)
+    found = PrefilterInput(seen, read.at, read.at)
+    return Prefilter(jobs(run), found, progress, judges_open=judges_open)
 
 
 def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:
@@ -416,12 +360,6 @@ def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive 
     )
     archive.check(snapshot, run.component.command_category)
     return archive
-
-
-def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[int, str | None]:
-    """Return the global position and id of a category's last message, wherever it is."""
-    head = snapshot.head(category)
-    return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
 
 
 def under_own_names(rows: DataFrame, component: Component) -> DataFrame:

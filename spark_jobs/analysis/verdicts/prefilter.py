@@ -22,7 +22,7 @@ from pyspark.storagelevel import StorageLevel
 from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts import judging
-from spark_jobs.analysis.verdicts.judging import Judged, Read
+from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.snapshot.progress import Progress
 
@@ -43,7 +43,11 @@ class PrefilterJob(judging.Job, Protocol):
         """Return what is summed up of fingerprints."""
 
     def groups(self, seen: DataFrame) -> DataFrame:
-        """Add to what is seen of groups whether they are ``in_order``, and what is counted."""
+        """Add to what is seen of groups what is counted of them.
+
+        Added are also whether they are ``in_order``, and whether a verdict in them ``may_change``
+        once a consumer has read more.
+        """
 
     def counts_in_order(self) -> Mapping[str, Column]:
         """Return what is counted over groups in order; what is always 0 may be left out."""
@@ -73,7 +77,12 @@ class Prefilter:
     """
 
     def __init__(
-        self, jobs: Sequence[PrefilterJob], messages: PrefilterInput, progress: Progress
+        self,
+        jobs: Sequence[PrefilterJob],
+        messages: PrefilterInput,
+        progress: Progress,
+        *,
+        judges_open: bool = False,
     ) -> None:
         """Sum up the fingerprints of all messages, in one pass.
 
@@ -81,6 +90,7 @@ class Prefilter:
             jobs: the jobs.
             messages: the messages.
             progress: how far the consumers are.
+            judges_open: whether groups are judged too in which a verdict may change.
         """
         self._messages, self._progress = messages, progress
         # To disk, so that a large store takes no more memory than a small one.
@@ -90,6 +100,12 @@ class Prefilter:
         self._groups = {
             job.name: job.groups(self.kept.where(F.col("job") == n)) for n, job in enumerate(jobs)
         }
+        if judges_open:
+            is_settled = F.col("in_order") & ~F.col("may_change")
+            self._groups = {
+                name: groups.withColumn("in_order", is_settled)
+                for name, groups in self._groups.items()
+            }
         tasks = [partial(self._count, job) for job in jobs]
         counted = [tasks[0](), *run_concurrently(tasks[1:])]
         self._counts = dict(zip(self._groups, counted, strict=True))
@@ -111,11 +127,12 @@ class Prefilter:
         )
         return {name: int(row[name] or 0) for name in (_DOUBTFUL, *counts)}
 
-    def judge(self, job: PrefilterJob) -> Judged:
-        """Judge what is not in order of a job."""
-        counts = {**self._counts[job.name]}
-        at = self._messages.few_at if self.is_few else self._messages.at
-        del counts[_DOUBTFUL]
+    def counts(self, job: judging.Job) -> Counts:
+        """Return what is counted of the groups of a job that are in order."""
+        return {name: of for name, of in self._counts[job.name].items() if name != _DOUBTFUL}
+
+    def rows(self, job: judging.Job) -> DataFrame:
+        """Return the rows of a job that are to be judged."""
         doubtful = self._groups[job.name].where(~F.col("in_order")).select("positions")
         if self.is_few:
             found = [np.frombuffer(row["positions"], np.int64) for row in doubtful.collect()]
@@ -123,8 +140,19 @@ class Prefilter:
             positions = doubtful.sparkSession.createDataFrame(table)
         else:
             positions = doubtful.mapInArrow(grouping.positions, "global_position bigint")
-        judged = judging.run(job, job.rows(at(positions)), self._progress, at)
+        return job.rows(self._at(positions))
+
+    def judge(self, job: PrefilterJob) -> Judged:
+        """Judge what is not in order of a job."""
+        judged, counts = (
+            judging.run(job, self.rows(job), self._progress, self._at),
+            self.counts(job),
+        )
         return Judged(
             {name: count + counts.get(name, 0) for name, count in judged.counts.items()},
             judged.findings,
         )
+
+    @property
+    def _at(self) -> At:
+        return self._messages.few_at if self.is_few else self._messages.at
