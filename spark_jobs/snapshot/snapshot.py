@@ -7,7 +7,7 @@ and categories that are read at different moments fit together to the row.
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -79,12 +79,14 @@ class Snapshot:
         time: when it was taken, in UTC.
         has_positions: whether this package's consumers keep their positions in this store.
         store: the id of the store; None if it has none.
+        database_url: the address of the database, which may hold a password.
     """
 
     id: str
     time: datetime
     has_positions: bool
     store: str | None
+    database_url: str = field(repr=False)
     _connection: Connection[Any]
     _hold: Hold
 
@@ -333,4 +335,4 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
             snapshot, at = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
         found = store_id(connection)
         store = None if found is None else str(found)
-        yield Snapshot(snapshot, at, has_positions, store, connection, hold)
+        yield Snapshot(snapshot, at, has_positions, store, database_url, connection, hold)

@@ -81,7 +81,7 @@ class Categories:
         queries, schema = self._fingerprints(component, progress), arrow_schema(fingerprints.TYPES)
         texts = self._parts(queries)
         if self.is_here:
-            batches = reading.batches(texts, self.snapshot.id, schema)
+            batches = self._batches(texts, schema)
             return self.spark.createDataFrame(grouping.summed_here(batches, sketches))
         read = partial(reading.parts, texts, self.snapshot.id, schema)
 
@@ -115,8 +115,11 @@ class Categories:
     def read_here(self, queries: Iterable[str], types: Mapping[str, str]) -> DataFrame:
         """Return what queries give, read by this process."""
         schema = arrow_schema(types)
-        read = reading.batches(queries, self.snapshot.id, schema)
+        read = self._batches(queries, schema)
         return self.spark.createDataFrame(pa.Table.from_batches(read, schema))
+
+    def _batches(self, queries: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return reading.batches(queries, self.snapshot.id, schema, self.snapshot.database_url)
 
     def at(self, positions: DataFrame) -> "CategoryLookup":
         """Return what reads the messages at some positions only.
