@@ -106,8 +106,7 @@ class Prefilter:
                 name: groups.withColumn("in_order", is_settled)
                 for name, groups in self._groups.items()
             }
-        tasks = [partial(self._count, job) for job in jobs]
-        counted = [tasks[0](), *run_concurrently(tasks[1:])]
+        counted = run_concurrently([partial(self._count, job) for job in jobs])
         self._counts = dict(zip(self._groups, counted, strict=True))
         self.is_few = all(counts[_DOUBTFUL] <= _FEW for counts in counted)
 
