@@ -140,12 +140,13 @@ class EffectsJob:
         followed by at least one event, unless it may lack one, and a subscribed message by an event
         or a pass.
         """
-        names = ("is_cause", "was_read", "may_lack", "is_followed", "was_passed")
+        names = ("is_member", "is_cause", "was_read", "may_lack", "is_followed", "was_passed")
         flags = seen.withColumns({name: F.col(name) == 1 for name in names})
         has_effect = F.col("is_followed") | F.col("was_passed")
         return flags.withColumns(
             {
-                "in_order": of_effects.in_order(),
+                # A reserved command that nothing follows is judged with its copy.
+                "in_order": ~F.col("is_member") | of_effects.in_order(),
                 "may_change": F.col("category").isNotNull() & ~has_effect,
             }
         )

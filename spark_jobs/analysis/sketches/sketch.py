@@ -201,6 +201,7 @@ class EffectsSketch:
     silent: Sequence[int]
 
     sums: ClassVar[Sequence[tuple[str, str]]] = (
+        ("is_member", "max"),
         ("is_cause", "max"),
         ("was_read", "max"),
         ("may_lack", "max"),
@@ -211,16 +212,13 @@ class EffectsSketch:
         ("category", "max"),
     )
     columns: ClassVar[Sequence[str]] = (
-        *("is_cause", "was_read", "may_lack", "is_followed", "was_passed"),
+        *("is_member", "is_cause", "was_read", "may_lack", "is_followed", "was_passed"),
         *("events", "kinds", "category"),
     )
 
     def of(self, table: pa.Table) -> pa.Table:
         """Return the numbers of each message; see `Sketch`."""
         rows = Fingerprints.of(table)
-        was_sent = rows.category == self.commands
-        # The events of a reserved command mostly follow its copy.
-        rows = rows.where(~(was_sent & ~rows.is_copy & _isin(rows.type, self.reserved)))
         marks = Marks.of(rows, self.consumed)
         was_sent, is_event = rows.category == self.commands, rows.category == self.events
         is_pass = _isin(rows.category, self.passes)
@@ -231,16 +229,21 @@ class EffectsSketch:
         for n, category in enumerate(self.judged):
             number[rows.category == category] = n
         is_follower, at = is_event | is_pass, rows.global_position
+        # The events of a reserved command mostly follow its copy. It is judged with those that
+        # follow itself, which are without a cause otherwise.
+        is_aside = was_sent & ~rows.is_copy & _isin(rows.type, self.reserved)
+        is_cause = ~is_follower & ~is_aside
         is_silent = _isin(rows.type, self.silent)
-        may_lack = ~is_follower & ~marks.is_letter & (~marks.was_read | is_silent)
+        may_lack = is_cause & ~marks.is_letter & (~marks.was_read | is_silent)
         # An event without a cause gets a negative number, which no message has.
         followed = np.where(rows.has_causation, rows.causation, -at)
         return pa.table(
             {
                 "group": np.where(is_follower, followed, at),
                 "global_position": at,
-                "is_cause": (~is_follower).astype(np.int8),
-                "was_read": (~is_follower & marks.was_read).astype(np.int8),
+                "is_member": (~is_aside).astype(np.int8),
+                "is_cause": is_cause.astype(np.int8),
+                "was_read": (is_cause & marks.was_read).astype(np.int8),
                 "may_lack": may_lack.astype(np.int8),
                 "is_event": is_event.astype(np.int8),
                 "is_pass": is_pass.astype(np.int8),
@@ -254,6 +257,7 @@ class EffectsSketch:
         """Return what matters of the sums of groups; see `Sketch`."""
         return pa.table(
             {
+                "is_member": sums["is_member_max"].cast(pa.int64()),
                 "is_cause": sums["is_cause_max"].cast(pa.int64()),
                 "was_read": sums["was_read_max"].cast(pa.int64()),
                 "may_lack": sums["may_lack_max"].cast(pa.int64()),
