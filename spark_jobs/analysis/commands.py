@@ -13,9 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from reservation.component import Component
 from reservation.messages import stream_name
 from spark_jobs.analysis.keys import reserved_key, with_function_keys
+from spark_jobs.analysis.sketches.sketch import CommandsSketch
 from spark_jobs.analysis.verdicts import of_commands
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
-from spark_jobs.analysis.verdicts.judging import Counts, Naming, PlainNames, Read
+from spark_jobs.analysis.verdicts.judging import Counts, Read
 from spark_jobs.analysis.verdicts.meaning import Meanings
 from spark_jobs.common.declaration import Declaration, own_categories_of
 from spark_jobs.common.result import CommandCounts
@@ -126,7 +127,7 @@ class CommandsJob:
             self.app_dir,
         )
         category = F.col("category")
-        role = self._roles(PlainNames())
+        role = self._roles()
         was_sent, is_command, is_start = role.was_sent, role.is_command, role.is_event
         return (
             messages.where(
@@ -147,15 +148,13 @@ class CommandsJob:
             .withColumn("group", _group())
         )
 
-    def _roles(self, naming: Naming) -> "_Roles":
-        """Return what a message is to this job, for whole rows and for fingerprints."""
+    def _roles(self) -> "_Roles":
+        """Return what a message is to this job."""
         component, category = self.component, F.col("category")
-        was_sent = category == naming.category(component.command_category)
-        is_event = category == naming.category(component.name)
+        was_sent, is_event = category == component.command_category, category == component.name
         is_right = F.lit(False)
         for name, key in Declaration.of(component).keys.items():
-            is_here = category == naming.category(key.category)
-            is_right |= is_here & (F.col("type") == naming.type(name))
+            is_right |= (category == key.category) & (F.col("type") == name)
         return _Roles(
             was_sent,
             was_sent & ~F.col("is_copy"),
@@ -163,77 +162,45 @@ class CommandsJob:
             ~was_sent & ~is_event & ~F.coalesce(is_right, F.lit(False)),
         )
 
-    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
-        """Return the fingerprints of commands and reservations, with what is counted of them."""
+    def sketch(self, progress: Progress) -> CommandsSketch:
+        """Return what is summed up of the fingerprints of commands and reservations."""
         component, numbering = self.component, Numbering.of(self.component)
-        rows = progress.marked(fingerprints, numbering.category)
-        category, type_ = F.col("category"), F.col("type")
-        role = self._roles(numbering)
-        was_sent, is_command, is_event = role.was_sent, role.is_command, role.is_event
-        is_start = F.lit(bool(component.initiations)) & is_event & F.col("kind").isNotNull()
-        if self.starts_are_first:
-            is_start &= F.col("is_first")
-        pair = F.lit(None).cast("int")
-        for name, key in Declaration.of(component).keys.items():
-            is_type, number = type_ == numbering.type(name), self.pairs.index(key.category)
-            pair = F.when(was_sent & is_type, number).otherwise(pair)
-        for name in (*component.reservation_categories, component.name):
-            if name in self.pairs:
-                is_here = category == numbering.category(name)
-                pair = F.when(is_here, self.pairs.index(name)).otherwise(pair)
-        is_own = category.isin(*map(numbering.category, own_categories_of(component)))
-        # A message without a key, or of a wrong type, is a group of its own.
-        alone, has_key = F.xxhash64("global_position"), F.col("key").isNotNull()
-        return rows.where(
-            (was_sent & type_.isNotNull()) | (is_own & ~was_sent & ~is_event) | is_start
-        ).select(
-            F.when(role.is_wrong, alone).otherwise(F.coalesce("key", alone)).alias("group"),
-            "global_position",
-            pair.alias("pair"),
-            is_command.alias("is_command"),
-            is_start.alias("is_start"),
-            # An event that starts a stream has the content of the command that it follows.
-            "says",
-            F.when(is_start, F.coalesce("causation", F.lit(-1))).alias("follows"),
-            # Whether the consumer has recorded it as a conflict.
-            (is_command & F.col("was_read") & F.col("is_recorded")).alias("is_recorded"),
-            "is_corrected",
-            # Whether it waits for the consumer.
-            (is_command & has_key & ~F.col("was_read") & ~F.col("is_letter")).alias("waits"),
+        keys = Declaration.of(component).keys.items()
+        category = numbering.category
+        pairs = (*component.reservation_categories, component.name)
+        return CommandsSketch(
+            numbering.consumed(progress),
+            category(component.command_category),
+            category(component.name),
+            own=[category(name) for name in own_categories_of(component)],
+            right=[(category(key.category), numbering.type(name)) for name, key in keys],
+            pair_of_type={
+                numbering.type(name): self.pairs.index(key.category) for name, key in keys
+            },
+            pair_of_category={
+                category(name): self.pairs.index(name) for name in pairs if name in self.pairs
+            },
+            initiates=bool(component.initiations),
+            only_first=self.starts_are_first,
         )
 
-    def groups(self, sketch: DataFrame) -> DataFrame:
+    def groups(self, seen: DataFrame) -> DataFrame:
         """Return which keys are in order.
 
         All commands of such a key have the same content, and none was corrected. It has one
         reservation with this content too, or the consumer has not read any of its commands yet.
         """
-        is_command = F.col("is_command")
-        groups = sketch.groupBy("group").agg(
-            F.count_if(is_command).alias("commands"),
-            F.count_if(~is_command).alias("reservations"),
-            F.count_if("is_start").alias("starts"),
-            F.count_if("waits").alias("waiting"),
-            F.count_if("is_recorded").alias("recorded"),
-            F.count_if("is_corrected").alias("corrected"),
-            F.min("pair").alias("pair"),
-            F.max("pair").alias("last_pair"),
-            F.min("says").alias("says"),
-            F.max("says").alias("last_says"),
-            F.min(F.when(is_command, F.col("global_position"))).alias("first_command"),
-            F.max("follows").alias("follows"),
-        )
         commands, reservations = F.col("commands"), F.col("reservations")
         # Keys of two categories whose hashes are the same are judged row by row, and so is a key
         # of which a message was corrected.
         is_one = F.coalesce(F.col("pair") == F.col("last_pair"), F.lit(False))
-        return groups.select(
-            "group",
-            "pair",
-            "commands",
-            ((commands > 0) & (reservations == 1)).alias("is_reserved"),
-            ((commands > 0) & (reservations == 0)).alias("is_pending"),
-            (is_one & (F.col("corrected") == 0) & of_commands.in_order()).alias("in_order"),
+        return seen.withColumns(
+            {
+                "is_reserved": (commands > 0) & (reservations == 1),
+                "is_pending": (commands > 0) & (reservations == 0),
+                "in_order": is_one & (F.col("corrected") == 0) & of_commands.in_order(),
+                "may_change": reservations == 0,
+            }
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:

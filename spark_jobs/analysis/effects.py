@@ -11,23 +11,20 @@ A message of a subscribed category that no event followed from has a pass, a row
 has recorded. It is read as a pseudo event that follows the message (`spark_jobs.source.passes`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from reservation.component import Component
+from spark_jobs.analysis.sketches.sketch import EffectsSketch
 from spark_jobs.analysis.verdicts import derived_ids, of_effects
 from spark_jobs.analysis.verdicts.fingerprints import Numbering
 from spark_jobs.analysis.verdicts.judging import (
     Counts,
-    Naming,
-    PlainNames,
     Read,
     is_passes,
-    number_of,
 )
 from spark_jobs.common.declaration import Declaration, DeclaredKey, passes_of, sources_of
 from spark_jobs.common.result import EffectCounts as OfCategory
@@ -64,7 +61,7 @@ class EffectsJob:
         """Return causes, events and passes, grouped by the global position of the cause."""
         component = self.component
         is_follower = F.col("category") == component.name
-        is_copy = self._is_copy(PlainNames())
+        is_copy = self._is_copy()
         more = []
         if self.subscribed:
             is_follower |= is_passes(F.col("category"))
@@ -94,14 +91,12 @@ class EffectsJob:
             found |= (F.col("category") == category) & F.col("type").isin(*by_function)
         return found
 
-    def _is_copy(self, naming: Naming) -> Column:
-        """Return whether a message is a reserved copy, for whole rows and for fingerprints."""
+    def _is_copy(self) -> Column:
+        """Return whether a message is a reserved copy."""
         category = F.col("category")
-        is_sent = category == naming.category(self.component.command_category)
-        is_copy = F.col("is_copy") & is_sent
+        is_copy = F.col("is_copy") & (category == self.component.command_category)
         for name, key in self._reserved:
-            is_here = category == naming.category(key.category)
-            is_copy |= is_here & (F.col("type") == naming.type(name))
+            is_copy |= (category == key.category) & (F.col("type") == name)
         return is_copy
 
     @property
@@ -113,77 +108,47 @@ class EffectsJob:
             if not key.within and type_ in self.component.reservations
         ]
 
-    def sketch(self, fingerprints: DataFrame, progress: Progress) -> DataFrame:
-        """Return of each row what it is, in numbers."""
-        numbering = Numbering.of(self.component)
-        rows = progress.marked(fingerprints, numbering.category)
-        category, type_ = F.col("category"), F.col("type")
-        is_event = category == numbering.category(self.component.name)
-        is_pass = category.isin(*map(numbering.category, passes_of(self.component)))
-        is_subscribed = category.isin(*map(numbering.category, self.subscribed))
-        is_copy = self._is_copy(numbering) | (is_subscribed & F.col("is_copy"))
-        was_sent = category == numbering.category(self.component.command_category)
-        reserved = [
-            n for n, name in enumerate(numbering.types) if name in self.component.reservations
-        ]
-        judged = [*self.categories, *self.subscribed]
-        number = number_of(category, [numbering.category(name) for name in judged])
-        silent = [n for n, name in enumerate(numbering.types) if name in self.silent_types]
-        is_silent = F.coalesce(type_.isin(*silent), F.lit(False)) if silent else F.lit(False)
-        # Whether it may lack an event.
-        may_lack = ~F.col("is_letter") & (~F.col("was_read") | is_silent)
-        of_cause = {
-            of_effects.CAUSE: F.lit(True),
-            of_effects.READ: F.col("was_read"),
-            of_effects.MAY_LACK: may_lack,
-        }
-        flags = reduce(
-            Column.__add__,
-            [F.when(condition, flag).otherwise(0) for flag, condition in of_cause.items()],
-        )
-        return rows.select(
-            _group(is_event | is_pass).alias("group"),
-            "global_position",
-            F.when(is_event, of_effects.FOLLOWED)
-            .when(is_pass, of_effects.PASSED)
-            .otherwise(flags)
-            .alias("flags"),
-            # Events of one stream and type have the same; most pseudo events have none.
-            "kind",
-            F.when(is_copy, number).alias("category"),
-            # The events of a reserved command mostly follow its copy.
-            (was_sent & ~is_copy & type_.isin(*reserved)).alias("is_aside"),
+    def sketch(self, progress: Progress) -> EffectsSketch:
+        """Return what is summed up of the fingerprints of causes and what follows them."""
+        component, numbering = self.component, Numbering.of(self.component)
+
+        def types(names: Collection[str]) -> list[int]:
+            return [n for n, name in enumerate(numbering.types) if name in names]
+
+        def categories(names: Sequence[str]) -> list[int]:
+            return [numbering.category(name) for name in names]
+
+        return EffectsSketch(
+            numbering.consumed(progress),
+            numbering.category(component.command_category),
+            numbering.category(component.name),
+            passes=categories(passes_of(component)),
+            subscribed=categories(self.subscribed),
+            copies=[
+                (numbering.category(key.category), numbering.type(name))
+                for name, key in self._reserved
+            ],
+            judged=categories([*self.categories, *self.subscribed]),
+            reserved=types(component.reservations),
+            silent=types(self.silent_types),
         )
 
-    def groups(self, sketch: DataFrame) -> DataFrame:
+    def groups(self, seen: DataFrame) -> DataFrame:
         """Return which causes are in order.
 
         The events that follow such a cause all differ in type or stream. A reserved command is
         followed by at least one event, unless it may lack one, and a subscribed message by an event
         or a pass.
         """
-        groups = (
-            sketch.where(~F.coalesce("is_aside", F.lit(False)))
-            .groupBy("group")
-            .agg(
-                F.bit_or("flags").alias("flags"),
-                F.count("kind").alias("events"),
-                F.min("kind").alias("kind"),
-                F.max("kind").alias("last_kind"),
-                # One of 64 bits for each kind; two kinds seldom share one.
-                F.bit_or(F.expr("shiftleft(1L, CAST(kind & 63 AS int))")).alias("kinds"),
-                F.max("category").alias("category"),
-            )
-        )
-
-        return groups.select(
-            "group",
-            "category",
-            "events",
-            of_effects.has(of_effects.READ).alias("was_read"),
-            of_effects.has(of_effects.FOLLOWED).alias("is_followed"),
-            of_effects.has(of_effects.PASSED).alias("was_passed"),
-            of_effects.in_order().alias("in_order"),
+        names = ("is_member", "is_cause", "was_read", "may_lack", "is_followed", "was_passed")
+        flags = seen.withColumns({name: F.col(name) == 1 for name in names})
+        has_effect = F.col("is_followed") | F.col("was_passed")
+        return flags.withColumns(
+            {
+                # A reserved command that nothing follows is judged with its copy.
+                "in_order": ~F.col("is_member") | of_effects.in_order(),
+                "may_change": F.col("category").isNotNull() & ~has_effect,
+            }
         )
 
     def counts_in_order(self) -> Mapping[str, Column]:

@@ -305,6 +305,8 @@ class Report:
         subscriptions: for each category that the component subscribes to, what became of its
             messages.
         up_to: the last global position of the categories that were read; 0 where it is not known.
+        snapshot_held: how long the snapshot was held, which keeps VACUUM from cleaning up; None
+            where it is not known. Two reports that say the same otherwise are equal.
     """
 
     component: str
@@ -320,6 +322,7 @@ class Report:
     accepted_counts: Mapping[str, int] = field(default_factory=dict)
     subscriptions: Sequence[SubscriptionCounts] = ()
     up_to: int = 0
+    snapshot_held: timedelta | None = field(default=None, compare=False)
 
     def outstanding(self, name: str) -> int:
         """Return how many findings of a kind there are that nobody has accepted.

@@ -36,7 +36,7 @@ from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of, sources_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import accepted, incremental, late, late_passes
+from spark_jobs.reconciliation import accepted, heads, incremental, late, late_passes
 from spark_jobs.reconciliation import run as running
 from spark_jobs.reconciliation.incremental import IncrementalRun
 from spark_jobs.reconciliation.reading.categories import Categories
@@ -78,6 +78,7 @@ class StoreView:
             read.
         store: the id of the store; None if it has none.
         accepted: the decisions by which findings were accepted, by the findings' ids.
+        log: the last position of all, with the tally of the whole log up to it.
     """
 
     time: datetime
@@ -86,6 +87,7 @@ class StoreView:
     late: dict[str, int]
     store: str | None
     accepted: dict[str, Decision] = field(default_factory=dict)
+    log: Head | None = None
 
     @property
     def until(self) -> dict[str, int]:
@@ -165,13 +167,13 @@ class Follower:
         """
         component, start = self._run.component, time.monotonic()
         counts = start >= self._counts_from
-        heads, behind = running.heads(component, self._state, snapshot, counts=counts)
+        last, behind, log = heads.found(component, self._state, snapshot, counts=counts)
         if counts:
             end = time.monotonic()
             self._counts_from = end + _COUNT_ONE_IN * (end - start)
         progress = snapshot.progress(component, self._run.grace)
         decisions = snapshot.accepted()
-        return StoreView(snapshot.time, heads, progress, behind, snapshot.store, decisions)
+        return StoreView(snapshot.time, last, progress, behind, snapshot.store, decisions, log)
 
     def round(self, look: StoreView) -> None:
         """Read and judge what is new, report violations that persist or were mended, and commit."""
@@ -227,6 +229,7 @@ class Follower:
             look.store,
             self._lookup,
             has_passes=bool(self._run.component.subscribed),
+            log=look.log,
         )
         self._read(step, look)
         run_concurrently([partial(step.take, job) for job in self._jobs])

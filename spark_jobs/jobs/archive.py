@@ -11,7 +11,7 @@ counts and hashes the same of its own rows, under the same snapshot.
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -61,6 +61,7 @@ class ArchiveResult:
         differences: the differences between archive and store; if there are any, nothing is added.
         removable: whether messages may be removed from the store: all is verified, and consumers
             keep their positions there.
+        snapshot_held: how long the snapshot was held, which keeps VACUUM from cleaning up.
     """
 
     component: str
@@ -69,6 +70,7 @@ class ArchiveResult:
     categories: list[ArchivedCategory]
     differences: list[str]
     removable: bool
+    snapshot_held: timedelta
 
 
 def archive(
@@ -105,7 +107,10 @@ def in_session(
     snapshot: Snapshot,
     spark: SparkSession,
 ) -> ArchiveResult:
-    """Archive in an open session, under an open snapshot."""
+    """Archive in an open session, under an open snapshot.
+
+    The snapshot is released once the store was read, before what was written is read back.
+    """
     declaration = Declaration.of(component)
     with archive_folder.opened(folder, component.name, declaration.to_json()) as (archive, lock):
         archive.check(snapshot, component.command_category)
@@ -125,6 +130,7 @@ def in_session(
                 )
                 for category, last in until.items()
             }
+            snapshot.release()
             differences = verified(spark, written, expected)
             if not differences:
                 added = _parts(expected, lasts)
@@ -151,6 +157,7 @@ def in_session(
             ],
             differences,
             removable=not differences and snapshot.has_positions and bool(archive.runs),
+            snapshot_held=snapshot.release(),
         )
 
 

@@ -7,8 +7,10 @@ sharing, JEP 350). It ignores the file if its version or the jars have changed.
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +19,14 @@ from pyspark.sql import SparkSession
 from reservation.component import Component
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.judging import Rows
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.errors import SparkJobError
 from spark_jobs.reconciliation import accepted, run
 from spark_jobs.reconciliation.full_run import FullRun
+from spark_jobs.session import settings
 from spark_jobs.session.java import kept_classes
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.progress import Consumed, Progress
@@ -78,15 +82,18 @@ def _rehearse(spark: SparkSession) -> None:
 
     read = Rows(messages)
     progress = Progress({component.command_category: Consumed(1, letters=[2])})
-    reconciling, following = CommandsJob(component, "", None), EffectsJob(component)
-    by_fingerprints = PrefilterInput(
-        fingerprints.of_messages(read, component, progress, "", None), lambda _: read
-    )
-    for prefiltered in (None, by_fingerprints):
-        whole = FullRun(read, progress, prefiltered)
-        whole.take(reconciling)
-        whole.take(following)
-        run.samples(accepted.identified(whole.findings(), component.name))
+    jobs = (CommandsJob(component, "", None), EffectsJob(component))
+    made = fingerprints.of_messages(read, component, progress, "", None)
+    seen = partial(grouping.summed, made.mapInArrow, parts=1)
+    of_all = PrefilterInput(seen, lambda _: read, lambda _: read)
+    # As a large store is judged, and as a small one.
+    for plans in (nullcontext(), settings.interpreted(spark)):
+        with plans:
+            for prefilter in (None, Prefilter(jobs, of_all, progress)):
+                whole = FullRun(read, progress, prefilter)
+                for job in jobs:
+                    whole.take(job)
+                run.samples(accepted.identified(whole.findings(), component.name))
 
 
 def _message(**values: str) -> pa.Table:

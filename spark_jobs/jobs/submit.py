@@ -115,7 +115,8 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report
     name = run.component.name
     report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
     reconciling, following = running.jobs(run)
-    with running.opened(run, snapshot, spark) as taking:
+    judges = job in ("reconcile", "effects")
+    with running.opened(run, snapshot, spark, judges=judges) as taking:
         if job == "latency":
             rows = running.under_own_names(taking.rows(reconciling), run.component)
             return running.with_latency(report, rows, taking.rows(following))
@@ -128,7 +129,7 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report
         else:
             effects, events = following.results(taking.take(following))
             report = dataclasses.replace(report, effects=effects, events=events)
-        found = running.divided(taking.findings(), name, snapshot)
+        found = running.divided(taking.findings(), name, snapshot.accepted())
         return dataclasses.replace(
             report,
             findings=running.samples(found.open),

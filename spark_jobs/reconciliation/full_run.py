@@ -3,11 +3,10 @@
 from functools import partial
 
 from pyspark.sql import DataFrame
-from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.analysis.verdicts import judging, prefilter
+from spark_jobs.analysis.verdicts import judging
 from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput, PrefilterJob
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterJob
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.snapshot.progress import Progress
 
@@ -19,33 +18,28 @@ class FullRun:
         kept: the DataFrames that Spark caches for it.
     """
 
-    def __init__(
-        self, read: Read, progress: Progress, prefiltered: PrefilterInput | None = None
-    ) -> None:
+    def __init__(self, read: Read, progress: Progress, prefilter: Prefilter | None = None) -> None:
         """Begin.
 
         Args:
             read: reads the categories.
             progress: how far the consumers are.
-            prefiltered: the same messages with their fingerprints; None to judge all row by row.
+            prefilter: what is in order of the same messages; None to judge all row by row.
         """
         self._read = read
         self._progress = progress
-        self._prefiltered = prefiltered
+        self._prefilter = prefilter
         self._judged: dict[str, Judged] = {}
-        self.kept: list[DataFrame] = []
-        if prefiltered is not None:
-            # To disk, so that a large store takes no more memory than a small one.
-            self.kept.append(prefiltered.fingerprints.persist(StorageLevel.DISK_ONLY))
+        self.kept = [] if prefilter is None else [prefilter.kept]
 
     def take(self, job: PrefilterJob) -> Counts:
         """Judge all of a job's rows; return what was counted."""
-        if self._prefiltered is None:
+        if self._prefilter is None:
             judged = judging.run(
                 job, self.rows(job), self._progress, partial(lookup.at, self._read)
             )
         else:
-            judged = prefilter.run(job, self._prefiltered, self._progress)
+            judged = self._prefilter.judge(job)
         self._judged[job.name] = judged
         self.kept.append(judged.findings)
         return judged.counts

@@ -39,6 +39,7 @@ from spark_jobs.analysis.verdicts.judging import (
     pairs_of,
     with_alike,
 )
+from spark_jobs.analysis.verdicts.prefilter import Prefilter
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StateManifest, run_name
@@ -88,6 +89,8 @@ class IncrementalRun:
         opened: OpenLookup | None = None,
         *,
         has_passes: bool = False,
+        log: Head | None = None,
+        prefilter: Prefilter | None = None,
     ) -> None:
         """Begin.
 
@@ -101,9 +104,14 @@ class IncrementalRun:
             opened: opens what reads some of the messages, to compare them by what they mean; None
                 to take what differs as it is stored for different.
             has_passes: whether there may be passes, which come without a new message.
+            log: the last position of all, with the tally of the whole log; None if it is not known.
+            prefilter: of a first run, what is in order and cannot change any more; None to judge
+                all rows.
         """
         self._spark = spark
         self._has_passes = has_passes
+        self._log = log
+        self._prefilter = prefilter
         self._state = state
         self._new = new
         self._progress = progress
@@ -128,7 +136,7 @@ class IncrementalRun:
     def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
         """Add new messages; a part that is added again replaces itself."""
         folder = f"{self.name}/{job.name}/{part}"
-        rows = job.rows(Rows(messages)).withColumn(_HASH, F.xxhash64("group"))
+        rows = _hashed(job.rows(Rows(messages)))
         self._schemas[job.name] = rows.schema
         self._write(rows, folder)
         added = self._added.setdefault(job.name, [])
@@ -149,7 +157,10 @@ class IncrementalRun:
         is_empty = before is not None and before.heads == self._heads and not self._has_passes
         self._rows[job.name] = older if is_empty else [*older, *added]
         is_past, counts = None, Counter[str]()
-        if (
+        if before is None and self._prefilter is not None:
+            counts = Counter(self._prefilter.counts(job))
+            marked = self._progress.marked(_hashed(self._prefilter.rows(job)))
+        elif (
             before is None
             or _goes_back(before, self._progress)
             or _is_corrected_since(before, self._progress)
@@ -278,6 +289,7 @@ class IncrementalRun:
         self._state.put(
             self._run,
             heads=self._heads,
+            log=self._log,
             progress=self._progress,
             counts=self._counts,
             rows=self._rows,
@@ -297,6 +309,10 @@ class IncrementalRun:
         return self._spark.read.schema(schema).parquet(
             *(str(self._state.folder / name) for name in folders)
         )
+
+
+def _hashed(rows: DataFrame) -> DataFrame:
+    return rows.withColumn(_HASH, F.xxhash64("group"))
 
 
 def watched_folder(run: int, job: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -16,29 +16,36 @@ from pyspark.storagelevel import StorageLevel
 
 from reservation.component import Component
 from reservation.errors import DeclarationError
+from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.analysis import latency, reissues
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.declared_code import code_of_component
 from spark_jobs.analysis.verdicts.judging import own_name
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of, sources_of
-from spark_jobs.common.errors import StateError
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.reconciliation import accepted, incremental, late, late_passes, stored_state
+from spark_jobs.reconciliation import (
+    accepted,
+    heads,
+    incremental,
+    late,
+    late_passes,
+    stored_state,
+)
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reading.union import Union
-from spark_jobs.reconciliation.stored_state import Head, State
 from spark_jobs.session.session import LOCAL, spark_session
-from spark_jobs.session.settings import is_local
+from spark_jobs.session.settings import interpreted, is_local
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import GRACE, Snapshot, exported_snapshot
@@ -143,14 +150,23 @@ def working(
 
 
 def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
-    """Reconcile in an open session, under an open snapshot."""
+    """Reconcile in an open session, under an open snapshot.
+
+    The snapshot is released once the store was read, before the findings are sorted, written and
+    put into the state.
+    """
     reconciling, following = jobs(run)
+    component, decisions = run.component.name, snapshot.accepted()
+    up_to = max(snapshot.head(name)[0] for name in categories_of(run.component))
     with opened(run, snapshot, spark) as taking:
         reconciled, effects = run_concurrently(
             [partial(taking.take, job) for job in (reconciling, following)]
         )
-        component = run.component.name
-        found = divided(taking.findings(), component, snapshot)
+        # In detail, messages are read once more, unless a state has them.
+        reads_again = run.verify or (run.details and run.state is None)
+        if not reads_again:
+            snapshot.release()
+        found = divided(taking.findings(), component, decisions)
         of_categories, events = following.results(effects)
         report = Report(
             component=component,
@@ -162,7 +178,7 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             accepted=found.accepted,
             accepted_counts=found.counts,
             subscriptions=following.subscriptions(effects),
-            up_to=max(snapshot.head(name)[0] for name in categories_of(run.component)),
+            up_to=up_to,
         )
         if run.findings is not None:
             rows = found.marked.select(*accepted.COLUMNS)
@@ -171,18 +187,22 @@ def in_session(run: Run, snapshot: Snapshot, spark: SparkSession) -> Report:
             commands = under_own_names(taking.rows(reconciling), run.component)
             report = with_latency(report, commands, taking.rows(following))
             report = with_reissues(report, commands)
-    return report
+            if not run.verify:
+                snapshot.release()
+    return dataclasses.replace(report, snapshot_held=snapshot.release())
 
 
-def divided(findings: DataFrame, component: str, snapshot: Snapshot) -> accepted.Sorted:
+def divided(
+    findings: DataFrame, component: str, decisions: Mapping[str, Decision]
+) -> accepted.Sorted:
     """Return findings with their ids, those that people have accepted apart from the others.
 
     Args:
         findings: the findings.
         component: the component's name.
-        snapshot: knows what was accepted.
+        decisions: those by which findings were accepted, by the findings' ids.
     """
-    return accepted.divided(accepted.identified(findings, component), snapshot.accepted())
+    return accepted.divided(accepted.identified(findings, component), decisions)
 
 
 def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
@@ -192,8 +212,12 @@ def jobs(run: Run) -> tuple[CommandsJob, EffectsJob]:
 
 def _app_dir(run: Run) -> Path | None:
     """Return the folder in which the workers find the app; None if it was sent to them."""
-    is_here = run.remote is None and run.master is not None and is_local(run.master)
-    return run.app_dir.resolve() if is_here else None
+    return run.app_dir.resolve() if _is_here(run) else None
+
+
+def _is_here(run: Run) -> bool:
+    """Return whether Spark runs within one process of this machine."""
+    return run.remote is None and run.master is not None and is_local(run.master)
 
 
 def judged_by(run: Run) -> str:
@@ -212,88 +236,29 @@ def judged_by(run: Run) -> str:
     )
 
 
-def heads(
-    component: Component,
-    state: State,
-    snapshot: Snapshot,
-    archive: Archive | None = None,
-    *,
-    counts: bool = True,
-) -> tuple[dict[str, Head], dict[str, int]]:
-    """Return the last message of each category, if the state belongs to this store.
-
-    Args:
-        component: whose categories they are.
-        state: the state.
-        snapshot: a snapshot of the store.
-        archive: an archive that is read too.
-        counts: whether to look for messages that became visible behind what was read, which scans
-            the index entries of all messages.
-
-    Returns:
-        The last messages; and the categories that have late messages, or lack some that were
-        there, with the global position up to which they were read.
-
-    Raises:
-        StateError: the store is another one.
-    """
-    if state.manifest is not None:
-        state.check(
-            {
-                category: head.message_id is None or snapshot.holds(head.position, head.message_id)
-                for category, head in state.manifest.heads.items()
-            },
-            snapshot.store,
-        )
-    names = categories_of(component)
-    nothing = Head(0, None)
-    was = dict.fromkeys(names, nothing) if state.judged is None else state.judged.heads
-    tallies = {name: was[name].tally for name in names}
-    if counts and state.judged is not None:
-        tallies = snapshot.tallies({name: was[name].position for name in names})
-    if state.manifest is not None and state.judged is None and archive is None:
-        _require_all(state.folder, state.manifest.heads, snapshot)
-    late = {name: was[name].position for name in names if tallies[name] != was[name].tally}
-    found = {}
-    for name in names:
-        position, message_id = _head(name, snapshot, archive)
-        new = snapshot.tally(name, was[name].position + 1, position)
-        found[name] = Head(position, message_id, tallies[name] + new)
-    return found, late
-
-
-def _require_all(folder: Path, heads: Mapping[str, Head], snapshot: Snapshot) -> None:
-    """Make sure that the store still holds all messages that a state has read, to read them again.
-
-    Raises:
-        StateError: messages were removed from it.
-    """
-    tallies = snapshot.tallies({name: head.position for name, head in heads.items()})
-    lacking = sum(max(0, head.tally.count - tallies[name].count) for name, head in heads.items())
-    if lacking:
-        raise StateError(
-            f"The state in {folder} was judged when the component declared other keys, messages or "
-            f"handlers, so everything is read again, and the store lacks {lacking:,} of the "
-            f"messages that it has read; read their archive too, or name another folder"
-        )
-
-
 @contextmanager
 def opened(
-    run: Run, snapshot: Snapshot, spark: SparkSession
+    run: Run, snapshot: Snapshot, spark: SparkSession, *, judges: bool = True
 ) -> Iterator[FullRun | incremental.IncrementalRun]:
     """Open a run over everything, or over what is new since a state was written.
 
     The state is advanced at the end of the block.
+
+    Args:
+        run: the run.
+        snapshot: what is read.
+        spark: the session.
+        judges: whether messages are judged, and not only read.
     """
     component = run.component
     declaration = Declaration.of(component)
     progress = snapshot.progress(component, run.grace)
     archive = _archive(run, declaration, snapshot)
+    is_here = snapshot.size() is Size.SMALL and _is_here(run)
 
     def stored(after: Mapping[str, int]) -> Categories | Jdbc:
         if run.jdbc is None:
-            return Categories(spark, snapshot, declaration, after)
+            return Categories(spark, snapshot, declaration, after, is_here=is_here)
         return Jdbc(spark, jdbc_url(run.database_url), snapshot, declaration, after)
 
     def reading(after: Mapping[str, int]) -> Categories | Jdbc | Union:
@@ -304,15 +269,15 @@ def opened(
 
     if run.state is None:
         read = reading({})
-        is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
-        taking = FullRun(
-            read, progress, None if is_small or run.jdbc else _prefiltered(run, read, progress)
-        )
-        with unpersisted(taking.kept):
+        prefilter = _prefilter(run, read, progress, snapshot, archive) if judges else None
+        taking = FullRun(read, progress, prefilter)
+        # Few rows are left, unless all are looked at in detail.
+        is_few = prefilter is not None and prefilter.is_few and not run.details
+        with unpersisted(taking.kept), interpreted(spark) if is_few else nullcontext():
             yield taking
         return
     with stored_state.opened(run.state, component.name, judged_by(run)) as state:
-        last, behind = heads(component, state, snapshot, archive)
+        last, behind, log = heads.found(component, state, snapshot, archive)
         columns = looked_at(declaration)
         new, behind_it = reading(state.after)(sources_of(component), columns), None
         if behind:
@@ -323,6 +288,10 @@ def opened(
         new = new if passes is None else new.unionByName(passes)
         # Read once for both jobs, unless it is the whole store, which would fill the disk.
         kept = [new.persist(StorageLevel.DISK_ONLY)] if state.judged is not None else []
+        prefilter = None
+        if state.judged is None:
+            prefilter = _prefilter(run, reading({}), progress, snapshot, archive, judges_open=True)
+            kept += [] if prefilter is None else [prefilter.kept]
         with unpersisted(kept):
             step = incremental.IncrementalRun(
                 spark,
@@ -333,22 +302,53 @@ def opened(
                 snapshot.store,
                 lambda: nullcontext(partial(lookup.at, reading({}))),
                 has_passes=bool(component.subscribed),
+                log=log,
+                prefilter=prefilter,
             )
             yield step
             if run.verify:
                 step.check(jobs(run), reading({}))
+                snapshot.release()
             step.commit()
 
 
-def _prefiltered(run: Run, read: Categories | Union | Jdbc, progress: Progress) -> PrefilterInput:
-    """Return a component's messages with their fingerprints, made by the server if possible."""
-    assert not isinstance(read, Jdbc)  # noqa: S101  it cannot read single messages
+def _prefilter(
+    run: Run,
+    read: Categories | Jdbc | Union,
+    progress: Progress,
+    snapshot: Snapshot,
+    archive: Archive | None,
+    *,
+    judges_open: bool = False,
+) -> Prefilter | None:
+    """Return what is in order of a component's messages, by fingerprints.
+
+    The server makes them if possible. Where Spark would, it judges a small store as fast.
+
+    Args:
+        run: the run.
+        read: reads the messages.
+        progress: how far the consumers are.
+        snapshot: what is read.
+        archive: an archive that is read too.
+        judges_open: whether groups are judged too in which a verdict may change.
+    """
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
-        return PrefilterInput(read.fingerprints(component, progress), read.at)
-    return PrefilterInput(
-        fingerprints.of_messages(read, component, progress, run.app, _app_dir(run)), read.at
-    )
+        few = dataclasses.replace(read, is_here=_is_here(run))
+        found = PrefilterInput(partial(read.seen, component, progress), read.at, few.at)
+        # Arrow does the work, and Spark sees few rows.
+        with interpreted(read.spark):
+            return Prefilter(jobs(run), found, progress, judges_open=judges_open)
+    archived = 0 if archive is None else sum(archive.counts.values())
+    is_small = snapshot.size() is Size.SMALL and (archive is None or archive.is_small)
+    if isinstance(read, Jdbc) or is_small:
+        return None
+    made = fingerprints.of_messages(read, component, progress, run.app, _app_dir(run))
+    parts = snapshot.number_of_parts(archived)
+    seen = partial(grouping.summed, made.mapInArrow, parts=parts)
+    found = PrefilterInput(seen, read.at, read.at)
+    return Prefilter(jobs(run), found, progress, judges_open=judges_open)
 
 
 def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive | None:
@@ -360,12 +360,6 @@ def _archive(run: Run, declaration: Declaration, snapshot: Snapshot) -> Archive 
     )
     archive.check(snapshot, run.component.command_category)
     return archive
-
-
-def _head(category: str, snapshot: Snapshot, archive: Archive | None) -> tuple[int, str | None]:
-    """Return the global position and id of a category's last message, wherever it is."""
-    head = snapshot.head(category)
-    return head if archive is None else max(head, archive.head(category), key=itemgetter(0))
 
 
 def under_own_names(rows: DataFrame, component: Component) -> DataFrame:

@@ -97,6 +97,8 @@ class StateManifest(msgspec.Struct, frozen=True):
         store: the id of the store; None if it has none.
         lasting: since when violations persist; None without a follower.
         compared: the folders with the pairs of messages that were compared by what they mean.
+        log: the last position of all that was looked at, with the tally of the whole log up to it;
+            None if it is not known.
     """
 
     version: int
@@ -112,6 +114,7 @@ class StateManifest(msgspec.Struct, frozen=True):
     store: str | None
     lasting: LastingViolations | None = None
     compared: list[str] = []
+    log: Head | None = None
 
     def was(self) -> Progress:
         """Return how far the consumers were."""
@@ -280,6 +283,7 @@ class State:
         store: str | None,
         lasting: LastingViolations | None,
         compared: Sequence[str] = (),
+        log: Head | None = None,
     ) -> None:
         """Make the result of a run, whose folder is complete, the state.
 
@@ -293,6 +297,7 @@ class State:
             store: the id of the store; None if it has none.
             lasting: since when violations persist; None without a follower.
             compared: the folders with the pairs of messages that were compared.
+            log: the last position of all, with the tally of the whole log.
         """
         before = self.manifest
         known = {} if before is None else before.files
@@ -326,6 +331,7 @@ class State:
             store=store,
             lasting=lasting,
             compared=list(compared),
+            log=log,
         )
         past = {name for name in past - _folders(manifest) if (self.folder / name).exists()}
         manifest = msgspec.structs.replace(manifest, needless=sorted(past))

@@ -29,6 +29,7 @@ def as_json(report: Report, reached: Sequence[ExceededThreshold]) -> dict[str, A
         "accepted": [_accepted(one) for one in report.accepted],
         "latency": [_latency(measured) for measured in report.latency],
         "volume": [as_object(hourly) for hourly in report.volume],
+        "snapshotHeldSeconds": _value(report.snapshot_held),
         "reissues": None if report.reissues is None else _reissues(report.reissues),
     }
 

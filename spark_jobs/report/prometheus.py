@@ -75,6 +75,12 @@ def render_prometheus(report: Report, reached: Sequence[ExceededThreshold]) -> s
     gauges.set(
         "time_seconds", "When the snapshot was taken, in seconds of Unix", report.time.timestamp()
     )
+    if report.snapshot_held is not None:
+        gauges.set(
+            "snapshot_held_seconds",
+            "How long the snapshot was held, which keeps VACUUM from cleaning up",
+            report.snapshot_held.total_seconds(),
+        )
     for counts in report.categories:
         labels = {
             "command_category": counts.command_category,

@@ -58,6 +58,9 @@ def render(report: Report, reached: Sequence[ExceededThreshold]) -> RenderableTy
     if report.accepted:
         parts.append(_accepted(report))
     parts.extend(_threshold(exceeded) for exceeded in reached)
+    if report.snapshot_held is not None:
+        held = duration(report.snapshot_held)
+        parts.append(Text(f"The snapshot of the store was held for {held}."))
     parts.append(_verdict(report, reached))
     return Group(*parts)
 

@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.errors import SparkJobError, SparkSettingError, SparkUnavailableError
-from spark_jobs.session import package, preflight, settings
+from spark_jobs.session import java, package, preflight, settings
 from spark_jobs.session.failure import reason
-from spark_jobs.session.java import require_java
 from spark_jobs.session.size import Size
 
 LOCAL = "local[*]"
@@ -101,7 +100,7 @@ def parallelism(session: SparkSession) -> int:
 
 def _started(master: str | None, properties: dict[str, str], log: Path) -> SparkSession:
     """Start Spark's driver in a Java process of this process."""
-    require_java()
+    java.require_java()
     if master is not None:
         preflight.require_master(master)
         os.environ.pop("SPARK_REMOTE", None)  # PySpark prefers it to any master
@@ -112,6 +111,7 @@ def _started(master: str | None, properties: dict[str, str], log: Path) -> Spark
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # The workers import this package, not modules of the same name in the current folder.
     os.environ["PYTHONSAFEPATH"] = "1"
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", java.LAUNCHER_OPTIONS)
     with _output_to(log):
         try:
             return builder.config(map={**properties}).getOrCreate()

@@ -3,8 +3,11 @@
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from spark_jobs.common.address import DATABASE_VARIABLE, address_for_workers
 from spark_jobs.common.errors import SparkSettingError
@@ -32,6 +35,32 @@ _OF_DRIVERS = {
     # The jobs compile more than the 100 pieces of code that Spark caches by default.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
+
+
+# Of plans for few rows: compiling code and dividing work take longer than the work.
+OF_FEW_ROWS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@contextmanager
+def interpreted(session: SparkSession) -> Iterator[None]:
+    """Have plans that are made meanwhile interpreted, as is best for few rows."""
+    before = {name: session.conf.get(name, None) for name in OF_FEW_ROWS}
+    for name, value in OF_FEW_ROWS.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # a session that is gone has no properties
+            for name, was in before.items():
+                if was is None:
+                    session.conf.unset(name)
+                else:
+                    session.conf.set(name, was)
 
 
 def is_local(master: str) -> bool:
@@ -104,9 +133,8 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         scratch: the folder for its files.
         size: of the store; jobs on a small one are planned only once.
     """
-    cores, small = os.cpu_count() or 1, size is Size.SMALL
     of_size = {
-        "spark.sql.shuffle.partitions": str(cores if small else max(8, 4 * cores)),
+        "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
         "spark.driver.extraJavaOptions": java.options(size),
         "spark.python.daemon.module": "spark_jobs.source.daemon",
         # Sorting and summing spill to disk sooner, so that Java's memory stays small.
@@ -118,8 +146,8 @@ def local_properties(scratch: Path, size: Size) -> dict[str, str]:
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
     }
-    if small:
-        of_size["spark.sql.adaptive.enabled"] = "false"
+    if size is Size.SMALL:
+        of_size |= OF_FEW_ROWS
     return {**OF_SESSIONS, **_OF_DRIVERS, **_on_this_machine(scratch), **of_size}
 
 

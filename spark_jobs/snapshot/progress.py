@@ -1,6 +1,6 @@
 """How far consumers are, which distinguishes lost messages from unread ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -134,7 +134,6 @@ class Progress:
     def marked(
         self,
         messages: DataFrame,
-        known_as: Callable[[str], object] = str,
         *,
         was: "Progress | None" = None,
     ) -> DataFrame:
@@ -142,27 +141,21 @@ class Progress:
 
         Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict), ``is_corrected`` and
         ``is_watched`` (a conflict would have been recorded). Of a category without a known
-        consumer, nothing was read. The partition of a message follows from ``cardinal``, the hash
-        of its stream's cardinal id, or else from ``stream_name``.
+        consumer, nothing was read.
 
         Args:
             messages: the messages.
-            known_as: returns the value of the column ``category`` for a category.
             was: how far the consumers were, for the messages with ``is_past``; the messages have
                 that column if this is given. The same messages were corrected.
         """
         notes: dict[tuple[object, ...], dict[str, object]] = {}
-        if "cardinal" in messages.columns:
-            hashed = F.col("cardinal")
-        else:
-            hashed = partitions.hashed(F.col("stream_name"))
-
+        hashed = partitions.hashed(F.col("stream_name"))
         nothing = dict.fromkeys(("is_letter", "is_recorded", "is_corrected"), False)
 
         def read(progress: Progress, **also: bool) -> tuple[Column, Column]:
             was_read = is_watched = F.lit(False)
             for category, consumed in progress.consumed.items():
-                of = {"category": known_as(category), **also}
+                of = {"category": category, **also}
                 is_here = F.col("category") == F.lit(of["category"])
                 was_read = F.when(is_here, consumed.has_read(hashed)).otherwise(was_read)
                 if consumed.first_position is not None:

@@ -51,13 +51,21 @@ WHERE (message_store.category(m.stream_name), m.global_position)
       BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
 
 -- name: tallies
--- The same of what several categories begin with, in one pass.
-SELECT part.category, count(m.global_position),
-       coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
-FROM unnest(%(categories)s::text[], %(lasts)s::bigint[]) AS part(category, last)
-LEFT JOIN message_store.messages m
-  ON message_store.category(m.stream_name) = part.category AND m.global_position <= part.last
-GROUP BY part.category
+-- The same of what several categories begin with, in one pass that several processes can share. A
+-- category without messages has no row.
+SELECT message_store.category(m.stream_name)::text, count(*),
+       mod(sum(m.global_position), %(modulus)s)::bigint
+FROM message_store.messages m
+WHERE message_store.category(m.stream_name) = ANY (%(categories)s::text[])
+  AND m.global_position <= (%(lasts)s::bigint[])[
+        array_position(%(categories)s::text[], message_store.category(m.stream_name)::text)]
+GROUP BY 1
+
+-- name: log_tally
+-- The same of a part of the whole log.
+SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
+FROM message_store.messages m
+WHERE m.global_position BETWEEN %(first)s AND %(last)s
 
 -- name: older
 -- The last message before the first one that is not older, of a part of a category.

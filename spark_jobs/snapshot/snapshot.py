@@ -5,12 +5,13 @@ and categories that are read at different moments fit together to the row.
 """
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from psycopg import Connection, IsolationLevel
+from psycopg import Connection, Error, IsolationLevel
 
 from reservation.component import Component
 from reservation.errors import ForeignPositionError
@@ -41,6 +42,33 @@ GRACE = timedelta(minutes=5)
 # About how many messages one part of a read holds: what a worker can group in memory.
 _MOST_FOR_ONE = 500_000
 
+# About how many messages a page of the log holds, and into how many parts it is divided at least.
+_FOR_A_PAGE, _FEWEST = 32, 8
+
+
+class Hold:
+    """The transaction that keeps a snapshot, and what it sees from being cleaned up."""
+
+    def __init__(self, connection: Connection[Any], since: float) -> None:
+        """Begin.
+
+        Args:
+            connection: the connection in the transaction.
+            since: when it began, in the seconds of `time.monotonic`.
+        """
+        self._connection = connection
+        self._since = since
+        self._held: timedelta | None = None
+
+    def release(self) -> timedelta:
+        """End the transaction, unless it has ended; return how long it lasted."""
+        if self._held is None:
+            with contextlib.suppress(Error):  # a connection that is lost holds nothing
+                self._connection.rollback()
+            self._connection.close()
+            self._held = timedelta(seconds=time.monotonic() - self._since)
+        return self._held
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -51,13 +79,24 @@ class Snapshot:
         time: when it was taken, in UTC.
         has_positions: whether this package's consumers keep their positions in this store.
         store: the id of the store; None if it has none.
+        database_url: the address of the database, which may hold a password.
     """
 
     id: str
     time: datetime
     has_positions: bool
     store: str | None
+    database_url: str = field(repr=False)
     _connection: Connection[Any]
+    _hold: Hold
+
+    def release(self) -> timedelta:
+        """Let the server clean up again what the snapshot sees; nothing can be read afterwards.
+
+        Returns:
+            How long the snapshot was held; the same if it was released before.
+        """
+        return self._hold.release()
 
     def progress(self, component: Component, grace: timedelta = GRACE) -> Progress:
         """Return how far the consumers of a component are.
@@ -134,6 +173,16 @@ class Snapshot:
         """Return the size of the log."""
         with translated():
             return Size.of(ranges.pages(self._connection))
+
+    def number_of_parts(self, more: int = 0) -> int:
+        """Return into how many parts all messages are divided, of which each is of bounded size.
+
+        Args:
+            more: how many messages there are elsewhere.
+        """
+        with translated():
+            messages = _FOR_A_PAGE * ranges.pages(self._connection)
+        return max(_FEWEST, (messages + more) // _MOST_FOR_ONE)
 
     def parts(
         self,
@@ -243,7 +292,20 @@ class Snapshot:
         }
         with translated():
             rows = self._connection.execute(_QUERIES["tallies"], values).fetchall()
-        return {category: Tally(count, total) for category, count, total in rows}
+        found = {category: Tally(count, total) for category, count, total in rows}
+        return {category: found.get(category, Tally()) for category in until}
+
+    def log_tally(self, first: int, last: int) -> Tally:
+        """Return the same of a part of the whole log, from the index of the positions.
+
+        Args:
+            first: the first global position of the part.
+            last: the last one.
+        """
+        values = {"first": first, "last": last, "modulus": MODULUS}
+        with translated():
+            rows = self._connection.execute(_QUERIES["log_tally"], values).fetchall()
+        return Tally(*rows[0])
 
     def holds(self, global_position: int, message_id: str) -> bool:
         """Return whether the store holds a message."""
@@ -256,7 +318,7 @@ class Snapshot:
 
 @contextlib.contextmanager
 def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
-    """Take a snapshot of the store and keep it alive for others to read.
+    """Take a snapshot of the store and keep it alive for others to read, until it is released.
 
     Raises:
         DatabaseUnavailableError: the database cannot be reached.
@@ -265,11 +327,12 @@ def exported_snapshot(database_url: str) -> Iterator[Snapshot]:
     with connect(database_url, application_name="reservation snapshot") as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True
+        hold = Hold(connection, time.monotonic())
         has_positions = is_attached(connection)
         # The transaction stays open, and idle, while the job reads.
         connection.execute(_SETTINGS)
         with translated():
-            snapshot, time = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
+            snapshot, at = connection.execute(_QUERIES["export_snapshot"]).fetchall()[0]
         found = store_id(connection)
         store = None if found is None else str(found)
-        yield Snapshot(snapshot, time, has_positions, store, connection)
+        yield Snapshot(snapshot, at, has_positions, store, database_url, connection, hold)

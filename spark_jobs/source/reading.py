@@ -77,7 +77,7 @@ def chosen(
 
 
 def batches(
-    queries: Iterable[str], snapshot: str | None, schema: pa.Schema
+    queries: Iterable[str], snapshot: str | None, schema: pa.Schema, address: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Run queries one after the other, and yield their rows in batches of a few megabytes.
 
@@ -85,6 +85,7 @@ def batches(
         queries: the queries; without one, no connection is opened.
         snapshot: the id of the snapshot to read; None for a new one.
         schema: the schema of the batches, in the order of the queries' columns.
+        address: the database's; None for that of this process's environment.
 
     Raises:
         ReadError: the database cannot be reached, or ended the connection.
@@ -97,7 +98,7 @@ def batches(
     from adbc_driver_manager import Error
     from adbc_driver_postgresql import dbapi
 
-    address = database_url()
+    address = database_url() if address is None else address
     check_address(address)
     named = conninfo.make_conninfo(
         address, client_encoding="UTF8", fallback_application_name="reservation spark"

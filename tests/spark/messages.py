@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
+from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.judging import Read, Rows
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.snapshot.progress import Progress
 
@@ -62,7 +67,7 @@ def whole(
     def at(positions: DataFrame) -> Read:
         return Rows(frame.join(positions, "global_position", "left_semi"))
 
-    prefiltered = PrefilterInput(
-        fingerprints.of_messages(Rows(frame), component, progress, "", None), at
-    )
-    return FullRun(Rows(frame), progress, prefiltered)
+    made = fingerprints.of_messages(Rows(frame), component, progress, "", None)
+    of_all = PrefilterInput(partial(grouping.summed, made.mapInArrow, parts=2), at, at)
+    jobs = (CommandsJob(component, "", Path()), EffectsJob(component))
+    return FullRun(Rows(frame), progress, Prefilter(jobs, of_all, progress))

@@ -1,10 +1,12 @@
 """All paths by which a store is reconciled, to be compared with each other."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from spark_jobs.analysis.verdicts import fingerprints
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.sketches import grouping
+from spark_jobs.analysis.verdicts import fingerprints, prefilter
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.categories import Categories
@@ -61,8 +63,9 @@ class Paths:
         run = Run(self._component, self._app, APP_DIR, self._database_url)
         with exported_snapshot(self._database_url) as snapshot:
             progress = snapshot.progress(self._component)
-            read, prefiltered = make(snapshot, progress)
-            whole, (reconciling, following) = FullRun(read, progress, prefiltered), jobs(run)
+            read, messages = make(snapshot, progress)
+            found = None if messages is None else Prefilter(jobs(run), messages, progress)
+            whole, (reconciling, following) = FullRun(read, progress, found), jobs(run)
             categories = reconciling.results(whole.take(reconciling))
             counted = whole.take(following)
             effects, events = following.results(counted)
@@ -71,7 +74,7 @@ class Paths:
         return counts, sorted((row.finding, row.global_position) for row in rows)
 
     def small(self):
-        """Return the result of judging all messages row by row."""
+        """Return the result of judging a small store."""
         yield "small", self._report()
 
     def state(self, **options):
@@ -86,7 +89,11 @@ class Paths:
         def made_by_spark(snapshot, progress):
             read = Categories(spark, snapshot, declaration)
             made = fingerprints.of_messages(read, component, progress, "", None)
-            return read, PrefilterInput(made, read.at)
+            seen = partial(grouping.summed, made.mapInArrow, parts=3)
+            return read, PrefilterInput(seen, read.at, read.at)
+
+        def row_by_row(snapshot, _):
+            return Categories(spark, snapshot, declaration), None
 
         def through_jdbc(snapshot, _):
             return Jdbc(spark, jdbc_url(self._jdbc_address), snapshot, declaration), None
@@ -94,7 +101,10 @@ class Paths:
         with monkeypatch.context() as patched:
             patched.setattr(size, "_SMALL", 0)
             yield "fingerprints of the server", self._report()
+            patched.setattr(prefilter, "_FEW", -1)
+            yield "fingerprints of the server, many doubtful", self._report()
         yield "fingerprints of Spark", self._judged(made_by_spark)
+        yield "row by row", self._judged(row_by_row)
         if self._jdbc_address is not None:
             yield "JDBC", self._judged(through_jdbc)
 

@@ -132,6 +132,7 @@ def everything(text: str = "Deposit") -> Report:
         latency=[*over_time(14 * 24), *by_type(text)],
         volume=volume(14 * 24),
         reissues=reissues(text),
+        snapshot_held=timedelta(seconds=4.2),
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from psycopg import sql
 
 from reservation import Component
 from spark_jobs.analysis.commands import CommandsJob
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
@@ -159,9 +160,8 @@ def test_values_at_any_distance_are_distinguished(spark, spark_connection, spark
     job = CommandsJob(component(), "tests.spark.test_content:made", Path(__file__).parents[2])
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
-        for prefiltered in (
-            None,
-            PrefilterInput(read.fingerprints(component(), Progress()), read.at),
-        ):
-            (result,) = job.results(FullRun(read, Progress(), prefiltered).take(job))
+        seen = partial(read.seen, component(), Progress())
+        of_all = PrefilterInput(seen, read.at, read.at)
+        for prefilter in (None, Prefilter([job], of_all, Progress())):
+            (result,) = job.results(FullRun(read, Progress(), prefilter).take(job))
             assert (result.keys, result.conflicts, result.duplicates) == (keys, keys, 0)

@@ -9,7 +9,7 @@ from bank import account
 from reservation.postgres.connection import connect
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.run import Run, in_session
-from spark_jobs.snapshot.snapshot import exported_snapshot
+from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from tests.bank import RESERVED, drain
 from tests.controls import COMMANDS, deposit, open_
 from tests.processes import EXAMPLES, run_cli
@@ -69,6 +69,31 @@ def test_a_run_finds_late_commits(spark_store, spark_connection, slow, reconcile
     }
     assert found.count("conflict-mismatch") == 1  # the consumer never saw it
     assert reconcile() == found
+
+
+def test_categories_are_counted_only_where_the_log_has_changed(
+    spark_store, spark_connection, slow, reconcile, monkeypatch
+):
+    """One index says that nothing became visible; a message of another category is not late."""
+    counted, tallies = [], Snapshot.tallies
+
+    def counting(snapshot, until):
+        counted.append(until)
+        return tallies(snapshot, until)
+
+    monkeypatch.setattr(Snapshot, "tallies", counting)
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    slow.execute(INSERT, ["elsewhere-1", "Deposit"])
+    drain(spark_connection)
+    found = reconcile()
+    counted.clear()
+    assert reconcile() == found
+    assert counted == []
+    slow.commit()
+    assert reconcile() == found
+    assert len(counted) == 1
+    assert reconcile() == found
+    assert len(counted) == 1
 
 
 @pytest.mark.long

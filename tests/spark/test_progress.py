@@ -1,6 +1,7 @@
 """How far consumers are, by partition; where none of ours has run, as Eventide's positions say."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from psycopg.types.json import Jsonb
@@ -12,8 +13,9 @@ from reservation.errors import ForeignPositionError
 from reservation.postgres.connection import connect
 from reservation.store.schema.install import attach
 from spark_jobs.analysis.commands import CommandsJob
+from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints
-from spark_jobs.analysis.verdicts.prefilter import PrefilterInput
+from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.categories import Categories
@@ -108,14 +110,17 @@ def test_each_command_is_judged_by_the_position_of_its_partition(
     with exported_snapshot(spark_database_url) as snapshot:
         progress = snapshot.progress(component())
         categories = Categories(spark, snapshot, Declaration.of(component()))
-        for prefiltered in (
+        made = fingerprints.of_messages(categories, component(), progress, "", None)
+        for seen in (
             None,
-            PrefilterInput(categories.fingerprints(component(), progress), categories.at),
-            PrefilterInput(
-                fingerprints.of_messages(categories, component(), progress, "", None), categories.at
-            ),
+            partial(categories.seen, component(), progress),
+            partial(grouping.summed, made.mapInArrow, parts=2),
         ):
-            whole = FullRun(categories, progress, prefiltered)
+            prefilter = None
+            if seen is not None:
+                messages = PrefilterInput(seen, categories.at, categories.at)
+                prefilter = Prefilter([job], messages, progress)
+            whole = FullRun(categories, progress, prefilter)
             (result,) = job.results(whole.take(job))
             found = {row.global_position for row in whole.findings().collect()}
             assert found == read

@@ -208,7 +208,15 @@ def test_metrics_are_what_was_counted():
     assert samples[f"{name}effect_twice", "account"] == 5
     assert samples[f"{name}in_order",] == 0
     assert samples[f"{name}time_seconds",] == reports.TIME.timestamp()
+    assert samples[f"{name}snapshot_held_seconds",] == 4.2
     assert samples[f"{name}threshold_reached", "fail", "missing"] == 3
+
+
+def test_a_terminal_shows_how_long_the_snapshot_was_held():
+    """A report says for how long the snapshot kept VACUUM from cleaning up."""
+    shown = "The snapshot of the store was held for 4.2 s."
+    assert shown in on_terminal(REPORTS["everything"])
+    assert "held" not in on_terminal(REPORTS["in order"])
 
 
 def test_thresholds_are_reached_by_more_than_they_say():

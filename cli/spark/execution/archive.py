@@ -19,6 +19,7 @@ from spark_jobs.common.address import address_for_workers
 from spark_jobs.jobs import archive as archiving
 from spark_jobs.jobs.archive import ArchiveResult
 from spark_jobs.reconciliation.run import Run
+from spark_jobs.report.words import duration
 
 _REISSUES = (
     "After that, a reissue of a command that was reserved before {before} takes effect again. "
@@ -74,8 +75,10 @@ def _sentences(result: ArchiveResult, folder: Path, place: list[str]) -> Iterato
     if result.differences:
         yield from (f"Not in order: {printable(difference)}" for difference in result.differences)
         yield "Nothing was added to the archive, and nothing may be removed from the store."
+        yield _held(result)
         return
     yield f"Verified: what is in {folder} is what the store had, by count and content."
+    yield _held(result)
     if not result.removable:
         yield "Nothing may be removed from the store: no consumer keeps its position there."
         return
@@ -84,6 +87,10 @@ def _sentences(result: ArchiveResult, folder: Path, place: list[str]) -> Iterato
     yield f"  {commands}"
     yield f"To remove the archived reservations too. {_warning(result)}"
     yield f"  {reservations}"
+
+
+def _held(result: ArchiveResult) -> str:
+    return f"The snapshot of the store was held for {duration(result.snapshot_held)}."
 
 
 def _offered(result: ArchiveResult, place: list[str]) -> tuple[str, str]:
@@ -131,5 +138,6 @@ def _as_json(result: ArchiveResult, folder: Path, place: list[str]) -> dict[str,
             for archived in result.categories
         ],
         "differences": result.differences,
+        "snapshotHeldSeconds": result.snapshot_held.total_seconds(),
         "offered": offered,
     }

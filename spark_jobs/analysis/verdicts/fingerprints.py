@@ -19,7 +19,7 @@ from spark_jobs.analysis.keys import reserved_key, with_function_keys
 from spark_jobs.analysis.verdicts.judging import Read, is_passes, number_of, own_name
 from spark_jobs.common.declaration import Declaration, own_categories_of, passes_in, sources_of
 from spark_jobs.snapshot import partitions
-from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.source import columns
 from spark_jobs.source.passes import PassesQuery
 
@@ -76,6 +76,10 @@ class Numbering:
     def type(self, name: str) -> int:
         """Return the number of a type."""
         return self.types.index(name)
+
+    def consumed(self, progress: Progress) -> dict[int, Consumed]:
+        """Return how far the consumers are, by the numbers of their categories."""
+        return {self.category(name): one for name, one in progress.consumed.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,32 +90,6 @@ def is_passes(category: Column) -> Column:
     return F.contains(category, F.lit(ID_SEPARATOR))
 
 
-class Naming(Protocol):
-    """What the columns ``category`` and ``type`` hold for a name: the name or a number.
-
-    With it, one rule applies to whole rows and to fingerprints
-    (`spark_jobs.analysis.verdicts.fingerprints.Numbering`).
-    """
-
-    def category(self, name: str) -> str | int:
-        """Return the value for a category."""
-
-    def type(self, name: str) -> str | int:
-        """Return the value for a type."""
-
-
-class PlainNames:
-    """The naming of whole rows: each name stands for itself."""
-
-    def category(self, name: str) -> str:
-        """Return the name."""
-        return name
-
-    def type(self, name: str) -> str:
-        """Return the name."""
-        return name
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """When a row has a verdict.

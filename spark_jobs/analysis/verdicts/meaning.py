@@ -2,9 +2,10 @@
 
 What a job finds to be different may still be the same: it was sent under a former name, in a former
 shape, or without a field that has a default. The messages of such pairs are read with their data,
-which nothing else is, and compared on Spark's workers by the code of the component, as the
-consumers do it. What cannot be decoded, or read any more, stays different. Where a command was
-corrected, what means the same as one of its two contents is a reissue of it.
+which nothing else is, and compared by the code of the component, as the consumers do it: on Spark's
+workers, or in this process if there are few pairs and Spark runs on this machine. What cannot be
+decoded, or read any more, stays different. Where a command was corrected, what means the same as
+one of its two contents is a reissue of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,9 @@ _DECODED = ("type", "version", "data")
 
 # The two contents in the data of a correction.
 _CONTENTS = ("former", "corrected")
+
+# So few pairs are compared sooner here than a worker starts.
+_FEW = 500
 
 _CORRECTION = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -66,6 +70,7 @@ class Meanings:
             lookup: gives what reads some of the messages.
             corrected: the messages that were corrected.
         """
+        is_few = self.app_dir is not None and pairs.limit(_FEW + 1).count() <= _FEW
         both = F.explode(F.array(*PAIR)).alias("global_position")
         found = lookup(pairs.select(both).distinct())(
             [self.commands, *self.copies],
@@ -78,10 +83,16 @@ class Meanings:
                 F.col("global_position").alias(name), F.struct(*columns).alias(role)
             )
             pairs = pairs.join(message, name, "left")
+        values = [F.col(f"{role}.{name}") for role in ("command", "first") for name in columns]
+        function = _same(self.app, self.app_dir)
+        if is_few:
+            found = pairs.select(*PAIR, *(one.alias(f"_{n}") for n, one in enumerate(values)))
+            table = found.toArrow()
+            kept, same = table.select(PAIR), function(*table.columns[len(PAIR) :])
+            return pairs.sparkSession.createDataFrame(kept.append_column("same", same))
         # The stub asks for the kind of function, which Spark infers.
-        same = arrow_udf(_same(self.app, self.app_dir), "boolean")  # type: ignore[call-overload]
-        values = [f"{role}.{name}" for role in ("command", "first") for name in columns]
-        return pairs.select(*PAIR, same(*values).alias("same"))
+        compare = arrow_udf(function, "boolean")  # type: ignore[call-overload]
+        return pairs.select(*PAIR, compare(*values).alias("same"))
 
     def _with_corrections(
         self, messages: DataFrame, lookup: Lookup, corrected: Sequence[Corrected]

@@ -25,17 +25,11 @@ def _rules() -> list[Rule]:
     is_command, reservations = F.col("is_command"), F.col("reservations")
     is_without_command = (F.col("commands") == 0) & (F.col("starts") == 0)
     is_unreserved = (reservations == 0) & (F.col("waiting") < F.col("commands"))
-    follows_another = F.col("follows") != F.col("first_command")
-    differs = F.col("says") != F.col("last_says")
-    no = F.lit(False)
+    differs = (F.col("differs") == 1) | (F.col("follows_another") == 1)
     is_keyless = is_command & F.col("key_stream").isNull() & ~F.col("is_letter")
     return [
         finding("wrong-type", F.col("is_wrong"), is_without_command),
-        finding(
-            "conflict",
-            is_command & ~F.col("same"),
-            F.coalesce(differs, no) | F.coalesce(follows_another, no),
-        ),
+        finding("conflict", is_command & ~F.col("same"), differs),
         Rule("duplicate", is_command & (F.col("nth_same") > 1)),
         # The consumer took its key from the correction.
         Rule("reserved", is_keyless & F.col("is_corrected")),

@@ -19,22 +19,13 @@ from spark_jobs.analysis.verdicts.judging import (
     verdict_of,
 )
 
-# What a group contains, as bits: a cause; one that was read; one that may lack an event; an event;
-# a pass.
-CAUSE, READ, MAY_LACK, FOLLOWED, PASSED = 1, 2, 4, 8, 16
-
 _OPEN = ("pending", "unhandled", "dead", "without-cause")
-
-
-def has(flag: int) -> Column:
-    """Return whether a group contains what a bit stands for."""
-    return F.col("flags").bitwiseAND(flag) != 0
 
 
 def in_order() -> Column:
     """Return whether all rows of a group are sure to be in order, from its sums.
 
-    The sums are those that `spark_jobs.analysis.effects.EffectsJob.groups` makes.
+    The sums are those that `spark_jobs.analysis.sketches.sketch.EffectsSketch.seen` gives.
     """
     return judging.is_in_order(_rules([], []))
 
@@ -48,11 +39,9 @@ def _rules(silent_types: Sequence[str], subscribed: Sequence[str]) -> list[Rule]
     """
     is_copy, is_cause = F.col("is_copy"), F.col("is_cause")
     is_silent = F.col("type").isin(*silent_types) & ~F.col("category").isin(*subscribed)
-    events, is_category = F.col("events"), F.col("category").isNotNull()
-    are_distinct = (
-        (events < 2)
-        | ((events == 2) & (F.col("kind") != F.col("last_kind")))
-        | (F.bit_count("kinds") == events)
+    is_category, has_effect = (
+        F.col("category").isNotNull(),
+        F.col("is_followed") | F.col("was_passed"),
     )
     return [
         Rule("handled", is_copy & F.col("is_followed")),
@@ -60,10 +49,10 @@ def _rules(silent_types: Sequence[str], subscribed: Sequence[str]) -> list[Rule]
         Rule("dead", is_copy & F.col("is_letter")),
         Rule("pending", is_copy & ~F.col("was_read")),
         Rule("silent", is_copy & is_silent),
-        finding("unhandled", is_copy, is_category & ~has(FOLLOWED | PASSED) & ~has(MAY_LACK)),
+        finding("unhandled", is_copy, is_category & ~has_effect & ~F.col("may_lack")),
         Rule(None, ~is_cause & ~F.col("starts")),
-        finding("without-cause", ~is_cause & ~F.col("has_cause"), ~has(CAUSE)),
-        finding("effect-twice", F.col("is_twice"), ~are_distinct),
+        finding("without-cause", ~is_cause & ~F.col("has_cause"), ~F.col("is_cause")),
+        finding("effect-twice", F.col("is_twice"), F.col("kinds") < F.col("events")),
     ]
 
 

@@ -2,17 +2,21 @@
 
 A read is divided here, over the snapshot's own connection; workers then read the parts. The source
 (`spark_jobs.source.source`) does the same for anyone, but Spark starts two more Python processes at
-each read to plan it.
+each read to plan it. What is small is read by this process, which takes less time than a worker
+takes to start.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from reservation.component import Component
+from spark_jobs.analysis.sketches import grouping
+from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.common.declaration import Declaration, passes_in, sources_of
 from spark_jobs.session.session import parallelism
@@ -37,6 +41,7 @@ class Categories:
         declaration: how keys are made.
         after: the global position behind which each category is read.
         until: the global position to read up to; categories without one are read to their end.
+        is_here: whether this process reads, and not Spark's workers.
     """
 
     spark: SparkSession
@@ -44,6 +49,7 @@ class Categories:
     declaration: Declaration
     after: Mapping[str, int] = field(default_factory=dict)
     until: Mapping[str, int] = field(default_factory=dict)
+    is_here: bool = False
 
     def __call__(
         self, categories: Sequence[str], columns: Sequence[str], *, firsts_of: Sequence[str] = ()
@@ -60,20 +66,60 @@ class Categories:
             component: the component.
             progress: how far the consumers are that the fingerprints will be marked with.
         """
+        return self._read(self._fingerprints(component, progress), fingerprints.TYPES)
+
+    def seen(
+        self, component: Component, progress: Progress, sketches: Sequence[Sketch]
+    ) -> DataFrame:
+        """Return what is seen of groups by the fingerprints of a component's messages.
+
+        Args:
+            component: the component.
+            progress: how far the consumers are.
+            sketches: what is summed up (`spark_jobs.analysis.sketches.grouping`).
+        """
+        queries, schema = self._fingerprints(component, progress), arrow_schema(fingerprints.TYPES)
+        texts = self._parts(queries)
+        if self.is_here:
+            batches = self._batches(texts, schema)
+            return self.spark.createDataFrame(grouping.summed_here(batches, sketches))
+        read = partial(reading.parts, texts, self.snapshot.id, schema)
+
+        def apply(function: grouping.Function, schema: str) -> DataFrame:
+            return self._rows_of_parts(texts).mapInArrow(partial(_both, read, function), schema)
+
+        return grouping.summed(apply, sketches, max(len(texts), parallelism(self.spark)))
+
+    def _fingerprints(self, component: Component, progress: Progress) -> list[CategoryQuery]:
         seed = secrets.randbits(63)
-        queries = [
+        return [
             fingerprints.query_of(name, self.declaration, component, seed, progress)
             for name in self.snapshot.readable(sources_of(component))
         ]
-        return self._read(queries, fingerprints.TYPES)
+
+    def _parts(self, queries: Sequence[CategoryQuery]) -> list[str]:
+        number = 1 if self.is_here else _RANGES * parallelism(self.spark)
+        return self.snapshot.parts(queries, number, after=self.after, until=self.until)
+
+    def _rows_of_parts(self, texts: Sequence[str]) -> DataFrame:
+        """Return a row for each part, in a partition of its own; one empty one without parts."""
+        return self.spark.range(0, len(texts), 1, max(1, len(texts)))
 
     def _read(self, queries: Sequence[CategoryQuery], types: Mapping[str, str]) -> DataFrame:
-        number = _RANGES * parallelism(self.spark)
-        texts = self.snapshot.parts(queries, number, after=self.after, until=self.until)
-        # One row for each part, in a partition of its own; without parts, one empty partition.
-        parts = self.spark.range(0, len(texts), 1, max(1, len(texts)))
+        texts = self._parts(queries)
+        if self.is_here:
+            return self.read_here(texts, types)
         read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
-        return parts.mapInArrow(read, made.schema(types))
+        return self._rows_of_parts(texts).mapInArrow(read, made.schema(types))
+
+    def read_here(self, queries: Iterable[str], types: Mapping[str, str]) -> DataFrame:
+        """Return what queries give, read by this process."""
+        schema = arrow_schema(types)
+        read = self._batches(queries, schema)
+        return self.spark.createDataFrame(pa.Table.from_batches(read, schema))
+
+    def _batches(self, queries: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return reading.batches(queries, self.snapshot.id, schema, self.snapshot.database_url)
 
     def at(self, positions: DataFrame) -> "CategoryLookup":
         """Return what reads the messages at some positions only.
@@ -108,5 +154,15 @@ class CategoryLookup:
         of_passes = passes.queries(passed, columns, of.declaration, ())
         composed = [query, *(one.composed() for one in of_passes)]
         types = made.types_of(columns)
+        if of.is_here:
+            rows = self.positions.select("global_position").collect()
+            positions = [row["global_position"] for row in rows]
+            return of.read_here((one.at(positions) for one in composed), types)
         read = partial(reading.chosen, composed, of.snapshot.id, arrow_schema(types))
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))
+
+
+def _both(
+    read: grouping.Function, function: grouping.Function, batches: grouping.Batches
+) -> Iterator[pa.RecordBatch]:
+    return function(read(batches))

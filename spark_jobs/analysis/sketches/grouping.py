@@ -1,0 +1,156 @@
+"""Sum up sketches by group on Spark's workers, column by column.
+
+A message's numbers travel between workers in blocks, one for each part of the groups, so that Spark
+moves few large values and Arrow does the work. Groups whose sums show the same are counted
+together: of millions of groups a few rows remain, each with the positions of its messages.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from spark_jobs.analysis.sketches.sketch import Sketch
+
+Batches = Iterable[pa.RecordBatch]
+Function = Callable[[Batches], Iterator[pa.RecordBatch]]
+
+_BLOCKS = "job int, part int, block binary"
+_BLOCK_SCHEMA = pa.schema([("job", pa.int32()), ("part", pa.int32()), ("block", pa.binary())])
+
+
+def columns_of(sketches: Sequence[Sketch]) -> list[str]:
+    """Return the columns that are seen of groups, of all sketches."""
+    return list(dict.fromkeys(name for one in sketches for name in one.columns))
+
+
+def summed(
+    apply: Callable[[Function, str], DataFrame], sketches: Sequence[Sketch], parts: int
+) -> DataFrame:
+    """Return what is seen of groups.
+
+    Args:
+        apply: applies a function to the batches of fingerprints; gets its schema too.
+        sketches: what is summed up for each job.
+        parts: into how many parts the groups are divided.
+
+    Returns:
+        For each job, by its number in ``job``, and for each different row of what is seen, how many
+        ``groups`` show it, how many ``messages`` these have, and where they are: ``positions``, as
+        64-bit numbers.
+    """
+    schema = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in _schema(sketches))
+    blocks = apply(partial(_divided, sketches, parts), _BLOCKS)
+    return blocks.repartitionById(parts, "part").mapInArrow(partial(_counted, sketches), schema)
+
+
+def summed_here(batches: Batches, sketches: Sequence[Sketch]) -> pa.Table:
+    """Return the same, computed by this process.
+
+    Args:
+        batches: the fingerprints.
+        sketches: what is summed up for each job.
+    """
+    counted = _counted(sketches, _divided(sketches, 1, batches))
+    return pa.Table.from_batches(counted, _schema(sketches))
+
+
+def positions(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Yield the positions in the one column of what `summed` gives, a row each."""
+    for batch in batches:
+        for value in batch.column(0):
+            found = np.frombuffer(value.as_buffer(), np.int64)
+            yield pa.RecordBatch.from_pydict({"global_position": found})
+
+
+_TYPES = {pa.int32(): "int", pa.int64(): "bigint", pa.binary(): "binary"}
+
+
+def _schema(sketches: Sequence[Sketch]) -> pa.Schema:
+    return pa.schema(
+        [
+            ("job", pa.int32()),
+            ("groups", pa.int64()),
+            ("messages", pa.int64()),
+            ("positions", pa.binary()),
+            *((name, pa.int64()) for name in columns_of(sketches)),
+        ]
+    )
+
+
+def _divided(sketches: Sequence[Sketch], parts: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Yield the numbers of messages in blocks, by job and part."""
+    read = list(batches)
+    if not read:
+        return
+    table = pa.Table.from_batches(read)
+    read.clear()
+    for job, sketch in enumerate(sketches):
+        numbers = sketch.of(table)
+        part = (numbers["group"].to_numpy().view(np.uint64) % np.uint64(parts)).astype(np.int64)
+        numbers = numbers.take(np.argsort(part, kind="stable"))
+        counts, begin = np.bincount(part, minlength=parts), 0
+        for number, count in enumerate(counts.tolist()):
+            if count:
+                values = [job], [number], [_written(numbers.slice(begin, count))]
+                columns = zip(values, _BLOCK_SCHEMA.types, strict=True)
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(value, type_) for value, type_ in columns], schema=_BLOCK_SCHEMA
+                )
+            begin += count
+
+
+def _written(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue())
+
+
+def _counted(sketches: Sequence[Sketch], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Sum up blocks of one part, and yield what is seen of its groups."""
+    blocks = defaultdict(list)
+    for batch in batches:
+        for job, block in zip(batch.column("job").to_pylist(), batch.column("block"), strict=True):
+            blocks[job].append(pa.ipc.open_stream(block.as_buffer()).read_all())
+    schema = _schema(sketches)
+    for job in sorted(blocks):
+        found = _seen(sketches[job], pa.concat_tables(blocks.pop(job)))
+        count = len(found["groups"])
+        found["job"] = pa.array(np.full(count, job))
+        columns = [found.get(field.name, pa.nulls(count)).cast(field.type) for field in schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _seen(sketch: Sketch, numbers: pa.Table) -> dict[str, pa.Array]:
+    """Return what is seen of groups, the different rows of it only."""
+    group = numbers["group"].combine_chunks().dictionary_encode().indices
+    sums = (
+        numbers.set_column(numbers.column_names.index("group"), "group", group)
+        .group_by("group", use_threads=False)
+        .aggregate(list(sketch.sums))
+    )
+    groups = sketch.seen(sums).append_column("nth", pa.array(np.arange(len(sums))))
+    different = groups.group_by(list(sketch.columns), use_threads=False).aggregate(
+        [("nth", "count"), ("nth", "list")]
+    )
+    members = different["nth_list"].combine_chunks()
+    row_of = np.empty(len(sums), np.int64)
+    row_of[sums["group"].to_numpy()[members.values.to_numpy()]] = np.repeat(
+        np.arange(len(different)), np.diff(members.offsets.to_numpy())
+    )
+    rows = row_of[group.to_numpy()]
+    places = numbers["global_position"].to_numpy()[np.argsort(rows, kind="stable")]
+    counts = np.bincount(rows, minlength=len(different))
+    ends = np.cumsum(counts)
+    return {
+        "groups": different["nth_count"].combine_chunks(),
+        "messages": pa.array(counts),
+        "positions": pa.array(
+            [places[end - of : end].tobytes() for of, end in zip(counts, ends, strict=True)]
+        ),
+        **{name: different[name].combine_chunks() for name in sketch.columns},
+    }
