@@ -64,6 +64,15 @@ def test_each_statement_gets_its_answer(either):
     assert [answer.affected for answer in answers] == [1, 1, 3, 2, 2]
 
 
+def test_a_transaction_is_read_committed_whatever_the_default_is(keeping):
+    """Preparing comes before the transaction, whose level could not be set after it."""
+    keeping.execute("SET default_transaction_isolation = serializable")
+    level = Request(b"SELECT current_setting('transaction_isolation')", ())
+    for _ in range(2):  # before and after the statement is prepared
+        with transaction_of(keeping, [level]) as answers:
+            assert answers[0].rows == [("read committed",)]
+
+
 def test_none_runs_after_one_that_fails(either):
     """A statement that fails raises its error, and those after it do not run."""
     with pytest.raises(psycopg.errors.UniqueViolation), transaction_of(either):

@@ -245,7 +245,9 @@ def _exchange(
 ) -> PQGen[tuple[list[PGresult], list[PGresult]]]:
     """Send statements in libpq's pipeline mode; return the results of preparing and running them.
 
-    Those that are new are prepared first; what is prepared stays so after a rollback.
+    Those that are new are prepared first, in a transaction of their own where none is open: what
+    is prepared stays so after a rollback, and a transaction whose first statement is not its BEGIN
+    has the isolation level of the session.
     """
     pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
     new = {one.key: one for one in sent if one.key not in names}
@@ -253,6 +255,8 @@ def _exchange(
     pgconn.enter_pipeline_mode()
     for key, one in new.items():
         pgconn.send_prepare(given[key], one.query, param_types=one.types)
+    if new:
+        pgconn.pipeline_sync()
     for one in sent:
         name = names.get(one.key) or given[one.key]
         pgconn.send_query_prepared(
@@ -262,16 +266,17 @@ def _exchange(
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
             pgconn.consume_input()
+    prepared = (yield from _results(pgconn)) if new else []
     results = yield from _results(pgconn)
     pgconn.exit_pipeline_mode()
-    for key, result in zip(new, results, strict=False):
+    for key, result in zip(new, prepared, strict=False):
         if result.status == ExecStatus.COMMAND_OK:
             names[key] = given[key]
-    return results[: len(new)], results[len(new) :]
+    return prepared, results
 
 
 def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """Take the results of all that was sent.
+    """Take the results of what was sent up to a synchronization.
 
     Raises:
         Error: the connection was lost; what the server said last, if it said why.
