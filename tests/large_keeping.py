@@ -20,6 +20,7 @@ from reservation.maintenance import stored_reports
 from reservation.messages.ids import uuid7
 from reservation.store.partition import Partition
 from reservation.store.schema.roles import grant
+from reservation.store.statements import read_part, run
 from reservation.store.writing import WriteBatch
 from tests.controls import deposit
 from tests.large_consuming import COPIES, FUTURE, ask, scheduled_rows
@@ -126,7 +127,7 @@ def count_attempt(c):
 def corrected(c):
     """Look for the corrections of a batch."""
     held = Positions("account", COMMANDS, 1, [HeldPartition(0, 0, 0)])
-    batch = MessageStore(c).category_batch(COMMANDS, Partition(SMALL), BATCH)
+    batch = run(c, read_part(COMMANDS, Partition(SMALL), BATCH, None))
     return Corrections("account", COMMANDS, {}).of(c, held, batch)
 
 
@@ -174,9 +175,8 @@ def report(c):
 def read_range(log, **options):
     """Return a read of a part of the category that ends long before the category does."""
     first = log.sent // 4
-    return lambda c: MessageStore(c).category_batch(
-        COMMANDS, Partition(first, first + BATCH // 2, **options), BATCH
-    )
+    part = Partition(first, first + BATCH // 2, **options)
+    return lambda c: run(c, read_part(COMMANDS, part, BATCH, None))
 
 
 def id_at(c, position):

@@ -9,7 +9,7 @@ from consumers.group.compatibility import living_members
 from consumers.group.inspection.stored_positions import is_drained
 from consumers.group.positions import HeldPartition, Positions
 from reservation.postgres.connection import connect
-from reservation.store.partition import Partition
+from reservation.postgres.exchange import exchange
 from tests.controls import deposit, open_
 from tests.large_log import run
 
@@ -70,9 +70,9 @@ def take_part(connection, member):
 def statements(store, member):
     """Return all that a consumer asks of its positions and its lease, by name."""
     positions = Positions("account", CATEGORY, SIZE, [HeldPartition(n, 1, 1) for n in range(SIZE)])
-    _, message = store.category_batch(CATEGORY, Partition(0), 2, 1_000_000)
+    _, message = store.read_category(CATEGORY)
     return {
-        "move": lambda c: positions.advance(c, positions.next(), 2, message.id),
+        "move": lambda c: exchange(c, [positions.advance(c, positions.next(), 2, message.id)]),
         "attempt": lambda c: positions.attempt(c, message),
         "take back": lambda c: positions.take_back(c, message),
         "hold": lambda c: positions.hold(c, range(SIZE)),

@@ -19,6 +19,7 @@ from consumers.group.positions import HeldPartition, Positions
 from reservation import attach, detach, install
 from reservation.errors import ForeignPositionError, PositionLostError
 from reservation.postgres.connection import connect
+from reservation.postgres.exchange import exchange
 from reservation.store.schema.scripts import SCHEMA_VERSION
 from tests.bank import address
 from tests.chance import seeds
@@ -38,6 +39,11 @@ def other(database_url):
     """Give a second connection, in autocommit."""
     with connect(database_url, autocommit=True) as opened:
         yield opened
+
+
+def move(positions, connection, part, to):
+    """Move positions, in the transaction at hand."""
+    exchange(connection, [positions.advance(connection, part, to)])
 
 
 def join(connection, former=None, partitions=1):
@@ -114,7 +120,7 @@ def test_a_partition_is_not_taken_while_its_former_holder_commits(
     positions = holding(connection, former)
     touch(connection, updates)
     with connection.transaction():
-        positions.advance(connection, positions.next(), 1)
+        move(positions, connection, positions.next(), 1)
         taker = join(other)
         expire(other, former)
         assert take_part(other, taker) == []
@@ -122,7 +128,7 @@ def test_a_partition_is_not_taken_while_its_former_holder_commits(
     assert rows(connection) == [(1, 2, taker)]
     positions.committed(positions.next(), 1)
     with pytest.raises(PositionLostError):
-        positions.advance(connection, positions.next(), 2)
+        move(positions, connection, positions.next(), 2)
     assert rows(connection) == [(1, 2, taker)]
 
 
@@ -137,7 +143,7 @@ def test_a_holder_that_commits_during_a_takeover_loses(connection, other, store,
     expire(other, former)
 
     def advance(mine):
-        positions.advance(mine, positions.next(), 1)
+        move(positions, mine, positions.next(), 1)
 
     with contextlib.ExitStack() as stack, other.transaction() as taking:
         assert take_part(other, taker) == [(0, 0, 2)]
@@ -149,7 +155,7 @@ def test_a_holder_that_commits_during_a_takeover_loses(connection, other, store,
 
     def lose(mine):
         with pytest.raises(PositionLostError):
-            positions.advance(mine, positions.next(), 2)
+            move(positions, mine, positions.next(), 2)
 
     with contextlib.ExitStack() as stack, other.transaction():
         assert take_part(other, taker) == [(0, 1, 2)]
@@ -165,7 +171,7 @@ def test_a_process_keeps_what_it_was_just_committing(connection, other, store, u
     positions = holding(connection, former)
     touch(connection, updates)
     with contextlib.ExitStack() as stack, connection.transaction():
-        positions.advance(connection, positions.next(), 2)
+        move(positions, connection, positions.next(), 2)
         joined = stack.enter_context(waiting(other, join, former))
     (again,) = {joined.result()}
     assert rows(connection) == [(2, 1, again)]
@@ -230,12 +236,12 @@ def test_a_move_in_another_log_is_refused(connection, store, updates):
     """The message at the position is gone, so the position moves no further."""
     store.write([open_(), deposit()], COMMANDS)
     positions = holding(connection, join(connection))
-    positions.advance(connection, positions.next(), 1)
+    move(positions, connection, positions.next(), 1)
     positions.committed(positions.next(), 1)
     touch(connection, updates)
     connection.execute("DELETE FROM message_store.messages WHERE global_position = 1")
     with pytest.raises(ForeignPositionError):
-        positions.advance(connection, positions.next(), 2)
+        move(positions, connection, positions.next(), 2)
     assert [row[:2] for row in rows(connection)] == [(1, 1)]
 
 
@@ -278,7 +284,7 @@ def test_each_message_is_passed_once_whoever_holds_the_partition(
                     try:
                         with mine.transaction() as batch:
                             mine.execute("INSERT INTO passed VALUES (%s)", [to])
-                            positions.advance(mine, part, to)
+                            move(positions, mine, part, to)
                             if chance.random() < 0.2:
                                 raise psycopg.Rollback(batch)
                             positions.committed(part, to)
@@ -311,7 +317,7 @@ def test_attaching_again_begins_anew(connection, store):
     store.write([open_(), deposit()], COMMANDS)
     member = join(connection)
     positions = holding(connection, member)
-    positions.advance(connection, positions.next(), 2)
+    move(positions, connection, positions.next(), 2)
     touch(connection, 64)
     connection.execute("SELECT pg_advisory_unlock_all()")
     assert detach(connection).positions == (("account", CATEGORY, 2),)

@@ -64,6 +64,7 @@ class Heartbeat:
         with self._changed:
             self._due = time.monotonic() + INTERVAL
             if self._asleep:
+                self._asleep = False
                 self._changed.notify()
         return self
 

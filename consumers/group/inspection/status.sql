@@ -42,8 +42,12 @@ SELECT NULL, count(*), NULL, max(global_position) FROM passed
 SELECT reservation.partition_of(stream_name, %(partitions)s) AS partition,
        CASE WHEN state = 'dead' AND next_attempt_at IS NOT NULL THEN 'waiting' ELSE state END,
        count(*), min(next_attempt_at) FILTER (WHERE state = 'dead')
-FROM reservation.dead_letters
-WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('dead', 'parked', 'retry')
+FROM (
+  SELECT * FROM reservation.dead_letters
+  WHERE consumer = %(consumer)s AND category = %(category)s AND state IN ('dead', 'parked', 'retry')
+  ORDER BY consumer, category, entity, global_position  -- in which order one index has the open ones
+  OFFSET 0
+) AS open
 GROUP BY 1, 2
 
 -- name: parked_entities
@@ -51,8 +55,13 @@ GROUP BY 1, 2
 SELECT count(*)
 FROM (
   SELECT entity
-  FROM reservation.dead_letters
-  WHERE consumer = %(consumer)s AND category = %(category)s AND entity IS NOT NULL
-    AND state IN ('dead', 'parked', 'retry')
+  FROM (
+    SELECT entity FROM reservation.dead_letters
+    WHERE consumer = %(consumer)s AND category = %(category)s
+      AND state IN ('dead', 'parked', 'retry')
+    ORDER BY consumer, category, entity, global_position
+    OFFSET 0
+  ) AS open
+  WHERE entity IS NOT NULL
   GROUP BY entity
 ) AS parked
