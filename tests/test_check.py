@@ -363,7 +363,7 @@ UNION ALL
 SELECT format('%%s (%%I) ON %%s', a.privilege_type, t.attname, t.attrelid::regclass)
 FROM pg_attribute t, aclexplode(t.attacl) a WHERE a.grantee = %(role)s::regrole
 UNION ALL
-SELECT format('%%s ON FUNCTION %%s', a.privilege_type, p.oid::regprocedure)
+SELECT format('%%s ON ROUTINE %%s', a.privilege_type, p.oid::regprocedure)
 FROM pg_proc p, aclexplode(p.proacl) a WHERE a.grantee = %(role)s::regrole
 """
 
