@@ -168,9 +168,11 @@ def test_what_a_crash_takes_away_was_not_answered(disk, reader, later):
         with contended(disk, reader):
             lost = later(writing(disk, lambda store: store.write(deposit(), COMMANDS, id=given)))
         until(lambda: version(reader) == 0)
-        again = later(writing(disk, lambda store: store.write(deposit(), COMMANDS, id=given)))
+        # A refusal waits without the lock, and the answer to a repeated id with it.
         refused = later(writing(disk, lambda store: store.write_initial(deposit("2"), COMMANDS)))
-        until_flushing(reader, refused, 4)
+        until_flushing(reader, refused, 3)
+        again = later(writing(disk, lambda store: store.write(deposit(), COMMANDS, id=given)))
+        until_flushing(reader, again, 4)
         disk.crash()
     with pytest.raises(CommitUnknownError) as caught:
         lost.result()
