@@ -149,6 +149,10 @@ class Started:
                 return logged
             self._passed.append(logged)
 
+    def forget(self) -> None:
+        """Find none of the events again that were passed over so far."""
+        self._passed.clear()
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and return the exit status."""
         self.process.send_signal(number)
