@@ -340,6 +340,20 @@ def test_a_descriptor_of_a_class_sees_what_is_decoded():
     assert codec.decode(Shouted, '{"word": "hello"}').word == "HELLO"
 
 
+@dataclass
+class Loud:
+    word: str
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value.upper())
+
+
+def test_what_is_decoded_is_set_without_code_of_the_class():
+    """A class that changes what is set to its attributes gets its fields as they are stored."""
+    assert codec.decode(Loud, '{"word": "hello"}').word == "hello"
+    assert Loud("hello").word == "HELLO"
+
+
 def test_what_is_decoded_is_made_anew_and_can_be_changed():
     """What is decoded is an object of its own, with the attributes that Python's code would set."""
     first, second = (codec.decode(type(deposit()), codec.encode(deposit())) for _ in range(2))
