@@ -47,8 +47,8 @@ SELECT FROM message_store.messages m WHERE m.global_position = %(global_position
 -- How many messages there are in a part of a category, and the sum of their global positions.
 SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint
 FROM message_store.messages m
-WHERE (message_store.category(m.stream_name), m.global_position)
-      BETWEEN (%(category)s, %(first)s) AND (%(category)s, %(last)s)
+WHERE message_store.category(m.stream_name) = %(category)s
+  AND m.global_position BETWEEN %(first)s AND %(last)s
 
 -- name: tallies
 -- The same of what several categories begin with, in one pass that several processes can share. A
