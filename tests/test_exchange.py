@@ -10,7 +10,13 @@ from reservation import MessageStore
 from reservation.errors import DatabaseUnavailableError, ExpectedVersionError
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import KeepingConnection, Request, exchange, transaction_of
+from reservation.postgres.exchange import (
+    KeepingConnection,
+    Request,
+    exchange,
+    transaction_of,
+    was_refused,
+)
 from tests.bank import session
 from tests.controls import COMMANDS, deposit
 
@@ -235,3 +241,42 @@ def test_a_request_says_what_its_error_is(either):
         exchange(either, [impossible, keep(1)])
     with pytest.raises(psycopg.errors.UniqueViolation), transaction_of(either):
         exchange(either, [Request(b"SELECT 1", (), failed=failed), keep(1), keep(1)])
+
+
+def test_a_transaction_is_committed_with_its_last_statements(either):
+    """What is to be committed with its statements is, and the end of the block adds nothing."""
+    with transaction_of(either, [keep(1)]):
+        answers = exchange(either, [keep(2), Request(b"SELECT 7", ())], commits=True)
+        assert [answer.rows for answer in answers] == [[], [(7,)]]
+    assert kept(either) == [1, 2]
+    with transaction_of(either):  # which is open again
+        exchange(either, [keep(3)])
+    assert kept(either) == [1, 2, 3]
+
+
+def test_a_statement_that_fails_keeps_the_commit_from_being_run(either):
+    """Where a statement fails, the commit that was sent behind it does nothing."""
+    for failing in (keep(1), Request(b"SELECT 1 / (1 > %s)::integer", [1])):
+        with pytest.raises(psycopg.Error), transaction_of(either, [keep(1)]):
+            exchange(either, [keep(2), failing], commits=True)
+        assert kept(either) == []
+        assert not was_refused(either)
+
+
+def test_a_refusal_of_a_commit_is_told_from_that_of_a_statement(keeping):
+    """Whether the commit itself was refused is known, and nothing of it is stored."""
+    keeping.execute("CREATE TEMPORARY TABLE late (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    twice = Request(b"INSERT INTO late VALUES (1), (1)", ())
+    with pytest.raises(psycopg.errors.UniqueViolation), transaction_of(keeping):
+        exchange(keeping, [twice], commits=True)
+    assert was_refused(keeping)
+    assert keeping.execute("SELECT FROM late").fetchall() == []
+
+
+def test_only_the_transaction_of_the_block_is_committed_so(keeping):
+    """Outside of such a block nothing is committed with statements."""
+    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
+    with contextlib.suppress(ZeroDivisionError), keeping.transaction():
+        exchange(keeping, [keep(1)], commits=True)
+        raise ZeroDivisionError
+    assert kept(keeping) == []

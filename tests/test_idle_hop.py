@@ -24,10 +24,10 @@ from tests.processes import PATIENCE
 NEVER = 120.0
 COMMAND_CONSUMER, RESERVATION_CONSUMER = "account:command", "accountTransaction"
 
-# The command consumer begins and reads; moves its position and reserves; commits.
-# The reservation consumer begins and reads; loads the entity; moves its position and writes;
+# The command consumer begins and reads; moves its position, reserves and commits.
+# The reservation consumer begins and reads; loads the entity; moves its position, writes and
 # commits.
-MOST = {COMMAND_CONSUMER: 3, RESERVATION_CONSUMER: 4}
+MOST = {COMMAND_CONSUMER: 2, RESERVATION_CONSUMER: 3}
 
 
 class Consumers:
@@ -88,7 +88,7 @@ def consumers(connection, database_url, monkeypatch):
 
 
 def test_a_message_for_idle_consumers_takes_few_round_trips(consumers, store):
-    """A message that meets idle consumers takes three and four round trips, and no more."""
+    """A message that meets idle consumers takes two and three round trips, and no more."""
     store.write(open_(), COMMANDS)
     consumers.wait(COMMAND_CONSUMER)
     store.write(deposit("d0"), COMMANDS)

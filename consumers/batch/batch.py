@@ -21,10 +21,11 @@ from consumers.dead_letters.corrections import Corrections, applied
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
-from consumers.group.positions import Positions
+from consumers.group.positions import NotMovedError, Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import MessageError
+from reservation.idempotence.reserve import ConflictFoundError
 from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
@@ -139,9 +140,16 @@ class Batch:
             ForeignPositionError: the position was taken in another log; nothing is written.
         """
         self._handling.order(positions)
+        connection = self._context.connection
         try:
             with self._context.spans.batch():
-                return self._run(positions, limit, careful, policy)
+                try:
+                    return self._run(positions, limit, careful, policy, at_once=not careful)
+                except ConflictFoundError:
+                    self._handling.forget()
+                    return self._run(positions, limit, careful, policy, at_once=False)
+                except NotMovedError:
+                    raise positions.lost(connection) from None
         except BaseException:
             self._handling.forget()
             raise
@@ -167,7 +175,13 @@ class Batch:
         return messages[0] if messages else None
 
     def _run(
-        self, positions: Positions, limit: int, careful: bool, policy: FailurePolicy
+        self,
+        positions: Positions,
+        limit: int,
+        careful: bool,
+        policy: FailurePolicy,
+        *,
+        at_once: bool,
     ) -> BatchResult:
         connection = self._context.connection
         blocked: Collection[str] = ()
@@ -207,6 +221,10 @@ class Batch:
                 to, last, ended = messages[-1].global_position, messages[-1].id, False
 
             def finish() -> Collection[str]:
+                if at_once and self._effects.is_one_statement(decisions, messages):
+                    moving = positions.advance(connection, part, to, last, or_fail=True)
+                    self._effects.commit(decisions, messages, moving)
+                    return ()
                 moving = positions.advance(connection, part, to, last)
                 self._effects.apply(store, decisions, messages, [moving], careful=careful)
                 if decisions.letters:

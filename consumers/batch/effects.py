@@ -1,6 +1,9 @@
 """Writing what was decided on messages, in the transaction at hand."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
+
+import psycopg
 
 from consumers.batch.comparison import Comparison
 from consumers.calls.blame import blamed
@@ -15,6 +18,7 @@ from reservation.errors import (
     MessageError,
     MessageIdConflictError,
     RefusedError,
+    StoreError,
 )
 from reservation.idempotence.passes import record_passes
 from reservation.idempotence.reserve import (
@@ -25,10 +29,14 @@ from reservation.idempotence.reserve import (
     reserve,
 )
 from reservation.messages.message import StoredMessage, printable
-from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Request, exchange
+from reservation.postgres.connection import check_encoding
+from reservation.postgres.error_translation import translated, translation
+from reservation.postgres.exchange import Request, exchange, keeps_statements
 from reservation.store.client import MessageStore
-from reservation.store.writing import Row
+from reservation.store.writing import Row, WriteBatch, portions
+
+# So few messages are written and committed in one round trip.
+_FEW = 100
 
 
 class BatchEffects:
@@ -44,6 +52,61 @@ class BatchEffects:
         self._context = context
         self._snapshots = snapshots
         self._comparison = Comparison(context)
+
+    def is_one_statement(self, decisions: Decisions, messages: Sequence[StoredMessage]) -> bool:
+        """Return whether one statement writes all that was decided, so that `commit` can.
+
+        Of few messages, for which a round trip counts, and little has to be done again where it
+        turns out that one was written before, or is in conflict.
+        """
+        others = (
+            decisions.pending,
+            decisions.further,
+            decisions.scheduled,
+            decisions.reissued,
+            decisions.passes,
+            decisions.checks,
+            decisions.letters,
+            decisions.writes and decisions.reservations,
+        )
+        return (
+            len(messages) <= _FEW
+            and not any(others)
+            and self._snapshots is None
+            and self._context.spans.tracing is None
+            and keeps_statements(self._context.connection)
+            and len(decisions.categories) <= 1
+            and all(row.expected_version is not None for row in decisions.writes)
+            and len(list(portions(decisions.writes))) <= 1
+        )
+
+    def commit(
+        self, decisions: Decisions, messages: Sequence[StoredMessage], moving: Request
+    ) -> None:
+        """Write what was decided and commit, in one round trip.
+
+        Args:
+            decisions: as `Handling.plan` returned them; one statement writes them.
+            messages: the messages that they are about.
+            moving: the statement that comes first, and fails where a position does not move.
+
+        Raises:
+            MessageError: it cannot be written.
+            ExpectedVersionError, MessageIdConflictError: as for `apply`.
+            ConflictFoundError: a command is in conflict; run the transaction again with `apply`.
+            psycopg.Error: the commit was refused.
+        """
+        connection, requests = self._context.connection, [moving]
+        with blamed(messages):
+            if decisions.reservations:
+                self._reserve(decisions, requests, commits=True)
+                return
+            if decisions.writes:
+                check_encoding(connection)
+                writing = WriteBatch.encoded(decisions.writes).statement_or_fail()
+                failed = partial(_not_written, decisions.writes, writing.expects)
+                requests.append(Request(writing.query, writing.parameters, failed=failed))
+            exchange(connection, requests, commits=True)
 
     def apply(
         self,
@@ -126,14 +189,17 @@ class BatchEffects:
             self._reserve(decisions, before)
         self._compare_initiations(decisions)
 
-    def _reserve(self, decisions: Decisions, before: Sequence[Request]) -> None:
+    def _reserve(
+        self, decisions: Decisions, before: Sequence[Request], *, commits: bool = False
+    ) -> None:
         """Reserve commands; what the server calls conflicts is compared by what it means."""
         connection, component = self._context.connection, self._context.component
         commands = [(command.global_position, name) for command, name in decisions.reservations]
         former = _former(decisions)
         corrected = _corrected(decisions, decisions.reservations)
+        volatile = component.volatile("reserve")
         outcomes = reserve(
-            connection, commands, component.volatile("reserve"), former, corrected, before
+            connection, commands, volatile, former, corrected, before, commits=commits
         )
         conflicts = _conflicts(outcomes)
         pairs = first_reserved(
@@ -248,6 +314,14 @@ def _blame(
         raise HandlerError(
             f"The handler of {of} wrote with an expected version that is not met: {error}"
         ) from error
+
+
+def _not_written(rows: Sequence[Row], expects: Collection[str], error: psycopg.Error) -> StoreError:
+    """Return the error for rows of which one was written before, or that cannot be written."""
+    if not isinstance(error, psycopg.errors.DivisionByZero):
+        return translation(error, expects)
+    of = f"The event {rows[0].id}" if len(rows) == 1 else f"One of {len(rows)} events"
+    return MessageIdConflictError(f"{of}, first in {rows[0].stream_name}, was written before")
 
 
 def _refuse_redelivery(rows: Sequence[Row], positions: Sequence[int]) -> None:

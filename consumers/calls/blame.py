@@ -10,7 +10,7 @@ from psycopg import Connection
 from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Answer, Request, transaction_of
+from reservation.postgres.exchange import Answer, Request, transaction_of, was_refused
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 
@@ -52,7 +52,7 @@ def transaction(
 
     Args:
         connection: not in a transaction.
-        messages: returns those that the transaction is for, once the block has ended.
+        messages: returns those that the transaction is for, once the block has ended or committed.
         requests: the first statements, whose answers are given to the block.
 
     Raises:
@@ -66,7 +66,7 @@ def transaction(
     except StoreError as error:
         cause = error.__cause__
         if (
-            not over
+            not (over or was_refused(connection))
             or not messages()
             or not isinstance(cause, psycopg.Error)
             or fault_at_commit(cause) is not Fault.MESSAGE

@@ -24,7 +24,7 @@ from reservation.errors import (
 )
 from reservation.messages.message import StoredMessage
 from reservation.postgres.arrays import Int4Array, IntArray
-from reservation.postgres.error_translation import translated
+from reservation.postgres.error_translation import translated, translation
 from reservation.postgres.exchange import Answer, Request
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
@@ -137,7 +137,13 @@ class Positions:
         return Partition(after, min(ahead, default=None), tuple(behind), self.size, carried)
 
     def advance(
-        self, connection: Connection[Any], part: Partition, to: int, message_id: str | None = None
+        self,
+        connection: Connection[Any],
+        part: Partition,
+        to: int,
+        message_id: str | None = None,
+        *,
+        or_fail: bool = False,
     ) -> Request:
         """Return what moves the stored positions of a part, in the transaction that reads it.
 
@@ -149,10 +155,14 @@ class Positions:
             part: what was read.
             to: the global position up to which its messages are handled.
             message_id: the id of the message there; None to look it up.
+            or_fail: whether the statement is to fail where they do not move, for a transaction
+                that is committed without a look at the answer.
 
         Returns:
             The statement. Its check raises PositionLostError if another process has taken a
-            partition over, and ForeignPositionError if a position was taken in another log.
+            partition over, and ForeignPositionError if a position was taken in another log. With
+            ``or_fail`` it fails with NotMovedError instead; once that is rolled back, `lost` says
+            which of the two it is.
         """
         moving = self._of(part)
         values = {
@@ -167,9 +177,12 @@ class Positions:
             "longest_pause": LONGEST_PAUSE,
         }
 
+        if or_fail:
+            return Request(_QUERIES["advance_or_fail"], values, failed=_not_moved)
+
         def check(answer: Answer) -> None:
             if answer.rows != [(True,)]:
-                raise self._lost(connection)
+                raise self.lost(connection)
 
         return Request(_QUERIES["advance"], values, check, _not_of_messages)
 
@@ -206,7 +219,7 @@ class Positions:
                 },
             ).fetchall()
             if not rows or not self._is_held(*rows[0][:2]):
-                raise self._lost(connection)
+                raise self.lost(connection)
         return int(rows[0][2])
 
     def take_back(self, connection: Connection[Any], message: StoredMessage) -> None:
@@ -250,18 +263,14 @@ class Positions:
                 },
             ).fetchall()
         if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
-            raise self._lost(connection)
+            raise self.lost(connection)
 
     @property
     def claims(self) -> frozenset[tuple[int, int]]:
         """The partitions that are held, with their epochs; to see whether that has changed."""
         return frozenset((held.partition, held.epoch) for held in self._held.values())
 
-    def _is_held(self, partition: int, epoch: int) -> bool:
-        held = self._held.get(partition)
-        return held is not None and held.epoch == epoch
-
-    def _lost(self, connection: Connection[Any]) -> ForeignPositionError | PositionLostError:
+    def lost(self, connection: Connection[Any]) -> ForeignPositionError | PositionLostError:
         """Return why a position could not be moved or held."""
         with translated():
             of = {"consumer": self.consumer, "category": self.category}
@@ -273,10 +282,24 @@ class Positions:
             f"a part of it; this process committed nothing more of that part"
         )
 
+    def _is_held(self, partition: int, epoch: int) -> bool:
+        held = self._held.get(partition)
+        return held is not None and held.epoch == epoch
+
     def _of(self, part: Partition) -> list[HeldPartition]:
         if part.partitions is None:
             return list(self._held.values())
         return [self._held[n] for n in part.partitions]
+
+
+class NotMovedError(Exception):
+    """A position could not be moved; `Positions.lost` says why."""
+
+
+def _not_moved(error: psycopg.Error) -> Exception:
+    if isinstance(error, psycopg.errors.DivisionByZero):
+        return NotMovedError()
+    return _not_of_messages(error)
 
 
 def _not_of_messages(error: psycopg.Error) -> StoreError:
@@ -284,12 +307,8 @@ def _not_of_messages(error: psycopg.Error) -> StoreError:
 
     It is sent together with what messages bring about, for whose refusal they are to blame.
     """
-    try:
-        with translated():
-            raise error
-    except RefusedError as refused:
-        reason = StoreError(f"The position could not be moved: {refused}")
+    reason = translation(error)
+    if isinstance(reason, RefusedError):
+        reason = StoreError(f"The position could not be moved: {reason}")
         reason.__cause__ = error
-        return reason
-    except StoreError as other:
-        return other
+    return reason

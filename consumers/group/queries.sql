@@ -29,6 +29,17 @@ SELECT reservation.move_positions(
   %(message_id)s::uuid, %(carried)s)
 FROM limited
 
+-- name: advance_or_fail
+-- The same for a transaction that is committed without a look at the answer: where the position does not
+-- move, the division fails.
+WITH limited AS (
+  SELECT set_config('idle_in_transaction_session_timeout', %(longest_pause)s, true)
+)
+SELECT 1 / reservation.move_positions(
+  %(consumer)s, %(category)s, %(partitions)s, %(epochs)s, %(before)s, %(position)s,
+  %(message_id)s::uuid, %(carried)s)::integer
+FROM limited
+
 -- name: attempt
 UPDATE reservation.positions
 SET attempted = %(global_position)s,

@@ -13,10 +13,12 @@ idempotence reservation of Hubbado, for Eventide.)
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import psycopg
 from psycopg import Connection
 
 from reservation.errors import IdempotenceKeyError, StreamNameError
@@ -29,7 +31,7 @@ from reservation.postgres.arrays import (
     TextArray,
     fetch_all,
 )
-from reservation.postgres.error_translation import translated
+from reservation.postgres.error_translation import translated, translation
 from reservation.postgres.exchange import Request, exchange
 from reservation.postgres.queries import load_queries
 
@@ -152,6 +154,8 @@ def reserve(
     former: Sequence[str | None] | None = None,
     corrected: Sequence[str | None] | None = None,
     before: Sequence[Request] = (),
+    *,
+    commits: bool = False,
 ) -> list[ReserveOutcome]:
     """Reserve a batch of commands, in one statement that leaves the payloads in the server.
 
@@ -164,19 +168,28 @@ def reserve(
         corrected: for each command, the JSON text that it was corrected to, which is reserved and
             compared in the place of its data; None where it was not, or for all of them.
         before: what is to be sent before, in one round trip.
+        commits: whether to commit in the same round trip (`exchange`), if there is no conflict.
 
     Returns:
         The outcome of each command, in the order given.
+
+    Raises:
+        ConflictFoundError: there is a conflict, and the transaction has failed.
     """
     if not commands:
         return []
     outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
+    further = names, _contents(corrected)
     for n, outcome in _outcomes(
-        connection, "reserve", commands, volatile, names, _contents(corrected), before=before
+        connection, "reserve", commands, volatile, *further, before=before, commits=commits
     ):
         outcomes[n - 1] = outcome
     return outcomes
+
+
+class ConflictFoundError(Exception):
+    """A command is in conflict with an earlier one, in a transaction that cannot record that."""
 
 
 def compare_initiations(
@@ -311,11 +324,23 @@ def _outcomes(
     volatile: Mapping[str, Sequence[str]],
     *further: object,
     before: Sequence[Request] = (),
+    commits: bool = False,
 ) -> Iterator[tuple[int, ReserveOutcome]]:
     positions, names = zip(*commands, strict=True)
     contents = json.dumps(volatile, ensure_ascii=False)
     parameters = [IntArray(positions), TextArray(names), contents, *further]
-    with translated():
-        *_, answer = exchange(connection, [*before, Request(_QUERIES[query], parameters)])
-    for ordinal, outcome in answer.rows:
+    if commits:
+        request = Request(_QUERIES[f"{query}_or_fail"], parameters, failed=_conflict_found)
+    else:
+        request = Request(_QUERIES[query], parameters)
+    # Whose fault the failure of a commit is, its transaction knows.
+    with nullcontext() if commits else translated():
+        *_, answer = exchange(connection, [*before, request], commits=commits)
+    for ordinal, outcome, *_ in answer.rows:
         yield ordinal, ReserveOutcome(outcome)
+
+
+def _conflict_found(error: psycopg.Error) -> Exception:
+    if isinstance(error, psycopg.errors.DivisionByZero):
+        return ConflictFoundError()
+    return translation(error)

@@ -131,6 +131,15 @@ def translated(
         raise _refused(error, exchange.expects) from error
 
 
+def translation(error: psycopg.Error, expects: Collection[str] | None = None) -> StoreError:
+    """Return the store's own error for one of psycopg, as `translated` raises it."""
+    try:
+        with translated((), expects):
+            raise error
+    except StoreError as translation:
+        return translation
+
+
 def _lost(error: psycopg.Error, ids: Sequence[uuid.UUID]) -> DatabaseUnavailableError:
     text = _first_line(error)
     if isinstance(error, PoolClosed | PoolTimeout | TooManyRequests):

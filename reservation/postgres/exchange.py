@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, TypeGuard
 
 import psycopg
@@ -73,10 +74,24 @@ class Request:
 _Names = dict[tuple[bytes, tuple[int, ...]], bytes]
 
 
+class End(Enum):
+    """What became of the last transaction of `transaction_of`, once `exchange` was to commit it."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    REFUSED = "refused"  # by the commit itself, and no statement before it
+
+
 class KeepingConnection(Connection[Any]):
     """A connection that prepares what `exchange` sends, and sends it together.
 
     Its session must be its own, so it is not for a pooler.
+
+    Attributes:
+        prepared: the names of what is prepared.
+        prefix: what they begin with.
+        begun: whether the block of a `transaction_of` runs, whose transaction is open.
+        end: what became of its transaction within the block.
     """
 
     # Any: what psycopg makes a connection of.
@@ -86,6 +101,7 @@ class KeepingConnection(Connection[Any]):
         self.prepared: _Names = {}
         self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
         self.begun = False
+        self.end = End.OPEN
         register_arrays(self)
 
     def commit(self) -> None:
@@ -139,7 +155,7 @@ def transaction_of(
         with connection.transaction():
             yield exchange(connection, requests)
         return
-    connection.begun = True
+    connection.begun, connection.end = True, End.OPEN
     try:
         try:
             yield exchange(connection, [_BEGIN, *requests])[1:]
@@ -150,18 +166,31 @@ def transaction_of(
             with contextlib.suppress(psycopg.Error):  # of a connection that was lost
                 connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
+    if connection.end is not End.COMMITTED:
+        connection.execute("COMMIT")
+
+
+def was_refused(connection: Connection[Any]) -> bool:
+    """Return whether the commit that `exchange` sent was refused, and no statement before it."""
+    return isinstance(connection, KeepingConnection) and connection.end is End.REFUSED
 
 
 _BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
+_COMMIT = Request(b"COMMIT", ())
 
 
-def exchange(connection: Connection[Any], requests: Sequence[Request]) -> list[Answer]:
+def exchange(
+    connection: Connection[Any], requests: Sequence[Request], *, commits: bool = False
+) -> list[Answer]:
     """Send statements, and return their answers; one after the other where none are kept.
 
     Args:
         connection: in a transaction, unless there is only one statement.
         requests: the statements, in their order.
+        commits: whether to commit the transaction of `transaction_of` with them, if none fails.
+            What the transaction must not be committed without has to be a statement that fails:
+            answers are checked too late. Where statements are not sent together, the end of the
+            block commits.
 
     Raises:
         psycopg.Error: a statement failed, and its request says nothing else; those after it were
@@ -174,7 +203,8 @@ def exchange(connection: Connection[Any], requests: Sequence[Request]) -> list[A
             answers.append(_execute(connection, request))
             request.check(answers[-1])
         return answers
-    sent = [_Sending(connection, request) for request in requests]
+    commits &= connection.begun
+    sent = [_Sending(connection, one) for one in (*requests, *[_COMMIT] * commits)]
     with connection.lock:
         try:
             prepared, results = connection.wait(_exchange(connection, sent))
@@ -185,6 +215,10 @@ def exchange(connection: Connection[Any], requests: Sequence[Request]) -> list[A
     for request, result in zip(requests, results, strict=False):
         if result.status not in _AS_EXPECTED:
             raise request.failed(error_from_result(result))
+    if commits:
+        connection.end = End.REFUSED
+        _check([results.pop()])
+        connection.end = End.COMMITTED
     answers = [_answer(connection, result) for result in results]
     for request, answer in zip(requests, answers, strict=True):
         request.check(answer)

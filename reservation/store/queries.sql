@@ -4,6 +4,15 @@ SELECT reservation.write_message(%s, %s, %s, %s, %s, %s)
 -- name: write_messages
 SELECT reservation.write_messages(%s, %s, %s, %s, %s, %s)
 
+-- name: write_message_or_fail
+-- For a transaction that is committed without a look at the answer: where the message is not at the
+-- position that is expected of it, because it was written before, the division fails.
+SELECT 1 / (reservation.write_message(%s, %s, %s, %s, %s, %s) OPERATOR(pg_catalog.=) %s)::integer
+
+-- name: write_messages_or_fail
+-- The same for several messages.
+SELECT 1 / (reservation.write_messages(%s, %s, %s, %s, %s, %s) OPERATOR(pg_catalog.=) %s)::integer
+
 -- name: write_each
 SELECT reservation.write_each(%s, %s, %s, %s, %s, %s)
 

@@ -4,7 +4,7 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reservation.errors import EncodeError, MessageIdConflictError, RefusedError, StoreError
 from reservation.messages.ids import uuid7s
@@ -132,6 +132,19 @@ class WriteBatch:
             repeated=True,
             committing=QUERIES["commit_messages"],
         )
+
+    def statement_or_fail(self) -> Statement[None]:
+        """Return the statement that writes the batch, or fails where a message was written before.
+
+        Each message has an expected version. A division by zero is how the statement fails.
+        """
+        expected = [-1 if row[-1] is None else row[-1] + 1 for row in self.rows]
+        written: tuple[str, Sequence[Any]] = "write_messages", [*self._arrays(), IntArray(expected)]
+        if len(self.rows) == 1:
+            written = "write_message", [*self.rows[0], expected[0]]
+        name, parameters = written
+        query = QUERIES[f"{name}_or_fail"]
+        return Statement(query, parameters, lambda _: None, self.ids, self.expects, repeated=True)
 
     def statement_of_each(self) -> Statement[list[int | None]]:
         """Return the statement that writes each message as if it were written alone.
