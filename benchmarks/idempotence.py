@@ -166,7 +166,8 @@ class _Running:
         self._took: list[float] = []
         categories = [declared.command_category, *declared.reservation_categories]
         self._steps = [
-            workload.consumer(self.connection, declared, category) for category in categories
+            stack.enter_context(workload.consumer(self.connection, declared, category))
+            for category in categories
         ]
         self._before = _rows(self.connection)
 

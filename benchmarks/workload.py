@@ -1,7 +1,8 @@
 """The messages that the benchmarks write, the work that they do, and message-db-py's pattern."""
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -85,14 +86,18 @@ def write_batches(store: MessageStore, writes: Sequence[Write]) -> float:
     return rate(len(writes), lambda: [store.write_batch(batch) for batch in in_batches(writes)])
 
 
-def consumer(connection: Connection[Any], declared: Component, category: str) -> Callable[[], int]:
-    """Return a function that runs one batch of a category and returns the messages read."""
-    session = Session(connection.info.dsn, "reservation bench", structlog.get_logger())
-    membership = Membership(session, declared.name, category, GroupShare(), structlog.get_logger())
-    membership.join(connection)
-    membership.turn(connection)
-    batch = Batch(ConsumerContext.of(connection, declared, category))
-    return lambda: batch.run(membership.positions, CONSUMED).read
+@contextmanager
+def consumer(
+    connection: Connection[Any], declared: Component, category: str
+) -> Iterator[Callable[[], int]]:
+    """Give a function that runs one batch of a category and returns the messages read."""
+    log = structlog.get_logger()
+    with Session(connection.info.dsn, "reservation bench", log) as session:
+        membership = Membership(session, declared.name, category, GroupShare(), log)
+        membership.join(session.connection)
+        membership.turn(session.connection)
+        batch = Batch(ConsumerContext.of(session.connection, declared, category))
+        yield lambda: batch.run(membership.positions, CONSUMED, looks_ahead=True).read
 
 
 def drain(step: Callable[[], int]) -> int:
@@ -105,9 +110,9 @@ def drain(step: Callable[[], int]) -> int:
 
 def consume(connection: Connection[Any], declared: Component, category: str, count: int) -> float:
     """Read a category of this number of messages to its end; return messages a second."""
-    step = consumer(connection, declared, category)
     done = []
-    reached = rate(count, lambda: done.append(drain(step)))
+    with consumer(connection, declared, category) as step:
+        reached = rate(count, lambda: done.append(drain(step)))
     assert done == [count]
     return reached
 

@@ -150,11 +150,11 @@ def test_after_a_death_messages_are_handled_singly_until_one_is_given_up():
     assert (narrowing.limit, narrowing.singly, narrowing.searches) == (2, False, False)
 
 
-def test_after_a_death_as_many_messages_are_handled_singly_as_a_batch_has():
-    """If no message ends the process again, batches grow after as many as one may have."""
+def test_after_a_death_as_many_messages_are_handled_singly_as_two_batches_have():
+    """If no message ends the process again, batches grow after as many as it may have been at."""
     narrowing = Narrowing(3)
     narrowing.died()
-    for _ in range(3):
+    for _ in range(6):
         assert narrowing.singly
         commit(narrowing, 1)
     assert (narrowing.limit, narrowing.singly) == (2, False)
@@ -318,5 +318,34 @@ def test_a_message_that_ends_the_process_costs_another_one_call_more(
     assert commits == [0, len(before), 0, 0]
     assert poison.calls("bad") == 1 + 3
     assert {poison.calls(f"d{number}") for number in range(len(before))} == {2}
+    assert {poison.calls(f"e{number}") for number in range(len(behind))} == {1}
+    assert letters(connection) == [("bad", "dead", "process_died", 3)]
+
+
+@pytest.mark.faults
+def test_a_message_that_ends_the_process_ahead_costs_no_further_death(
+    connection, store, database_url, tmp_path
+):
+    """A message of the second batch ends its process while the first is written: it is found too.
+
+    Whether the first batch was committed then is up to the server.
+    """
+    poison = Poison(tmp_path, bad="exit")
+    store.write([open_(), open_("456")], COMMANDS)
+    before = [deposit(f"d{number}") for number in range(BATCH + 500)]
+    behind = [deposit(f"e{number}") for number in range(BATCH)]
+    store.write([*before, deposit("bad", account="456"), *behind], COMMANDS)
+    with start(database_url, poison, "--only", "commands") as started:
+        wait_until_drained(connection, started, categories=["account:command"])
+        assert started.stop() == 0
+    for _ in range(1 + 3):
+        with start(database_url, poison, "--only", "reserved") as started:
+            started.process.wait(PATIENCE)
+    with start(database_url, poison, "--only", "reserved") as started:
+        started.wait_for("message_dead", reason="process_died", attempts=3)
+        wait_until_drained(connection, started)
+        assert started.stop() == 0
+    assert poison.calls("bad") == 1 + 3
+    assert {poison.calls(f"d{number}") for number in range(len(before))} <= {1, 2}
     assert {poison.calls(f"e{number}") for number in range(len(behind))} == {1}
     assert letters(connection) == [("bad", "dead", "process_died", 3)]

@@ -10,14 +10,16 @@ the two the batch is read again, and its messages are found among the stored ver
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
 
-from consumers.batch.batch_size import DEFAULT_BATCH_BYTES, BatchSize
+from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
+from consumers.batch.looking_ahead import LookingAhead
+from consumers.batch.reading import BatchReading, ReadBatch
 from consumers.calls.blame import before, transaction
-from consumers.dead_letters.corrections import Corrections, applied
+from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import Letter
 from consumers.dead_letters.letters import DeadLetters
 from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
@@ -26,15 +28,13 @@ from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
 from reservation.errors import MessageError
 from reservation.idempotence.reserve import ConflictFoundError
-from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
-from reservation.postgres.error_translation import translated
-from reservation.postgres.queries import load_queries
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
-from reservation.store.statements import Statement, lock_categories, read_part, run
+from reservation.store.statements import lock_categories
 
-_QUERIES = load_queries("consumers.batch")
+# So few messages are written and committed in one round trip.
+_FEW = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,6 @@ class Batch:
             batch_bytes: how many bytes of data and metadata a batch may have; it ends with the
                 message that reaches them.
         """
-        self._batch_bytes = batch_bytes
         component = context.component
         snapshots = component.snapshots(context.connection)
         self._context = context
@@ -100,19 +99,11 @@ class Batch:
         self._handling = Handling(context, snapshots, self._corrections, batch_bytes)
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
-        subscribed = component.subscribed.get(context.category)
-        self._first_position = 0 if subscribed is None else subscribed.first_position
-        needs = self._handling.needs
-        self._size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
+        self._reading = BatchReading(context, self._handling.needs, self._corrections, batch_bytes)
+        self._ahead = LookingAhead(self._handling, self._reading)
         self.retry_transaction = RetryTransaction(
             context, self._handling, self._effects, self._dead_letters
         )
-        reservations = {
-            name: declared
-            for name, declared in component.server_keys.items()
-            if name not in component.ignored
-        }
-        self._rules = server_rules(reservations if context.reserves else {})
 
     def run(
         self,
@@ -121,6 +112,7 @@ class Batch:
         *,
         careful: bool = False,
         policy: FailurePolicy = ALL_OR_NOTHING,
+        looks_ahead: bool = False,
     ) -> BatchResult:
         """Take the category forward by up to ``limit`` messages.
 
@@ -131,6 +123,8 @@ class Batch:
                 while writing, and to look for messages that were handled before. A batch that lost
                 a race, or met its own earlier effects, is sure to get through then.
             policy: what becomes of messages that cannot be handled.
+            looks_ahead: whether to decide on the next batch too, if possible, to be committed by
+                the next call.
 
         Raises:
             MessageError: a message cannot be handled; nothing of the batch is written.
@@ -144,13 +138,23 @@ class Batch:
         try:
             with self._context.spans.batch():
                 try:
-                    return self._run(positions, limit, careful, policy, at_once=not careful)
+                    return self._run(
+                        positions,
+                        limit,
+                        careful,
+                        policy,
+                        at_once=not careful,
+                        looks_ahead=looks_ahead,
+                    )
                 except ConflictFoundError:
                     self._handling.forget()
-                    return self._run(positions, limit, careful, policy, at_once=False)
+                    return self._run(
+                        positions, limit, careful, policy, at_once=False, looks_ahead=False
+                    )
                 except NotMovedError:
                     raise positions.lost(connection) from None
         except BaseException:
+            self._ahead.drop()
             self._handling.forget()
             raise
 
@@ -168,11 +172,12 @@ class Batch:
 
     def first(self, positions: Positions) -> StoredMessage | None:
         """Return the first message of the next batch; None at the end of the category."""
-        part = self._part(positions)
-        if part is None:
-            return None
-        messages, _ = run(self._context.connection, self._reading(part, 1))
-        return messages[0] if messages else None
+        return self._reading.first(positions)
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether there is a batch that was decided on ahead, and is not committed."""
+        return self._ahead.has_decided
 
     def _run(
         self,
@@ -182,50 +187,61 @@ class Batch:
         policy: FailurePolicy,
         *,
         at_once: bool,
+        looks_ahead: bool,
     ) -> BatchResult:
-        connection = self._context.connection
+        connection, handling = self._context.connection, self._handling
         blocked: Collection[str] = ()
-        messages: Sequence[StoredMessage] = ()
-        key_streams: Sequence[str | None]
-        part = self._part(positions)
+        batch: ReadBatch | None = None
+        part = self._reading.part(positions)
         if part is None:
             return BatchResult(None, 0)
-        size = self._size.limit(limit)
-        reading = self._reading(part, size)
-        requests = [reading.request]
+        decided = self._ahead.take(part, limit, policy)
+        size = self._reading.size.limit(limit)
+        statement = self._reading.statement(part, size)
+        requests = [] if decided is not None else [statement.request]
         if careful:
-            requests.insert(0, lock_categories(self._handling.categories).request)
-        with transaction(connection, lambda: messages, requests) as answers:
+            requests.insert(0, lock_categories(handling.categories).request)
+        with transaction(connection, lambda: batch.messages if batch else (), requests) as answers:
             store = MessageStore(connection)
-            messages, key_streams = reading.read(answers[-1].rows)
-            ended = part.partitions is None and self._is_end(messages, size)
-            to = self._end(part, messages, size)
-            if to + 1 < self._first_position:
-                to = self._passed(to)
-            if to == part.after:
-                return BatchResult(part, to)
-            # A message that is given up is the only one, and must not be decoded by the component.
-            if not policy.given_up and (end := self._size.cut(messages)) < len(messages):
-                messages, key_streams = messages[:end], key_streams[:end]
-                to, ended = messages[-1].global_position, False
-            last = messages[-1].id if messages and messages[-1].global_position == to else None
-            corrected = self._corrections.of(connection, positions, messages)
-            messages, key_streams = applied(messages, key_streams, corrected)
-            decisions = self._handling.plan(
-                store, messages, key_streams, corrected, careful=careful, policy=policy
-            )
+            if decided is None:
+                commands = statement.read(answers[-1].rows)
+                # A message that is given up is the only one, and the component must not decode it.
+                as_read = bool(policy.given_up)
+                batch = self._reading.batch(positions, part, commands, size, as_read=as_read)
+                if batch.to == part.after:
+                    return BatchResult(part, batch.to)
+                decisions = handling.plan(
+                    store,
+                    batch.messages,
+                    batch.key_streams,
+                    batch.corrected,
+                    careful=careful,
+                    policy=policy,
+                )
+            else:
+                batch, decisions = decided.batch, decided.decisions
+                handling.at_hand = batch.messages
+            following = None
             if (next_ := decisions.ends_before) is not None:
-                messages = messages[: before(messages, next_.global_position)]
+                batch = batch.up_to(before(batch.messages, next_.global_position) or 0)
                 if decisions.failed is None:
-                    self._size.used(len(messages))
-                to, last, ended = messages[-1].global_position, messages[-1].id, False
+                    self._reading.size.used(len(batch.messages))
+            at_once = at_once and self._effects.is_one_statement(decisions)
+            looks_ahead &= at_once and not decisions.reservations
+            if looks_ahead and self._ahead.may_follow(batch, size, policy):
+                following = self._ahead.read(store, positions, batch, size, policy)
+            messages = handling.at_hand = batch.messages
 
             def finish() -> Collection[str]:
-                if at_once and self._effects.is_one_statement(decisions, messages):
-                    moving = positions.advance(connection, part, to, last, or_fail=True)
-                    self._effects.commit(decisions, messages, moving)
+                # Of many messages too much would have to be done again where one is in conflict.
+                if following is not None or (at_once and len(messages) <= _FEW):
+                    moving = positions.advance(connection, part, batch.to, batch.last, or_fail=True)
+                    meanwhile = None
+                    if following is not None:
+                        meanwhile = partial(self._ahead.decide, following)
+                    self._effects.commit(decisions, messages, moving, meanwhile)
                     return ()
-                moving = positions.advance(connection, part, to, last)
+                moving = positions.advance(connection, part, batch.to, batch.last)
                 self._effects.apply(store, decisions, messages, [moving], careful=careful)
                 if decisions.letters:
                     return self._dead_letters.record(connection, decisions.letters)
@@ -236,11 +252,11 @@ class Batch:
         if decisions.pending is not None:  # now that the states are committed
             with transaction(connection, lambda: messages):
                 blocked = finish()
-        positions.committed(part, to)
-        self._handling.at_hand = ()
+        positions.committed(part, batch.to)
+        handling.at_hand = ()
         return BatchResult(
             part,
-            to,
+            batch.to,
             len(messages),
             decisions.counts,
             decisions.conflicts,
@@ -248,61 +264,5 @@ class Batch:
             decisions.tried,
             blocked,
             decisions.failed,
-            ended,
+            batch.ended or (following is not None and not following.batch.messages),
         )
-
-    def _part(self, positions: Positions) -> Partition | None:
-        """Return what to read, up to where the category ends if it is read in parts.
-
-        What is read after its end was looked at holds all that there is up to there, because the
-        messages of a category are committed in the order of their positions.
-        """
-        part = positions.next()
-        if part is None or part.partitions is None:
-            return part
-        return part.up_to(max(self._head(), part.after))
-
-    def _head(self) -> int:
-        """Return the global position of the category's last message."""
-        with translated():
-            ((head,),) = self._context.connection.execute(
-                _QUERIES["category_head"], [self._context.category]
-            ).fetchall()
-        return int(head)
-
-    def _passed(self, to: int) -> int:
-        """Return how far nothing is to be handled, because every handler begins later."""
-        return max(to, min(self._head(), self._first_position - 1))
-
-    def _reading(self, part: Partition, limit: int) -> Statement[Commands]:
-        """Return what reads a batch, and the stream of each key that the server takes."""
-        category = self._context.category
-        if part.after + 1 < self._first_position:
-            part = replace(part, after=self._first_position - 1)
-        if self._rules != "[]":
-            return read_commands(category, part, limit, self._rules, self._batch_bytes)
-        reading = read_part(category, part, limit, self._batch_bytes)
-
-        def read(rows: Sequence[tuple[Any, ...]]) -> Commands:
-            return reading.read(rows), [None] * len(rows)
-
-        return Statement(reading.query, reading.parameters, read, repeated=True)
-
-    def _end(self, part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
-        """Return the position up to which a part was read."""
-        if part.until is not None and self._is_end(messages, limit):
-            return part.until
-        return messages[-1].global_position if messages else part.after
-
-    def _is_end(self, messages: Sequence[StoredMessage], limit: int) -> bool:
-        """Return whether there was nothing more to read than these messages.
-
-        That is asked of the characters too: each has four bytes at most, in whichever encoding the
-        server has counted them.
-        """
-        if len(messages) >= limit:
-            return False
-        characters = sum(
-            len(message.data or "") + len(message.metadata_json or "") for message in messages
-        )
-        return 4 * characters < self._batch_bytes

@@ -1,6 +1,6 @@
 """Writing what was decided on messages, in the transaction at hand."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import psycopg
@@ -31,12 +31,9 @@ from reservation.idempotence.reserve import (
 from reservation.messages.message import StoredMessage, printable
 from reservation.postgres.connection import check_encoding
 from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange import Request, exchange, keeps_statements
+from reservation.postgres.exchange import Request, Sent, exchange, keeps_statements, send
 from reservation.store.client import MessageStore
 from reservation.store.writing import Row, WriteBatch, portions
-
-# So few messages are written and committed in one round trip.
-_FEW = 100
 
 
 class BatchEffects:
@@ -53,12 +50,8 @@ class BatchEffects:
         self._snapshots = snapshots
         self._comparison = Comparison(context)
 
-    def is_one_statement(self, decisions: Decisions, messages: Sequence[StoredMessage]) -> bool:
-        """Return whether one statement writes all that was decided, so that `commit` can.
-
-        Of few messages, for which a round trip counts, and little has to be done again where it
-        turns out that one was written before, or is in conflict.
-        """
+    def is_one_statement(self, decisions: Decisions) -> bool:
+        """Return whether one statement writes all that was decided, so that `commit` can."""
         others = (
             decisions.pending,
             decisions.further,
@@ -70,8 +63,7 @@ class BatchEffects:
             decisions.writes and decisions.reservations,
         )
         return (
-            len(messages) <= _FEW
-            and not any(others)
+            not any(others)
             and self._snapshots is None
             and self._context.spans.tracing is None
             and keeps_statements(self._context.connection)
@@ -81,7 +73,11 @@ class BatchEffects:
         )
 
     def commit(
-        self, decisions: Decisions, messages: Sequence[StoredMessage], moving: Request
+        self,
+        decisions: Decisions,
+        messages: Sequence[StoredMessage],
+        moving: Request,
+        meanwhile: Callable[[Sent], None] | None = None,
     ) -> None:
         """Write what was decided and commit, in one round trip.
 
@@ -89,6 +85,7 @@ class BatchEffects:
             decisions: as `Handling.plan` returned them; one statement writes them.
             messages: the messages that they are about.
             moving: the statement that comes first, and fails where a position does not move.
+            meanwhile: called while the server works, for what was decided by events alone.
 
         Raises:
             MessageError: it cannot be written.
@@ -106,7 +103,14 @@ class BatchEffects:
                 writing = WriteBatch.encoded(decisions.writes).statement_or_fail()
                 failed = partial(_not_written, decisions.writes, writing.expects)
                 requests.append(Request(writing.query, writing.parameters, failed=failed))
-            exchange(connection, requests, commits=True)
+            if meanwhile is None or not keeps_statements(connection):
+                exchange(connection, requests, commits=True)
+                return
+            sent = send(connection, requests, commits=True)
+            try:
+                meanwhile(sent)
+            finally:
+                sent.answers()
 
     def apply(
         self,

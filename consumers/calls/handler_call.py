@@ -33,6 +33,7 @@ from reservation.errors import (
 )
 from reservation.handlers.reject import Reject
 from reservation.messages.message import StoredMessage
+from reservation.postgres.exchange import awaits_answers
 from reservation.postgres.sqlstates import Fault, fault_of_state
 from reservation.raised import describe
 
@@ -83,7 +84,8 @@ def call(
         raise raised(message, error) from error
     if _copies != copies:
         _end_fork(None)
-    if connection.pgconn.transaction_status == TransactionStatus.INTRANS:  # as it should be
+    expected = TransactionStatus.ACTIVE if awaits_answers(connection) else TransactionStatus.INTRANS
+    if connection.pgconn.transaction_status == expected:  # as it should be
         if not _looks_open(connection):
             _end_without_descriptor(connection, [message])
         return events
@@ -212,9 +214,15 @@ _PROBLEMS = {
 def _problem(connection: Connection[Any]) -> str | None:
     """Return what is wrong with the transaction that a handler left, if anything is."""
     status = connection.info.transaction_status
-    if status is TransactionStatus.ACTIVE:  # which could not even be rolled back
+    if status is TransactionStatus.ACTIVE:
+        if awaits_answers(connection):  # it could do nothing to it
+            return None
+        # It could not even be rolled back.
         connection.close()
     return _PROBLEMS.get(status)
+
+
+_OPEN = (TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 
 def _end_without_descriptor(connection: Connection[Any], messages: Sequence[StoredMessage]) -> None:
@@ -223,8 +231,7 @@ def _end_without_descriptor(connection: Connection[Any], messages: Sequence[Stor
     The next file that is opened gets the same number, and what is meant for the server would be
     written to it.
     """
-    status = connection.pgconn.transaction_status
-    if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+    if connection.pgconn.transaction_status not in _OPEN:
         return
     if not _has_descriptor(connection):
         structlog.get_logger().error("descriptors_closed", messages=list(map(str, messages[:5])))

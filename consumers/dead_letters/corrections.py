@@ -55,7 +55,7 @@ class Corrections:
         if self._known != positions.claims:
             rows = self._query(connection, "until", {})
             self._until, self._known = rows[0][0] or 0, positions.claims
-        if not messages or messages[0].global_position > self._until:
+        if not self.may_be_of(messages):
             return {}
         self._query(connection, "watch", {})
         values = {
@@ -63,6 +63,10 @@ class Corrections:
             "message_ids": [message.id for message in messages],
         }
         return dict(self._query(connection, "of_messages", values))
+
+    def may_be_of(self, messages: Sequence[StoredMessage]) -> bool:
+        """Return whether one of some messages, in the order of the log, may have a correction."""
+        return bool(messages) and messages[0].global_position <= self._until
 
     def has_reissues(self, message: StoredMessage) -> bool:
         """Return whether a message may be a reissue of another one."""

@@ -1,7 +1,9 @@
 """Deciding what each message of a batch brings about; nothing here writes to the log."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from psycopg import Rollback
 
@@ -27,6 +29,32 @@ from reservation.errors import MessageError
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.store.client import MessageStore
+
+# After how many messages there is a pause.
+_PAUSE = 32
+
+
+def _no_pause() -> None:
+    """Go on at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Messages to decide on, with all that is needed for it.
+
+    Attributes:
+        messages: the messages, in their order.
+        decoded: those to be handled or reserved, decoded.
+        handled: the ids of those that were handled before.
+        blocking: where messages that fail are set aside.
+        decisions: what was decided on the others, and the entities.
+    """
+
+    messages: Sequence[StoredMessage]
+    decoded: Sequence[Decoded]
+    handled: frozenset[str]
+    blocking: Blocking
+    decisions: Decisions
 
 
 class Handling:
@@ -136,12 +164,7 @@ class Handling:
             MessageError: a message cannot be handled, and trying again may go better, or the
                 policy is to stop.
         """
-        self.at_hand = messages
-        with (
-            blamed(messages),
-            guarded(self._context.connection, messages),
-            self._context.log_context.entered(),
-        ):
+        with self._calling(messages):
             if careful:
                 decisions = self._decide_carefully(store, messages, key_streams, policy)
             else:
@@ -149,6 +172,67 @@ class Handling:
         decisions.corrected.update(corrected)
         self._last_categories = decisions.categories
         return decisions
+
+    def prepare(
+        self,
+        store: MessageStore,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        policy: FailurePolicy,
+    ) -> Prepared:
+        """Return messages with all that is needed to decide on them without the connection.
+
+        Args:
+            store: in a transaction.
+            messages: as for `plan`, like the others; see `is_apart`.
+            key_streams: the streams that their keys name.
+            policy: what becomes of messages that cannot be handled.
+
+        Raises:
+            MessageError: one of them cannot be decoded.
+        """
+        with self._calling(messages):
+            prepared = self._prepare(messages, key_streams, policy)
+            self._load(store, prepared)
+            return prepared
+
+    def decide(self, prepared: Prepared, pause: Callable[[], None]) -> Decisions:
+        """Decide on what `prepare` returned, as `plan` does.
+
+        Args:
+            prepared: the messages.
+            pause: called now and then.
+        """
+        with self._calling(prepared.messages):
+            decisions = self._decided(prepared, pause)
+        self._last_categories = sorted({*self._last_categories, *decisions.categories})
+        return decisions
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the connection is not needed between reading messages and writing effects.
+
+        As far as it is known: a handler may ask for the connection for the first time.
+        """
+        return (
+            not self.needs.own
+            and not self.needs.two_phase
+            and not self._declared.strategies
+            and self._concurrently is None
+            and self._context.spans.tracing is None
+            and not self._messages.gave_connection
+        )
+
+    @contextmanager
+    def _calling(self, messages: Sequence[StoredMessage]) -> Iterator[None]:
+        """Around calls of the component's code for messages."""
+        self.at_hand = messages
+        with (
+            blamed(messages),
+            guarded(self._context.connection, messages),
+            self._context.log_context.entered(),
+        ):
+            yield
 
     def _decide_carefully(
         self,
@@ -187,36 +271,63 @@ class Handling:
         handled: frozenset[str] = frozenset(),
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
+        prepared = self._prepare(messages, key_streams, policy, handled)
+        decisions, decoded = prepared.decisions, prepared.decoded
+        if not decoded or not self.needs.is_two_phase(decoded[0].message):
+            self._load(store, prepared)
+            return self._decided(prepared)
+        try:
+            decisions.pending = self._two_phase.store([item.incoming for item in decoded])
+        except HandlerRaisedError as error:  # of which other states may have been stored
+            decide_on(error, self._declared, policy.tried(error.message))
+            raise
+        decisions.counts.update(decisions.pending.counts)
+        decisions.passes = decisions.pending.passes
+        return decisions
+
+    def _prepare(
+        self,
+        messages: Sequence[StoredMessage],
+        key_streams: Sequence[str | None],
+        policy: FailurePolicy,
+        handled: frozenset[str] = frozenset(),
+    ) -> Prepared:
         decisions = Decisions()
         blocking = Blocking(policy, decisions, self._context.detail)
         decoded = self._batch_decoding.decode(messages, key_streams, blocking, handled, decisions)
-        if decoded and self.needs.is_two_phase(decoded[0].message):
-            try:
-                decisions.pending = self._two_phase.store([item.incoming for item in decoded])
-            except HandlerRaisedError as error:  # of which other states may have been stored
-                decide_on(error, self._declared, policy.tried(error.message))
-                raise
-            decisions.counts.update(decisions.pending.counts)
-            decisions.passes = decisions.pending.passes
-            return decisions
+        return Prepared(messages, decoded, handled, blocking, decisions)
+
+    def _load(self, store: MessageStore, prepared: Prepared) -> None:
+        """Load the entities of decoded messages, and let strategies look at these."""
+        decoded, decisions = prepared.decoded, prepared.decisions
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
         decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
         self._context.log_context.leave_message()
         self._begin(decoded, decisions)
+
+    def _decided(self, prepared: Prepared, pause: Callable[[], None] = _no_pause) -> Decisions:
+        messages, decoded, decisions = prepared.messages, prepared.decoded, prepared.decisions
+        blocking = prepared.blocking
         if self._concurrently is not None and self._concurrently.takes(decoded):
             self._concurrently.run(decoded, decisions, blocking)
         elif decoded:
-            self._in_order(decoded, decisions, blocking, messages[0].global_position)
+            self._in_order(decoded, decisions, blocking, messages[0].global_position, pause)
         if decisions.ends_before is not None:
             end = before(messages, decisions.ends_before.global_position)
-            self._batch_decoding.leave_out(messages[end:], decoded, blocking, handled, decisions)
+            out, handled = messages[end:], prepared.handled
+            self._batch_decoding.leave_out(out, decoded, blocking, handled, decisions)
         if blocking.failed:
             blocking.settle()
         decisions.counts += Counter()  # without outcomes of which all were taken back
         return decisions
 
     def _in_order(
-        self, decoded: Sequence[Decoded], decisions: Decisions, blocking: Blocking, first: int
+        self,
+        decoded: Sequence[Decoded],
+        decisions: Decisions,
+        blocking: Blocking,
+        first: int,
+        pause: Callable[[], None],
     ) -> None:
         """Handle the messages of a batch one after the other, and collect what they bring about.
 
@@ -225,9 +336,12 @@ class Handling:
             decisions: where that is collected.
             blocking: where messages that fail are set aside.
             first: the global position of the first message of the batch.
+            pause: called now and then.
         """
         failed, whose = blocking.failed, self._decoding.whose
-        for item in decoded:
+        for n, item in enumerate(decoded):
+            if not n % _PAUSE:
+                pause()
             if item.redelivered:  # what was remembered of it may be lost, or be older than is kept
                 self._messages.remember(item, decisions)
             elif failed and blocking.parks(item.message, whose(item.message, item)):

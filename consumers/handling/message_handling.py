@@ -32,7 +32,11 @@ from reservation.store.writing import Row
 
 
 class MessageHandling:
-    """How one consumer of a component handles a message."""
+    """How one consumer of a component handles a message.
+
+    Attributes:
+        gave_connection: whether a handler has asked for the connection.
+    """
 
     def __init__(self, context: ConsumerContext) -> None:
         """Prepare.
@@ -49,6 +53,7 @@ class MessageHandling:
         self._marks_first = marks_first(context.component)
         # The types of messages whose handlers may have to be undone.
         self._undoable = set(self._declared.retries)
+        self.gave_connection = False
 
     def handle(self, item: Decoded, stream_name: str, decisions: Decisions) -> None:
         """Call the handler, apply its events to the entity and collect them to be written.
@@ -95,7 +100,10 @@ class MessageHandling:
 
         outcome = "handled"
         try:
-            events = call(connection, message, handle)
+            try:
+                events = call(connection, message, handle)
+            finally:
+                self.gave_connection |= context.gave_connection
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:

@@ -216,13 +216,14 @@ class Consumer:
         self._known = None
         look, retry = True, False
         while not stop.requested:
-            if membership.due or not look:
-                self._wait_for_locks(self._turn, connection, stop)
-                look = look or membership.behind
-                retry = membership.retry
-            if self._schedule.is_due:
-                look |= self._schedule.write(connection)
-            retry = (retry or self._due.now) and self._retry(batch, connection, stop)
+            if not batch.has_decided:  # it is committed before anything else
+                if membership.due or not look:
+                    self._wait_for_locks(self._turn, connection, stop)
+                    look = look or membership.behind
+                    retry = membership.retry
+                if self._schedule.is_due:
+                    look |= self._schedule.write(connection)
+                retry = (retry or self._due.now) and self._retry(batch, connection, stop)
             if look and self._handle_next(batch, connection, stop):
                 continue
             if retry:
@@ -230,6 +231,8 @@ class Consumer:
             self._session.works()
             self._cleaning.at_leisure(connection)
             look = self._wait(stop)
+        if batch.has_decided:
+            self._handle_next(batch, connection, stop)
 
     def _turn(self, connection: Connection[Any]) -> None:
         self._membership.turn(connection)
@@ -379,7 +382,13 @@ class Consumer:
         def run(careful: bool) -> BatchResult:
             nonlocal began
             began = time.monotonic()
-            return batch.run(self._membership.positions, limit, careful=careful, policy=policy)
+            return batch.run(
+                self._membership.positions,
+                limit,
+                careful=careful,
+                policy=policy,
+                looks_ahead=self._may_look_ahead(stop),
+            )
 
         result = self._repeat_on_conflict(run, stop)
         if result is not None:
@@ -391,6 +400,11 @@ class Consumer:
                 self._telemetry.holds(self._membership.positions.reached, self._membership.head)
                 self._telemetry.committed(result.counts, time.monotonic() - began)
         return result
+
+    def _may_look_ahead(self, stop: Stop) -> bool:
+        """Return whether another batch is what comes next, as far as that is known."""
+        is_due = self._membership.due or self._schedule.is_due or self._due.now
+        return not (stop.requested or is_due or self._narrowing.searches or self._stop_on_error)
 
     def _retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
         """Handle dead letters again, if that was asked for; return whether there may be more."""

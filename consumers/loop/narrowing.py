@@ -35,8 +35,11 @@ class Narrowing:
         return self._counted > 0 or (self._suspects > 0 and self.limit == 1)
 
     def died(self) -> None:
-        """Note that a process died, which may have been due to one of the next messages."""
-        self._counted = self._most
+        """Note that a process died, which may have been due to one of the next messages.
+
+        It may have been in its batch, or in the one after, which is decided on ahead.
+        """
+        self._counted = 2 * self._most
 
     def failed(self, size: int, before: int | None) -> None:
         """Note that a batch failed.

@@ -92,6 +92,7 @@ class KeepingConnection(Connection[Any]):
         prefix: what they begin with.
         begun: whether the block of a `transaction_of` runs, whose transaction is open.
         end: what became of its transaction within the block.
+        sent: what was sent, as long as its answers are not taken.
     """
 
     # Any: what psycopg makes a connection of.
@@ -102,7 +103,20 @@ class KeepingConnection(Connection[Any]):
         self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
         self.begun = False
         self.end = End.OPEN
+        self.sent: Sent | None = None
         register_arrays(self)
+
+    # Any: what psycopg's generators give.
+    def wait(self, *arguments: Any, **options: Any) -> Any:
+        """Wait for what psycopg has sent; refused while the answers of `Sent` are to be taken.
+
+        Raises:
+            ProgrammingError: they are.
+        """
+        if self.sent is not None:
+            self.sent.was_disturbed = True
+            raise psycopg.ProgrammingError("the connection is in use for what was sent before")
+        return super().wait(*arguments, **options)
 
     def commit(self) -> None:
         """Commit; refused in `transaction_of`, whose end that is.
@@ -175,6 +189,11 @@ def was_refused(connection: Connection[Any]) -> bool:
     return isinstance(connection, KeepingConnection) and connection.end is End.REFUSED
 
 
+def awaits_answers(connection: Connection[Any]) -> bool:
+    """Return whether answers are to be taken of what was sent on a connection."""
+    return isinstance(connection, KeepingConnection) and connection.sent is not None
+
+
 _BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
 _COMMIT = Request(b"COMMIT", ())
 
@@ -196,33 +215,89 @@ def exchange(
         psycopg.Error: a statement failed, and its request says nothing else; those after it were
             not run.
     """
-    pgconn = connection.pgconn
     if not keeps_statements(connection):
         answers = []
         for request in requests:
             answers.append(_execute(connection, request))
             request.check(answers[-1])
         return answers
+    return send(connection, requests, commits=commits).answers()
+
+
+def send(
+    connection: KeepingConnection, requests: Sequence[Request], *, commits: bool = False
+) -> "Sent":
+    """Send statements without waiting for their answers; see `exchange`.
+
+    Until these are taken the connection can do nothing else.
+    """
     commits &= connection.begun
     sent = [_Sending(connection, one) for one in (*requests, *[_COMMIT] * commits)]
     with connection.lock:
         try:
-            prepared, results = connection.wait(_exchange(connection, sent))
-        finally:
-            if pgconn.pipeline_status != PipelineStatus.OFF:  # something else was raised meanwhile
-                connection.close()
-    _check(prepared)
-    for request, result in zip(requests, results, strict=False):
-        if result.status not in _AS_EXPECTED:
-            raise request.failed(error_from_result(result))
-    if commits:
-        connection.end = End.REFUSED
-        _check([results.pop()])
-        connection.end = End.COMMITTED
-    answers = [_answer(connection, result) for result in results]
-    for request, answer in zip(requests, answers, strict=True):
-        request.check(answer)
-    return answers
+            return Sent(connection, requests, _put(connection, sent), commits=commits)
+        except BaseException:
+            connection.close()  # of a half of them nobody could take the answers
+            raise
+
+
+class Sent:
+    """Statements that were sent, and whose answers are to be taken.
+
+    Attributes:
+        was_disturbed: whether somebody tried to use the connection meanwhile.
+    """
+
+    def __init__(
+        self,
+        connection: KeepingConnection,
+        requests: Sequence[Request],
+        new: "_Names",
+        *,
+        commits: bool,
+    ) -> None:
+        self._connection = connection
+        self._requests = requests
+        self._new = new
+        self._commits = commits
+        self._is_whole = False
+        self.was_disturbed = False
+        connection.sent = self
+        self.push()
+
+    def push(self) -> None:
+        """Send what the connection has not taken yet, as far as it takes it now."""
+        if not self._is_whole:
+            with contextlib.suppress(psycopg.OperationalError):  # raised when answers are taken
+                self._is_whole = not self._connection.pgconn.flush()
+
+    def answers(self) -> list[Answer]:
+        """Wait for the answers, and return them.
+
+        Raises:
+            psycopg.Error: a statement failed, and its request says nothing else; those after it
+                were not run.
+        """
+        connection, pgconn = self._connection, self._connection.pgconn
+        connection.sent = None
+        with connection.lock:
+            try:
+                prepared, results = connection.wait(_taken(connection, self._new))
+            finally:
+                if pgconn.pipeline_status != PipelineStatus.OFF:  # something else was raised
+                    connection.close()
+        _check(prepared)
+        for request, result in zip(self._requests, results, strict=False):
+            if result.status not in _AS_EXPECTED:
+                raise request.failed(error_from_result(result))
+        if self._commits:
+            connection.end = End.REFUSED
+            _check([results.pop()])
+            connection.end = End.COMMITTED
+        answers = [_answer(connection, result) for result in results]
+        for request, answer in zip(self._requests, answers, strict=True):
+            request.check(answer)
+        return answers
 
 
 def _execute(connection: Connection[Any], request: Request) -> Answer:
@@ -274,14 +349,12 @@ def _numbered(query: bytes) -> tuple[bytes, list[str]]:
     return _PLACEHOLDER.sub(number, query), order
 
 
-def _exchange(
-    connection: KeepingConnection, sent: Sequence[_Sending]
-) -> PQGen[tuple[list[PGresult], list[PGresult]]]:
-    """Send statements in libpq's pipeline mode; return the results of preparing and running them.
+def _put(connection: KeepingConnection, sent: Sequence[_Sending]) -> _Names:
+    """Begin to send statements in libpq's pipeline mode; return the names of those that are new.
 
-    Those that are new are prepared first, in a transaction of their own where none is open: what
-    is prepared stays so after a rollback, and a transaction whose first statement is not its BEGIN
-    has the isolation level of the session.
+    Those are prepared first, in a transaction of their own where none is open: what is prepared
+    stays so after a rollback, and a transaction whose first statement is not its BEGIN has the
+    isolation level of the session.
     """
     pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
     new = {one.key: one for one in sent if one.key not in names}
@@ -297,6 +370,14 @@ def _exchange(
             name, one.values, param_formats=one.formats, result_format=Format.BINARY
         )
     pgconn.pipeline_sync()
+    return given
+
+
+def _taken(
+    connection: KeepingConnection, new: _Names
+) -> PQGen[tuple[list[PGresult], list[PGresult]]]:
+    """Send the rest; return the results of preparing what is new, and of running all."""
+    pgconn = connection.pgconn
     while pgconn.flush():
         if (yield Wait.RW) & Ready.R:
             pgconn.consume_input()
@@ -305,7 +386,7 @@ def _exchange(
     pgconn.exit_pipeline_mode()
     for key, result in zip(new, prepared, strict=False):
         if result.status == ExecStatus.COMMAND_OK:
-            names[key] = given[key]
+            connection.prepared[key] = new[key]
     return prepared, results
 
 

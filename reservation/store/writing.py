@@ -138,7 +138,8 @@ class WriteBatch:
 
         Each message has an expected version. A division by zero is how the statement fails.
         """
-        expected = [-1 if row[-1] is None else row[-1] + 1 for row in self.rows]
+        versions = [row.expected_version for row in self.rows]
+        expected = [-1 if version is None else version + 1 for version in versions]
         written: tuple[str, Sequence[Any]] = "write_messages", [*self._arrays(), IntArray(expected)]
         if len(self.rows) == 1:
             written = "write_message", [*self.rows[0], expected[0]]

@@ -1,0 +1,177 @@
+"""Deciding on the next batch while the server writes the last one.
+
+Where there is more to handle, the next batch is read in the transaction of the one that was decided
+on. That one is sent, with its commit, and its answer is awaited only once the handlers of the next
+batch have been called. So both work at the same time, and no lock is held longer than without: what
+is sent commits by itself.
+
+What was decided ahead is committed by the next transaction. It is forgotten where it does not fit:
+the last batch was not committed, or a handler raised. The handlers are called once more then, as
+after a crash. (The idea is that of instruction pipelines, which execute speculatively.)
+"""
+
+from dataclasses import dataclass
+
+from consumers.batch.reading import BatchReading, ReadBatch
+from consumers.decisions.blocking import FailurePolicy
+from consumers.decisions.decisions import Decisions
+from consumers.group.positions import Positions
+from consumers.handling.handling import Handling, Prepared
+from reservation.effects.faults import is_interrupt
+from reservation.errors import MessageError
+from reservation.postgres.exchange import Sent
+from reservation.store.client import MessageStore
+from reservation.store.partition import Partition
+
+# Of two batches the entities have to be kept.
+MOST = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBatch:
+    """A batch that was decided on ahead.
+
+    Attributes:
+        batch: its messages.
+        decisions: what is to be written for them.
+    """
+
+    batch: ReadBatch
+    decisions: Decisions
+
+
+class LookingAhead:
+    """How one consumer decides ahead."""
+
+    def __init__(self, handling: Handling, reading: BatchReading) -> None:
+        """Prepare.
+
+        Args:
+            handling: what decides.
+            reading: what reads.
+        """
+        self._handling = handling
+        self._reading = reading
+        self._decided: DecidedBatch | None = None
+        self._was_disturbed = False
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether there is a batch that was decided on and is not committed."""
+        return self._decided is not None
+
+    def take(self, part: Partition, limit: int, policy: FailurePolicy) -> DecidedBatch | None:
+        """Return the batch that was decided on, to be committed now; None if none fits.
+
+        Args:
+            part: what is to be read next.
+            limit: how many messages the batch may have.
+            policy: what becomes of messages that cannot be handled.
+        """
+        decided, self._decided = self._decided, None
+        if decided is None:
+            return None
+        batch = decided.batch
+        if batch.part == part and len(batch.messages) <= limit and not _sets_aside(policy):
+            return decided
+        self._handling.forget()
+        return None
+
+    def drop(self) -> None:
+        """Forget what was decided ahead."""
+        if self._decided is not None:
+            self._decided = None
+            self._handling.forget()
+
+    def may_follow(self, batch: ReadBatch, size: int, policy: FailurePolicy) -> bool:
+        """Return whether the batch after one may be decided on ahead.
+
+        Args:
+            batch: the batch that is to be written.
+            size: how many messages it was to have.
+            policy: what becomes of messages that cannot be handled.
+        """
+        return (
+            len(batch.messages) == size <= MOST
+            and batch.part == Partition(batch.part.after)  # the whole category, in its order
+            and not _sets_aside(policy)
+            and not self._was_disturbed
+            and self._handling.is_apart
+        )
+
+    def read(
+        self,
+        store: MessageStore,
+        positions: Positions,
+        batch: ReadBatch,
+        size: int,
+        policy: FailurePolicy,
+    ) -> "NextBatch | None":
+        """Return the batch after one, with all that is needed to decide on it; None if it fails.
+
+        Args:
+            store: in the transaction that is to write the batch before.
+            positions: what is held of the category.
+            batch: the batch before.
+            size: how many messages to read.
+            policy: what becomes of messages that cannot be handled.
+        """
+        part = Partition(batch.to)
+        commands = self._reading.read(part, size)
+        if self._reading.may_be_corrected(commands):
+            return None
+        following = self._reading.batch(positions, part, commands, size)
+        if not following.messages:
+            return NextBatch(following, None)
+        try:
+            return NextBatch(
+                following,
+                self._handling.prepare(store, following.messages, following.key_streams, policy),
+            )
+        except MessageError:  # it will be found again
+            return None
+
+    def decide(self, following: "NextBatch", sent: Sent) -> None:
+        """Decide on a batch, while the server works on what was sent.
+
+        Args:
+            following: the batch.
+            sent: what was sent.
+
+        Raises:
+            BaseException: what is to end the process.
+        """
+        if following.prepared is None:
+            return
+        before = self._handling.at_hand
+        try:
+            decisions = self._handling.decide(following.prepared, sent.push)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            self._handling.forget()
+        else:
+            self._was_disturbed = sent.was_disturbed
+            if self._was_disturbed:
+                self._handling.forget()
+            else:
+                self._decided = DecidedBatch(following.batch, decisions)
+        self._handling.at_hand = before
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """A batch to be decided on ahead.
+
+    Attributes:
+        batch: its messages; none at the end of the category.
+        prepared: them, decoded, with their entities; None at the end of the category.
+    """
+
+    batch: ReadBatch
+    prepared: Prepared | None
+
+
+def _sets_aside(policy: FailurePolicy) -> bool:
+    """Return whether messages are set aside already, so that it counts what becomes of others."""
+    return bool(policy.blocked or policy.given_up)

@@ -1,0 +1,193 @@
+"""What the next batch reads, and up to which position of the category that takes it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from consumers.batch.batch_size import BatchSize
+from consumers.dead_letters.corrections import Corrections, applied
+from consumers.group.positions import Positions
+from consumers.handling.transaction_needs import TransactionNeeds
+from consumers.runtime.context import ConsumerContext
+from reservation.idempotence.server_keys import Commands, read_commands, server_rules
+from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import translated
+from reservation.postgres.queries import load_queries
+from reservation.store.partition import Partition
+from reservation.store.statements import Statement, read_part, run
+
+_QUERIES = load_queries("consumers.batch")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """The messages of a batch.
+
+    Attributes:
+        part: which part of the category was read.
+        to: the global position up to which its messages are handled with the batch.
+        messages: the messages, in their order.
+        key_streams: for each, the stream that its key names, where the server has taken the key;
+            None for a message that has its data.
+        corrected: by global position, the data of those messages that have been corrected, which
+            they have already.
+        ended: whether the category is known to have had nothing after them.
+    """
+
+    part: Partition
+    to: int
+    messages: Sequence[StoredMessage]
+    key_streams: Sequence[str | None]
+    corrected: dict[int, str]
+    ended: bool
+
+    @property
+    def last(self) -> str | None:
+        """The id of the message at the position up to which it goes; None if that is not known."""
+        messages = self.messages
+        return messages[-1].id if messages and messages[-1].global_position == self.to else None
+
+    def up_to(self, count: int) -> "ReadBatch":
+        """Return the batch of its first messages, of which there is at least one."""
+        messages = self.messages[:count]
+        to = messages[-1].global_position
+        return replace(
+            self, to=to, messages=messages, key_streams=self.key_streams[:count], ended=False
+        )
+
+
+class BatchReading:
+    """How one consumer of a component reads its category."""
+
+    def __init__(
+        self,
+        context: ConsumerContext,
+        needs: TransactionNeeds,
+        corrections: Corrections,
+        batch_bytes: int,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: the consumer.
+            needs: what transactions the messages need.
+            corrections: those of the category's messages.
+            batch_bytes: how many bytes of data and metadata a batch may have.
+        """
+        component, category = context.component, context.category
+        self._context = context
+        self._corrections = corrections
+        self._batch_bytes = batch_bytes
+        subscribed = component.subscribed.get(category)
+        self._first_position = 0 if subscribed is None else subscribed.first_position
+        reservations = {
+            name: declared
+            for name, declared in component.server_keys.items()
+            if name not in component.ignored
+        }
+        self._rules = server_rules(reservations if context.reserves else {})
+        self.size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
+
+    def part(self, positions: Positions) -> Partition | None:
+        """Return what to read, up to where the category ends if it is read in parts.
+
+        What is read after its end was looked at holds all that there is up to there, because the
+        messages of a category are committed in the order of their positions.
+        """
+        part = positions.next()
+        if part is None or part.partitions is None:
+            return part
+        return part.up_to(max(self._head(), part.after))
+
+    def first(self, positions: Positions) -> StoredMessage | None:
+        """Return the first message of the next batch; None at the end of the category."""
+        part = self.part(positions)
+        if part is None:
+            return None
+        messages, _ = self.read(part, 1)
+        return messages[0] if messages else None
+
+    def read(self, part: Partition, limit: int) -> Commands:
+        """Return what a batch begins with, in the transaction at hand."""
+        return run(self._context.connection, self.statement(part, limit))
+
+    def may_be_corrected(self, commands: Commands) -> bool:
+        """Return whether what was read may be corrected before another transaction handles it."""
+        return self._corrections.may_be_of(commands[0])
+
+    def statement(self, part: Partition, limit: int) -> Statement[Commands]:
+        """Return what reads a batch, and the stream of each key that the server takes."""
+        category = self._context.category
+        if part.after + 1 < self._first_position:
+            part = replace(part, after=self._first_position - 1)
+        if self._rules != "[]":
+            return read_commands(category, part, limit, self._rules, self._batch_bytes)
+        reading = read_part(category, part, limit, self._batch_bytes)
+
+        def read(rows: Sequence[tuple[Any, ...]]) -> Commands:
+            return reading.read(rows), [None] * len(rows)
+
+        return Statement(reading.query, reading.parameters, read, repeated=True)
+
+    def batch(
+        self,
+        positions: Positions,
+        part: Partition,
+        commands: Commands,
+        limit: int,
+        *,
+        as_read: bool = False,
+    ) -> ReadBatch:
+        """Return the batch that begins what was read, with the messages as they were corrected.
+
+        Args:
+            positions: what is held of the category.
+            part: what was read.
+            commands: what the statement returned.
+            limit: how many messages it was to read.
+            as_read: whether all of it is the batch, whatever transactions its messages need.
+        """
+        messages, key_streams = commands
+        ended = part.partitions is None and self._is_end(messages, limit)
+        to = self._end(part, messages, limit)
+        if to + 1 < self._first_position:
+            to = self._passed(to)
+        batch = ReadBatch(part, to, messages, key_streams, {}, ended)
+        if not as_read and (end := self.size.cut(messages)) < len(messages):
+            batch = batch.up_to(end)
+        if to == part.after:
+            return batch
+        corrected = self._corrections.of(self._context.connection, positions, batch.messages)
+        as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
+        return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
+
+    def _head(self) -> int:
+        """Return the global position of the category's last message."""
+        with translated():
+            ((head,),) = self._context.connection.execute(
+                _QUERIES["category_head"], [self._context.category]
+            ).fetchall()
+        return int(head)
+
+    def _passed(self, to: int) -> int:
+        """Return how far nothing is to be handled, because every handler begins later."""
+        return max(to, min(self._head(), self._first_position - 1))
+
+    def _end(self, part: Partition, messages: Sequence[StoredMessage], limit: int) -> int:
+        """Return the position up to which a part was read."""
+        if part.until is not None and self._is_end(messages, limit):
+            return part.until
+        return messages[-1].global_position if messages else part.after
+
+    def _is_end(self, messages: Sequence[StoredMessage], limit: int) -> bool:
+        """Return whether there was nothing more to read than these messages.
+
+        That is asked of the characters too: each has four bytes at most, in whichever encoding the
+        server has counted them.
+        """
+        if len(messages) >= limit:
+            return False
+        characters = sum(
+            len(message.data or "") + len(message.metadata_json or "") for message in messages
+        )
+        return 4 * characters < self._batch_bytes
