@@ -48,6 +48,10 @@ class _Ended(BaseException):
     """The consumer is killed, or the schedule is not continued."""
 
 
+# What may commit: the end of psycopg's transactions, and statements that are sent together.
+_ENDING = ("_exit_gen", "_exchange")
+
+
 class Stepping(psycopg.Connection[Any]):
     """A connection that asks before it sends a statement."""
 
@@ -67,7 +71,7 @@ class Stepping(psycopg.Connection[Any]):
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         """Send a statement and wait for its answer."""
-        self.ends = self.commits or args[0].__name__ == "_exit_gen"
+        self.ends = self.commits or args[0].__name__ in _ENDING
         # A BEGIN sees and does nothing, so a stop before it equals one after it.
         if self.ask is not None and args[0].__name__ != "_enter_gen":
             self.ask()

@@ -796,7 +796,7 @@ def test_the_guide_does_what_it_says(connection, store, database_url, tmp_path, 
     said = []
     for _, (words, *_) in commands(page):
         if words[:2] == ["reservation", "dead-letters"]:
-            if words[2:] == ["show", "3", "--data"]:
+            if words[2:] == ["show", "4", "--data"]:
                 connection.execute("DELETE FROM reservation.members")
                 consumers.drain(names["account"], database_url)
             done = invoke_cli(*words[1:], cwd=tmp_path)

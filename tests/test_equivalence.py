@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from bank.messages import Open, Withdraw
 from consumers.batch.batch import Batch
+from consumers.batch.looking_ahead import LookingAhead
 from consumers.group.positions import HeldPartition, Positions
 from reservation import (
     Component,
@@ -31,6 +32,7 @@ from reservation import (
 )
 from reservation.errors import LockTimeoutError, PositionLostError, StoreError
 from reservation.postgres.error_translation import TO_BE_RETRIED
+from reservation.postgres.exchange import KeepingConnection
 from tests.awaiting import awaiting
 from tests.bank import new_batch
 from tests.controls import deposit, open_, withdraw
@@ -158,6 +160,9 @@ CASES = {
     "async, reservation": Case(lambda: awaiting(copied()), by_key, twice=False),
 }
 
+# Those whose consumers decide ahead.
+AHEAD = ("initiate", "reservation", "one category")
+
 # Steps: an intent is sent (its number, under its own id or a new one), positions are set
 # back (by so many messages), or a consumer (of two) runs a batch (of so many messages) and dies at
 # a statement, or lets the other run at it; 0 for neither.
@@ -181,7 +186,7 @@ class _Killed(BaseException):
     """The process dies."""
 
 
-class Cut(psycopg.Connection[Any]):
+class _Cutting(psycopg.Connection[Any]):
     """A connection on which something happens before the n-th statement."""
 
     left = 0
@@ -196,11 +201,20 @@ class Cut(psycopg.Connection[Any]):
         return super().wait(*args, **kwargs)
 
 
+class Cut(_Cutting):
+    """Such a connection of psycopg's own."""
+
+
+class KeepingCut(_Cutting, KeepingConnection):
+    """Such a connection as consumers have it."""
+
+
 class World:
     """A database, two consumers, and what was sent."""
 
-    def __init__(self, address: str, case: Case) -> None:
+    def __init__(self, address: str, case: Case, *, ahead: bool = False) -> None:
         self.address, self.case, self.make = address, case, case.make
+        self.ahead = ahead
         self.control = psycopg.connect(address, autocommit=True)
         self.store = MessageStore(self.control)
         component = case.make()
@@ -223,8 +237,8 @@ class World:
             connection.close()
         self.control.close()
 
-    def _start(self, name: str) -> tuple[Cut, str, dict[str, Batch]]:
-        connection = Cut.connect(
+    def _start(self, name: str) -> tuple[_Cutting, str, dict[str, Batch]]:
+        connection = (KeepingCut if self.ahead else Cut).connect(
             self.address,
             autocommit=True,
             prepare_threshold=None,
@@ -282,7 +296,9 @@ class World:
         connection.left = 0
         return moved
 
-    def _batch(self, connection: Cut, name: str, category: str, batch: Batch, size: int) -> bool:
+    def _batch(
+        self, connection: _Cutting, name: str, category: str, batch: Batch, size: int
+    ) -> bool:
         careful = False
         for _ in range(5):
             position = self.control.execute(
@@ -290,8 +306,8 @@ class World:
                 [name, category],
             ).fetchall()[0][0]
             try:
-                held = [HeldPartition(0, position, 1)]
-                result = batch.run(Positions(name, category, held=held), size, careful=careful)
+                positions = Positions(name, category, held=[HeldPartition(0, position, 1)])
+                result = batch.run(positions, size, careful=careful, looks_ahead=self.ahead)
             except (LockTimeoutError, PositionLostError):
                 return True
             except TO_BE_RETRIED:
@@ -357,8 +373,8 @@ def effective(taken: list[Sent], case: Case) -> list[Sent]:
     return found
 
 
-def play(address: str, case: Case, history: list[Any]) -> World:
-    world = World(address, case)
+def play(address: str, case: Case, history: list[Any], *, ahead: bool = False) -> World:
+    world = World(address, case, ahead=ahead)
     try:
         for what, *how in history:
             if what == AGAIN and not case.twice:
@@ -379,6 +395,37 @@ def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, na
     world = play(database_url, CASES[name], history)
     try:
         assert world.left() == world.expected()
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("name", [*AHEAD, "processed", "async, initiate"])
+@settings(max_examples=50)
+@given(history=histories)
+def test_a_history_leaves_behind_the_same_where_consumers_decide_ahead(database_url, name, history):
+    """So it is where the next batch is decided on before the last one is committed."""
+    world = play(database_url, CASES[name], history, ahead=True)
+    try:
+        assert world.left() == world.expected()
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_consumers_decide_ahead_in_histories(database_url, name, monkeypatch):
+    """The histories of the test before do have batches that are decided on ahead."""
+    decide, decided = LookingAhead.decide, []
+
+    def noted(looking_ahead, following, sent):
+        decide(looking_ahead, following, sent)
+        decided.append(looking_ahead.has_decided)
+
+    monkeypatch.setattr(LookingAhead, "decide", noted)
+    history = [*((SEND, number, False) for number in range(8)), *[(RUN, 0, 2, 0, "die")] * 5]
+    world = play(database_url, CASES[name], history, ahead=True)
+    try:
+        assert world.left() == world.expected()
+        assert any(decided)
     finally:
         world.close()
 

@@ -367,12 +367,12 @@ def test_a_batch_that_loses_race_after_race_is_run_until_it_wins(
     stop, tries = Stop(), []
     run = Batch.run
 
-    def lose(self, positions, limit, *, careful=False, policy):
+    def lose(self, positions, limit, *, careful=False, **options):
         tries.append(careful)
         if len(tries) <= 20:
             raise SerializationError("lost")
         stop.request()
-        return run(self, positions, limit, careful=careful, policy=policy)
+        return run(self, positions, limit, careful=careful, **options)
 
     monkeypatch.setattr(Batch, "run", lose)
     with session(database_url) as opened, structlog.testing.capture_logs() as logs:

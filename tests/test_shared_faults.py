@@ -65,36 +65,76 @@ def test_a_paused_process_finds_that_another_has_done_its_work(
 
 
 def test_a_process_that_is_paused_while_it_writes_does_not_keep_its_locks(
-    connection, store, admin, database_url
+    connection, store, database_url
 ):
     """A process paused in a write loses its locks, which others need."""
-    store.write([open_(), deposit(), deposit("d2")], COMMANDS)
-    with Started(database_url, "--only", "commands") as commands:
-        wait_until_drained(connection, commands, categories=["account:command"])
-        assert commands.stop() == 0
-    connection.execute(
-        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF pg_try_advisory_lock(1) THEN PERFORM pg_sleep(0.5); END IF; RETURN NULL; END $$"
-    )
-    connection.execute(
-        "CREATE TRIGGER dawdle BEFORE INSERT ON message_store.messages "
-        "FOR EACH STATEMENT EXECUTE FUNCTION dawdle()"
-    )
+    # More than are committed in the round trip that writes them.
+    dawdling(connection, store, database_url, deposits=150)
     only = (database_url, "--only", "reserved")
     with Started(*only) as paused, Started(*only) as other:
-        while not admin.execute(
-            "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-        ).fetchall():
+        while not is_writing(connection):
             assert paused.process.poll() is None
         if other.process.pid == holder(connection):
             paused, other = other, paused
         paused.process.send_signal(signal.SIGSTOP)
+        let_write(connection)
         other.wait_for("batch_committed", handled=1)
         wait_until_drained(connection, other)
         paused.process.send_signal(signal.SIGCONT)
         paused.wait_for("database_available")
         assert stop(paused, other) == [0, 0]
     assert broken(connection) == {}
+
+
+def test_few_messages_are_committed_although_their_process_is_paused(
+    connection, store, database_url
+):
+    """A process paused in a write of few messages has sent their commit: they are handled."""
+    dawdling(connection, store, database_url, deposits=2)
+    with Started(database_url, "--only", "reserved") as paused:
+        while not is_writing(connection):
+            assert paused.process.poll() is None
+        paused.process.send_signal(signal.SIGSTOP)
+        let_write(connection)
+        try:
+            wait_until_drained(connection, paused)
+        finally:
+            paused.process.send_signal(signal.SIGCONT)
+        paused.wait_for("batch_committed", handled=2)
+        assert paused.stop() == 0
+    assert event_types(store) == ["Opened"] + ["Deposited"] * 2
+    assert broken(connection) == {}
+
+
+def is_writing(connection):
+    """Return whether a process is within a write that waits for `let_write`."""
+    query = (
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND (classid, objid) = (0, 1) "
+        "AND NOT granted"
+    )
+    return bool(connection.execute(query).fetchall())
+
+
+def let_write(connection):
+    """Let writes go on."""
+    connection.execute("SELECT pg_advisory_unlock(1)")
+
+
+def dawdling(connection, store, database_url, deposits):
+    """Have so many deposits reserved, and let the writes after that wait."""
+    store.write([open_(), *(deposit(f"d{n}") for n in range(deposits))], COMMANDS)
+    with Started(database_url, "--only", "commands") as commands:
+        wait_until_drained(connection, commands, categories=["account:command"])
+        assert commands.stop() == 0
+    connection.execute(
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ "
+        "BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$"
+    )
+    connection.execute(
+        "CREATE TRIGGER dawdle BEFORE INSERT ON message_store.messages "
+        "FOR EACH STATEMENT EXECUTE FUNCTION dawdle()"
+    )
+    connection.execute("SELECT pg_advisory_lock(1)")
 
 
 @pytest.mark.parametrize("seed", seeds(2))

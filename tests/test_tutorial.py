@@ -225,6 +225,7 @@ def settled(text):
     # Those of version 8 are made of a request's key, so they are always the same.
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-7][0-9a-f-]{21}", "UUID", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text)
+    text = re.sub(r"was held for [\d.]+ s", "was held for 4.2 s", text)
     text = re.sub(r"\d+ +TIME", "1 TIME", text)  # attempts, and when the next one is
     text = text.replace("\r\n", "\n")
     return re.sub(r" +$", "", text, flags=re.M)

@@ -195,7 +195,6 @@ def awaits_answers(connection: Connection[Any]) -> bool:
 
 
 _BEGIN = Request(b"BEGIN ISOLATION LEVEL READ COMMITTED", ())
-_COMMIT = Request(b"COMMIT", ())
 
 
 def exchange(
@@ -221,7 +220,11 @@ def exchange(
             answers.append(_execute(connection, request))
             request.check(answers[-1])
         return answers
-    return send(connection, requests, commits=commits).answers()
+    commits &= connection.begun
+    sent = [_Sending(connection, request) for request in requests]
+    with _in_pipeline(connection):
+        results = connection.wait(_exchange(connection, sent, commits=commits))
+    return _answers(connection, requests, results, commits=commits)
 
 
 def send(
@@ -231,14 +234,7 @@ def send(
 
     Until these are taken the connection can do nothing else.
     """
-    commits &= connection.begun
-    sent = [_Sending(connection, one) for one in (*requests, *[_COMMIT] * commits)]
-    with connection.lock:
-        try:
-            return Sent(connection, requests, _put(connection, sent), commits=commits)
-        except BaseException:
-            connection.close()  # of a half of them nobody could take the answers
-            raise
+    return Sent(connection, requests, commits=commits and connection.begun)
 
 
 class Sent:
@@ -249,19 +245,16 @@ class Sent:
     """
 
     def __init__(
-        self,
-        connection: KeepingConnection,
-        requests: Sequence[Request],
-        new: "_Names",
-        *,
-        commits: bool,
+        self, connection: KeepingConnection, requests: Sequence[Request], *, commits: bool
     ) -> None:
         self._connection = connection
         self._requests = requests
-        self._new = new
         self._commits = commits
         self._is_whole = False
         self.was_disturbed = False
+        sent = [_Sending(connection, request) for request in requests]
+        with _in_pipeline(connection, stays=True):
+            self._new = _put(connection, sent, commits=commits)
         connection.sent = self
         self.push()
 
@@ -278,26 +271,53 @@ class Sent:
             psycopg.Error: a statement failed, and its request says nothing else; those after it
                 were not run.
         """
-        connection, pgconn = self._connection, self._connection.pgconn
+        connection = self._connection
         connection.sent = None
-        with connection.lock:
-            try:
-                prepared, results = connection.wait(_taken(connection, self._new))
-            finally:
-                if pgconn.pipeline_status != PipelineStatus.OFF:  # something else was raised
-                    connection.close()
-        _check(prepared)
-        for request, result in zip(self._requests, results, strict=False):
-            if result.status not in _AS_EXPECTED:
-                raise request.failed(error_from_result(result))
-        if self._commits:
-            connection.end = End.REFUSED
-            _check([results.pop()])
-            connection.end = End.COMMITTED
-        answers = [_answer(connection, result) for result in results]
-        for request, answer in zip(self._requests, answers, strict=True):
-            request.check(answer)
-        return answers
+        with _in_pipeline(connection):
+            results = connection.wait(_taken(connection, self._new))
+        return _answers(connection, self._requests, results, commits=self._commits)
+
+
+@contextlib.contextmanager
+def _in_pipeline(connection: KeepingConnection, *, stays: bool = False) -> Iterator[None]:
+    """Run a block that uses libpq's pipeline, and close a connection that it leaves within.
+
+    Args:
+        connection: the connection.
+        stays: whether it is left so as it should be, unless something is raised.
+    """
+    with connection.lock:
+        is_done = False
+        try:
+            yield
+            is_done = True
+        finally:
+            is_out = connection.pgconn.pipeline_status == PipelineStatus.OFF
+            if not (is_out or (stays and is_done)):
+                connection.close()
+
+
+def _answers(
+    connection: KeepingConnection,
+    requests: Sequence[Request],
+    found: "_Results",
+    *,
+    commits: bool,
+) -> list[Answer]:
+    """Return the answers of statements from the results of preparing and running them."""
+    prepared, results = found
+    _check(prepared)
+    for request, result in zip(requests, results, strict=False):
+        if result.status not in _AS_EXPECTED:
+            raise request.failed(error_from_result(result))
+    if commits:
+        connection.end = End.REFUSED
+        _check([results.pop()])
+        connection.end = End.COMMITTED
+    answers = [_answer(connection, result) for result in results]
+    for request, answer in zip(requests, answers, strict=True):
+        request.check(answer)
+    return answers
 
 
 def _execute(connection: Connection[Any], request: Request) -> Answer:
@@ -349,7 +369,19 @@ def _numbered(query: bytes) -> tuple[bytes, list[str]]:
     return _PLACEHOLDER.sub(number, query), order
 
 
-def _put(connection: KeepingConnection, sent: Sequence[_Sending]) -> _Names:
+# The results of preparing statements, and of running them.
+_Results = tuple[list[PGresult], list[PGresult]]
+
+
+def _exchange(
+    connection: KeepingConnection, sent: Sequence[_Sending], *, commits: bool
+) -> PQGen[_Results]:
+    """Send statements, and return their results."""
+    new = _put(connection, sent, commits=commits)
+    return (yield from _taken(connection, new))
+
+
+def _put(connection: KeepingConnection, sent: Sequence[_Sending], *, commits: bool) -> _Names:
     """Begin to send statements in libpq's pipeline mode; return the names of those that are new.
 
     Those are prepared first, in a transaction of their own where none is open: what is prepared
@@ -369,13 +401,13 @@ def _put(connection: KeepingConnection, sent: Sequence[_Sending]) -> _Names:
         pgconn.send_query_prepared(
             name, one.values, param_formats=one.formats, result_format=Format.BINARY
         )
+    if commits:
+        pgconn.send_query_params(b"COMMIT", None)
     pgconn.pipeline_sync()
     return given
 
 
-def _taken(
-    connection: KeepingConnection, new: _Names
-) -> PQGen[tuple[list[PGresult], list[PGresult]]]:
+def _taken(connection: KeepingConnection, new: _Names) -> PQGen[_Results]:
     """Send the rest; return the results of preparing what is new, and of running all."""
     pgconn = connection.pgconn
     while pgconn.flush():

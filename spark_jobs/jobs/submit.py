@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,10 +80,13 @@ def _archive(app: str, folder: str, date: str) -> None:
     before = before.replace(tzinfo=before.tzinfo or UTC)
     with _ending(), _submitted(app) as (run, snapshot, spark):
         result = archive.in_session(run.component, Path(folder), before, snapshot, spark)
-        fields = dataclasses.asdict(result)
-        sys.stdout.write(json.dumps(fields, default=datetime.isoformat) + "\n")
+        sys.stdout.write(json.dumps(dataclasses.asdict(result), default=_plain) + "\n")
         if result.differences:
             sys.exit(_NOT_IN_ORDER)
+
+
+def _plain(value: datetime | timedelta) -> str | float:
+    return value.total_seconds() if isinstance(value, timedelta) else value.isoformat()
 
 
 def _refuse(why: str) -> NoReturn:

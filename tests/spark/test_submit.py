@@ -86,6 +86,7 @@ def test_jobs_are_submitted(connection, store, database_url, tmp_path):
     assert report["categories"][0]["orphans"] == 1
     report = json.loads(submitted("archive", archive, "2100-01-01", status=0))
     assert report["differences"] == []
+    assert report["snapshot_held"] > 0
     assert report["categories"][0]["messages"] == 3
     assert len(list(archive.glob("run=000001/category=*/day=*/*.parquet"))) == 3
     printed = submitted("archive", archive, "soon", status=2)
