@@ -161,7 +161,7 @@ CASES = {
 }
 
 # Those whose consumers decide ahead.
-AHEAD = ("initiate", "reservation", "one category")
+AHEAD = ("reservation", "one category")
 
 # Steps: an intent is sent (its number, under its own id or a new one), positions are set
 # back (by so many messages), or a consumer (of two) runs a batch (of so many messages) and dies at
@@ -287,7 +287,9 @@ class World:
         moved = False
         try:
             for category, batch in batches.items():
-                moved = self._batch(connection, name, category, batch, size) or moved
+                # So that there is more to read behind a batch of copies.
+                limit = 1 if self.ahead and category != self.categories[0] else size
+                moved = self._batch(connection, name, category, batch, limit) or moved
         except (_Killed, StoreError):  # which a process that died sees too, on its way out
             if not connection.closed:
                 raise
@@ -399,7 +401,7 @@ def test_a_history_leaves_behind_what_its_commands_do_each_once(database_url, na
         world.close()
 
 
-@pytest.mark.parametrize("name", [*AHEAD, "processed", "async, initiate"])
+@pytest.mark.parametrize("name", [*AHEAD, "processed", "initiate"])
 @settings(max_examples=50)
 @given(history=histories)
 def test_a_history_leaves_behind_the_same_where_consumers_decide_ahead(database_url, name, history):
