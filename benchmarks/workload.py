@@ -17,6 +17,7 @@ from benchmarks.harness import rate
 from consumers.batch.batch import Batch
 from consumers.group.membership import GroupShare, Membership
 from consumers.runtime.context import ConsumerContext
+from consumers.runtime.garbage import spare_batches
 from consumers.runtime.session import Session
 from reservation import Component, MessageStore, StateBased, Write, follow
 from reservation.idempotence.key import KeyFunction
@@ -92,6 +93,7 @@ def consumer(
 ) -> Iterator[Callable[[], int]]:
     """Give a function that runs one batch of a category and returns the messages read."""
     log = structlog.get_logger()
+    spare_batches()  # as a consumer's process does
     with Session(connection.info.dsn, "reservation bench", log) as session:
         membership = Membership(session, declared.name, category, GroupShare(), log)
         membership.join(session.connection)

@@ -100,16 +100,16 @@ class MessageHandling:
 
         outcome = "handled"
         try:
-            try:
-                events = call(connection, message, handle)
-            finally:
-                self.gave_connection |= context.gave_connection
+            events = call(connection, message, handle)
         except Reject as reject:
             outcome, events = "rejected", rejection(declared, message, reject, context)
         except HandlerRaisedError as error:
             error.entity_stream = stream_name
             error.undo = partial(self._undo, item, context, decisions)
+            self.gave_connection |= context.gave_connection
             raise
+        if context.gave_connection:
+            self.gave_connection = True
         if undoable and isinstance(context, UndoableContext):
             context.keep()
         self.collect(item, stream_name, events, context, decisions, outcome, span)

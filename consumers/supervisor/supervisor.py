@@ -9,7 +9,6 @@ ends itself (`Grace`), and if it cannot do that either, the supervisor kills it.
 """
 
 import contextlib
-import gc
 import multiprocessing
 import signal
 import socket
@@ -24,6 +23,7 @@ from multiprocessing.context import SpawnProcess
 from consumers.dead_letters.failure import Crashed
 from consumers.group.membership import GroupShare
 from consumers.loop.consuming import consume
+from consumers.runtime.garbage import spare_batches
 from consumers.runtime.observability.logs import Log, configure_logs
 from consumers.runtime.observability.telemetry import Telemetry
 from consumers.runtime.stopping import STOP_SIGNALS, Stop
@@ -160,7 +160,7 @@ def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impati
     log = Log(*assignment.reads)
     with Grace(stop, assignment.grace, log, impatient=impatient):
         component = load_component(assignment.app, assignment.app_dir)
-        _keep_loaded()
+        spare_batches()
         try:
             # The supervisor has seen the database. If it is unavailable now, that is an outage.
             with app_in_errors(assignment.app):
@@ -181,15 +181,6 @@ def _consume(assignment: Assignment, stop: Stop, telemetry: Telemetry, *, impati
                 )
         finally:
             end_tracing(min(EXPORTED_WITHIN, assignment.grace / 2))
-
-
-def _keep_loaded() -> None:
-    """Spare the garbage collector the modules that are loaded, which live as long as the process.
-
-    They are many more objects than a batch makes, and would be searched again and again.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 class _Supervisor:
