@@ -236,10 +236,13 @@ class Batch:
                 # Of many messages too much would have to be done again where one is in conflict.
                 if following is not None or (at_once and len(messages) <= _FEW):
                     moving = positions.advance(connection, part, batch.to, batch.last, or_fail=True)
-                    meanwhile = None
-                    if following is not None:
-                        meanwhile = partial(self._ahead.decide, following)
-                    self._effects.commit(decisions, messages, moving, meanwhile)
+                    if following is None:
+                        self._effects.commit(decisions, messages, moving)
+                        return ()
+                    later = self._ahead.after(following, size)
+                    decide = partial(self._ahead.decide, following)
+                    answer = self._effects.commit(decisions, messages, moving, decide, later)
+                    self._ahead.keep(answer)
                     return ()
                 moving = positions.advance(connection, part, batch.to, batch.last)
                 self._effects.apply(store, decisions, messages, [moving], careful=careful)

@@ -31,7 +31,7 @@ from reservation.idempotence.reserve import (
 from reservation.messages.message import StoredMessage, printable
 from reservation.postgres.connection import check_encoding
 from reservation.postgres.error_translation import translated, translation
-from reservation.postgres.exchange import Request, Sent, exchange, keeps_statements, send
+from reservation.postgres.exchange import Answer, Request, Sent, exchange, keeps_statements, send
 from reservation.store.client import MessageStore
 from reservation.store.writing import Row, WriteBatch, portions
 
@@ -78,7 +78,8 @@ class BatchEffects:
         messages: Sequence[StoredMessage],
         moving: Request,
         meanwhile: Callable[[Sent], None] | None = None,
-    ) -> None:
+        then: Request | None = None,
+    ) -> Answer | None:
         """Write what was decided and commit, in one round trip.
 
         Args:
@@ -86,6 +87,10 @@ class BatchEffects:
             messages: the messages that they are about.
             moving: the statement that comes first, and fails where a position does not move.
             meanwhile: called while the server works, for what was decided by events alone.
+            then: what the server is asked after the commit; only with ``meanwhile``.
+
+        Returns:
+            The answer to ``then``; None if there is none.
 
         Raises:
             MessageError: it cannot be written.
@@ -97,7 +102,7 @@ class BatchEffects:
         with blamed(messages):
             if decisions.reservations:
                 self._reserve(decisions, requests, commits=True)
-                return
+                return None
             if decisions.writes:
                 check_encoding(connection)
                 writing = WriteBatch.encoded(decisions.writes).statement_or_fail()
@@ -105,12 +110,13 @@ class BatchEffects:
                 requests.append(Request(writing.query, writing.parameters, failed=failed))
             if meanwhile is None or not keeps_statements(connection):
                 exchange(connection, requests, commits=True)
-                return
-            sent = send(connection, requests, commits=True)
+                return None
+            sent = send(connection, requests, then)
             try:
                 meanwhile(sent)
             finally:
                 sent.answers()
+            return sent.later
 
     def apply(
         self,

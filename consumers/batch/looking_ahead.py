@@ -1,9 +1,9 @@
 """Deciding on the next batch while the server writes the last one.
 
-Where there is more to handle, the next batch is read in the transaction of the one that was decided
-on. That one is sent, with its commit, and its answer is awaited only once the handlers of the next
-batch have been called. So both work at the same time, and no lock is held longer than without: what
-is sent commits by itself.
+Where there is more to handle, the next batch is read before the one that was decided on is written.
+That one is sent, with its commit and a read of what comes after the next, and the answers are taken
+only once the handlers of the next batch have been called. So both work at the same time, and no
+lock is held longer than without: what is sent commits by itself.
 
 What was decided ahead is committed by the next transaction. It is forgotten where it does not fit:
 the last batch was not committed, or a handler raised. The handlers are called once more then, as
@@ -19,9 +19,11 @@ from consumers.group.positions import Positions
 from consumers.handling.handling import Handling, Prepared
 from reservation.effects.faults import is_interrupt
 from reservation.errors import MessageError
-from reservation.postgres.exchange import Sent
+from reservation.idempotence.server_keys import Commands
+from reservation.postgres.exchange import Answer, Request, Sent
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
+from reservation.store.statements import Statement
 
 # Of two batches the entities have to be kept.
 MOST = 5000
@@ -53,6 +55,8 @@ class LookingAhead:
         self._handling = handling
         self._reading = reading
         self._decided: DecidedBatch | None = None
+        self._asked: tuple[Partition, int, Statement[Commands]] | None = None
+        self._read: tuple[Partition, int, Commands] | None = None
         self._was_disturbed = False
 
     @property
@@ -70,18 +74,18 @@ class LookingAhead:
         """
         decided, self._decided = self._decided, None
         if decided is None:
+            self._read = None
             return None
         batch = decided.batch
         if batch.part == part and len(batch.messages) <= limit and not _sets_aside(policy):
             return decided
+        self._read = None
         self._handling.forget()
         return None
 
     def drop(self) -> None:
-        """Forget what was decided ahead."""
-        if self._decided is not None:
-            self._decided = None
-            self._handling.forget()
+        """Forget what was read and decided ahead; the entities are to be forgotten with it."""
+        self._decided = self._read = None
 
     def may_follow(self, batch: ReadBatch, size: int, policy: FailurePolicy) -> bool:
         """Return whether the batch after one may be decided on ahead.
@@ -117,7 +121,11 @@ class LookingAhead:
             policy: what becomes of messages that cannot be handled.
         """
         part = Partition(batch.to)
-        commands = self._reading.read(part, size)
+        known, self._read = self._read, None
+        if known is not None and known[:2] == (part, size):
+            commands = known[2]
+        else:
+            commands = self._reading.read(part, size)
         if self._reading.may_be_corrected(commands):
             return None
         following = self._reading.batch(positions, part, commands, size)
@@ -130,6 +138,27 @@ class LookingAhead:
             )
         except MessageError:  # it will be found again
             return None
+
+    def after(self, following: "NextBatch", size: int) -> Request | None:
+        """Return what reads the batch after the next one; None if there is none.
+
+        Args:
+            following: the next batch.
+            size: how many messages to read.
+        """
+        self._asked = None
+        if len(following.batch.messages) < size:
+            return None
+        part = Partition(following.batch.to)
+        statement = self._reading.statement(part, size)
+        self._asked = part, size, statement
+        return statement.request
+
+    def keep(self, answer: Answer | None) -> None:
+        """Keep what was read so, for the next call of `read`."""
+        if answer is not None and self._asked is not None:
+            part, size, statement = self._asked
+            self._read = part, size, statement.read(answer.rows)
 
     def decide(self, following: "NextBatch", sent: Sent) -> None:
         """Decide on a batch, while the server works on what was sent.

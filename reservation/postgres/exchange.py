@@ -228,13 +228,18 @@ def exchange(
 
 
 def send(
-    connection: KeepingConnection, requests: Sequence[Request], *, commits: bool = False
+    connection: KeepingConnection, requests: Sequence[Request], then: Request | None = None
 ) -> "Sent":
-    """Send statements without waiting for their answers; see `exchange`.
+    """Send statements and the commit of the transaction of `transaction_of`, without waiting.
 
-    Until these are taken the connection can do nothing else.
+    Until the answers are taken the connection can do nothing else.
+
+    Args:
+        connection: in such a transaction.
+        requests: the statements, in their order; as for `exchange` with ``commits``.
+        then: what is asked after the commit, and may fail; None for nothing.
     """
-    return Sent(connection, requests, commits=commits and connection.begun)
+    return Sent(connection, requests, then)
 
 
 class Sent:
@@ -242,19 +247,22 @@ class Sent:
 
     Attributes:
         was_disturbed: whether somebody tried to use the connection meanwhile.
+        later: the answer of what was asked after the commit, once the others are taken; None if
+            nothing was asked, or it failed.
     """
 
     def __init__(
-        self, connection: KeepingConnection, requests: Sequence[Request], *, commits: bool
+        self, connection: KeepingConnection, requests: Sequence[Request], then: Request | None
     ) -> None:
         self._connection = connection
         self._requests = requests
-        self._commits = commits
         self._is_whole = False
         self.was_disturbed = False
+        self.later: Answer | None = None
         sent = [_Sending(connection, request) for request in requests]
+        later = None if then is None else _Sending(connection, then)
         with _in_pipeline(connection, stays=True):
-            self._new = _put(connection, sent, commits=commits)
+            self._new = _put(connection, sent, commits=True, later=later)
         connection.sent = self
         self.push()
 
@@ -265,7 +273,7 @@ class Sent:
                 self._is_whole = not self._connection.pgconn.flush()
 
     def answers(self) -> list[Answer]:
-        """Wait for the answers, and return them.
+        """Wait for the answers, and return those of the statements before the commit.
 
         Raises:
             psycopg.Error: a statement failed, and its request says nothing else; those after it
@@ -274,8 +282,12 @@ class Sent:
         connection = self._connection
         connection.sent = None
         with _in_pipeline(connection):
-            results = connection.wait(_taken(connection, self._new))
-        return _answers(connection, self._requests, results, commits=self._commits)
+            prepared, results = connection.wait(_taken(connection, self._new))
+        before = len(self._requests) + 1
+        answers = _answers(connection, self._requests, (prepared, results[:before]), commits=True)
+        if results[before:] and results[-1].status in _AS_EXPECTED:
+            self.later = _answer(connection, results[-1])
+        return answers
 
 
 @contextlib.contextmanager
@@ -381,7 +393,13 @@ def _exchange(
     return (yield from _taken(connection, new))
 
 
-def _put(connection: KeepingConnection, sent: Sequence[_Sending], *, commits: bool) -> _Names:
+def _put(
+    connection: KeepingConnection,
+    sent: Sequence[_Sending],
+    *,
+    commits: bool,
+    later: _Sending | None = None,
+) -> _Names:
     """Begin to send statements in libpq's pipeline mode; return the names of those that are new.
 
     Those are prepared first, in a transaction of their own where none is open: what is prepared
@@ -389,20 +407,27 @@ def _put(connection: KeepingConnection, sent: Sequence[_Sending], *, commits: bo
     isolation level of the session.
     """
     pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
-    new = {one.key: one for one in sent if one.key not in names}
+    every = [*sent, *([] if later is None else [later])]
+    new = {one.key: one for one in every if one.key not in names}
     given = {key: f"{prefix}_{n}".encode() for n, key in enumerate(new, len(names))}
+
+    def put(one: _Sending) -> None:
+        name = names.get(one.key) or given[one.key]
+        pgconn.send_query_prepared(
+            name, one.values, param_formats=one.formats, result_format=Format.BINARY
+        )
+
     pgconn.enter_pipeline_mode()
     for key, one in new.items():
         pgconn.send_prepare(given[key], one.query, param_types=one.types)
     if new:
         pgconn.pipeline_sync()
     for one in sent:
-        name = names.get(one.key) or given[one.key]
-        pgconn.send_query_prepared(
-            name, one.values, param_formats=one.formats, result_format=Format.BINARY
-        )
+        put(one)
     if commits:
         pgconn.send_query_params(b"COMMIT", None)
+    if later is not None:
+        put(later)
     pgconn.pipeline_sync()
     return given
 
