@@ -14,6 +14,7 @@ from reservation.postgres.exchange import (
     KeepingConnection,
     Request,
     exchange,
+    send,
     transaction_of,
     was_refused,
 )
@@ -280,3 +281,66 @@ def test_only_the_transaction_of_the_block_is_committed_so(keeping):
         exchange(keeping, [keep(1)], commits=True)
         raise ZeroDivisionError
     assert kept(keeping) == []
+
+
+def test_what_was_sent_is_answered_later(keeping):
+    """Statements run with their commit, and a read after it, before their answers are taken."""
+    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
+    with transaction_of(keeping, [keep(1)]):
+        later = Request(b"SELECT count(*), pg_current_xact_id_if_assigned()::text FROM kept", ())
+        sent = send(keeping, [keep(2), Request(b"SELECT 7", ())], later)
+        with pytest.raises(psycopg.ProgrammingError, match="in use for what was sent"):
+            keeping.execute("SELECT 1")
+        assert [answer.rows for answer in sent.answers()] == [[], [(7,)]]
+    assert sent.was_disturbed
+    assert sent.later.rows == [(2, None)]  # in a transaction of its own
+    assert kept(keeping) == [1, 2]
+
+
+def test_a_read_after_the_commit_may_fail(keeping):
+    """A read after the commit that fails leaves the commit as it is."""
+    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
+    with transaction_of(keeping):
+        sent = send(keeping, [keep(1)], Request(b"SELECT 1 / %s::integer", [0]))
+        sent.answers()
+    assert (kept(keeping), sent.later) == ([1], None)
+
+
+def test_a_statement_that_was_sent_and_fails_keeps_all_after_it_from_being_run(keeping):
+    """Where one fails, neither the commit nor the read after it is run."""
+    keeping.execute("CREATE TEMPORARY TABLE kept (n integer PRIMARY KEY)")
+    found = []
+
+    def write_twice():
+        with transaction_of(keeping, [keep(1)]):
+            found.append(send(keeping, [keep(1)], Request(b"SELECT 1", ())))
+            found[0].answers()
+
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        write_twice()
+    assert (kept(keeping), found[0].later) == ([], None)
+
+
+def test_much_is_sent_while_nobody_waits(keeping):
+    """What the connection does not take at once is sent as it is pushed, and before the answers."""
+    text = "x" * (8 << 20)
+    with transaction_of(keeping):
+        sent = send(keeping, [Request(b"SELECT %s::text", [text])])
+        sent.push()
+        assert [answer.rows for answer in sent.answers()] == [[(text,)]]
+
+
+def test_a_connection_that_is_lost_before_the_answers_is_reported(keeping, connection):
+    """A connection that is lost meanwhile is reported when the answers are taken."""
+    pid = keeping.info.backend_pid
+
+    def lose():
+        with translated(), transaction_of(keeping):
+            sent = send(keeping, [Request(b"SELECT pg_sleep(60)", ())])
+            connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+            sent.push()
+            sent.answers()
+
+    with pytest.raises(DatabaseUnavailableError):
+        lose()
+    assert keeping.closed
