@@ -41,6 +41,7 @@ class Proxy:
     Attributes:
         address: what clients connect to.
         happened: set when the connection was cut, or held.
+        unused: set while there is no connection.
     """
 
     def __init__(self, address: str) -> None:
@@ -51,6 +52,7 @@ class Proxy:
             address, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable"
         )
         self.happened = threading.Event()
+        self.unused = threading.Event()
         self._cut: tuple[Cut, bytes] | None = None
         self._requests_left: int | None = None
         self._held = False
@@ -126,6 +128,7 @@ class Proxy:
             self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _accept(self) -> None:
+        self.unused.clear()
         client, _ = self._listener.accept()
         link = _Link(client, self._connect())
         for end in (link.client, link.server):
@@ -186,3 +189,5 @@ class Proxy:
                 self._selector.unregister(end)
             with contextlib.suppress(OSError):
                 end.close()
+        if not self._links:
+            self.unused.set()

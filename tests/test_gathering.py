@@ -557,6 +557,8 @@ def test_an_event_loop_that_ends_leaves_nothing_behind(database_url, connection,
 
     with locked(database_url):
         tasks = asyncio.run(leave())
+        while connection.execute(BLOCKED).fetchall():  # until the server has seen it
+            pass
     assert [task.cancelled() for task in tasks] == [True, True]
     assert store.stream_version(COMMANDS) == NO_STREAM
 

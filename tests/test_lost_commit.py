@@ -13,6 +13,7 @@ from reservation.messages.ids import uuid7
 from reservation.postgres.error_translation import translated
 from tests.clients import CLIENTS, in_loop
 from tests.controls import COMMANDS, deposit
+from tests.processes import PATIENCE
 from tests.proxy import Cut, Proxy
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
@@ -183,8 +184,10 @@ async def test_a_pool_gives_no_connection_that_the_server_has_closed(client, pro
         proxy.drop()
         assert await sender.write(deposit(), COMMANDS) == 1
         terminate(admin, "idle")
+        assert proxy.unused.wait(PATIENCE)
         assert await sender.write(deposit(), COMMANDS) == 2
         terminate(admin, "idle")
+        assert proxy.unused.wait(PATIENCE)
         assert await sender.stream_version(COMMANDS) == 2
 
 
