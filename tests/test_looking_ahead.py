@@ -126,6 +126,24 @@ def test_batches_are_decided_ahead_and_each_handler_is_called_once(store, databa
     assert ahead == [n * BATCH for n in range(1, 11)]
 
 
+@pytest.mark.parametrize(("quick", "sizes"), [(60.0, [*[BATCH] * 7, 30]), (0.0, [])])
+def test_what_comes_after_the_next_batch_is_read_with_the_commit_where_handlers_are_quick(
+    store, database_url, monkeypatch, quick, sizes
+):
+    """The server is asked for it in advance, unless its answer would wait for slow handlers."""
+    jars, read = Jars(), []
+    keep = LookingAhead.keep
+    monkeypatch.setattr("consumers.batch.looking_ahead.QUICK", quick)
+    monkeypatch.setattr(
+        LookingAhead, "keep", lambda self, answer: read.append(answer) or keep(self, answer)
+    )
+    send(store, 10 * BATCH + 30)
+    run(jars, database_url)
+    assert_handled(store, 10 * BATCH + 30)
+    assert jars.twice == []
+    assert [len(answer.rows) for answer in read if answer is not None] == sizes
+
+
 def test_the_handlers_run_before_the_last_batch_is_committed(store, database_url, ahead):
     """While a category's lock is held by another, the next batch is decided on, and waits."""
     jars, seen = Jars(), []

@@ -10,6 +10,7 @@ the last batch was not committed, or a handler raised. The handlers are called o
 after a crash. (The idea is that of instruction pipelines, which execute speculatively.)
 """
 
+import time
 from dataclasses import dataclass
 
 from consumers.batch.reading import BatchReading, ReadBatch
@@ -27,6 +28,10 @@ from reservation.store.statements import Statement
 
 # Of two batches the entities have to be kept.
 MOST = 5000
+
+# Seconds that quick handlers take for a batch. What is read meanwhile waits for them, and the
+# server keeps its snapshot until then.
+QUICK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class LookingAhead:
         self._asked: tuple[Partition, int, Statement[Commands]] | None = None
         self._read: tuple[Partition, int, Commands] | None = None
         self._was_disturbed = False
+        self._is_quick = False
 
     @property
     def has_decided(self) -> bool:
@@ -140,14 +146,14 @@ class LookingAhead:
             return None
 
     def after(self, following: "NextBatch", size: int) -> Request | None:
-        """Return what reads the batch after the next one; None if there is none.
+        """Return what reads the batch after the next one, if that is worth it.
 
         Args:
             following: the next batch.
             size: how many messages to read.
         """
         self._asked = None
-        if len(following.batch.messages) < size:
+        if len(following.batch.messages) < size or not self._is_quick:
             return None
         part = Partition(following.batch.to)
         statement = self._reading.statement(part, size)
@@ -172,7 +178,7 @@ class LookingAhead:
         """
         if following.prepared is None:
             return
-        before = self._handling.at_hand
+        before, began = self._handling.at_hand, time.monotonic()
         try:
             decisions = self._handling.decide(following.prepared, sent.push)
         except BaseException as error:
@@ -186,6 +192,7 @@ class LookingAhead:
             else:
                 self._decided = DecidedBatch(following.batch, decisions)
         self._handling.at_hand = before
+        self._is_quick = time.monotonic() - began < QUICK
 
 
 @dataclass(frozen=True, slots=True)
