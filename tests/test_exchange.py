@@ -321,12 +321,23 @@ def test_a_statement_that_was_sent_and_fails_keeps_all_after_it_from_being_run(k
     assert (kept(keeping), found[0].later) == ([], None)
 
 
-def test_much_is_sent_while_nobody_waits(keeping):
-    """What the connection does not take at once is sent as it is pushed, and before the answers."""
+def test_much_is_sent_and_commits_while_nobody_waits(keeping, connection):
+    """However much is sent, the server has all of it, with the commit, before anything else."""
+    connection.execute("CREATE TABLE much (t text)")
+    text = "x" * (8 << 20)
+    with transaction_of(keeping):
+        sent = send(keeping, [Request(b"INSERT INTO much VALUES (%s)", [text])])
+        while not connection.execute("SELECT FROM much").fetchall():
+            pass
+        sent.answers()
+
+
+def test_much_is_received_while_nobody_waits(keeping):
+    """What the server sends can be taken in before the answers are."""
     text = "x" * (8 << 20)
     with transaction_of(keeping):
         sent = send(keeping, [Request(b"SELECT %s::text", [text])])
-        sent.push()
+        sent.receive()
         assert [answer.rows for answer in sent.answers()] == [[(text,)]]
 
 
@@ -338,7 +349,7 @@ def test_a_connection_that_is_lost_before_the_answers_is_reported(keeping, conne
         with translated(), transaction_of(keeping):
             sent = send(keeping, [Request(b"SELECT pg_sleep(60)", ())])
             connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
-            sent.push()
+            sent.receive()
             sent.answers()
 
     with pytest.raises(DatabaseUnavailableError):

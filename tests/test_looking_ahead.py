@@ -18,7 +18,9 @@ from consumers.loop.consumer import Consumer
 from consumers.loop.draining import UntilDrained
 from consumers.runtime.stopping import Stop
 from reservation import Component, Processed, Write
+from reservation.entity.cache import EntityCache
 from reservation.errors import PositionLostError
+from reservation.postgres.error_translation import translated
 from tests.bank import claim, session
 
 BATCH, SENT = 100, "jar:command"
@@ -334,6 +336,28 @@ def stopped_by(consumer, kind):
         yield
     except consumers.Crashed as error:
         raise error.__cause__ from None
+
+
+def test_a_read_that_is_refused_ahead_does_not_keep_the_batch_before_from_being_written(
+    store, database_url, monkeypatch, ahead
+):
+    """Where the server refuses to read an entity of the next batch, that is found in its turn."""
+    jars, loads = Jars(), []
+    load = EntityCache.load
+
+    def refuse(cache, store, names):
+        loads.append(cache)
+        if len(loads) == 2:
+            with translated():
+                store._source.execute("SELECT 1 / 0")
+        return load(cache, store, names)
+
+    monkeypatch.setattr(EntityCache, "load", refuse)
+    send(store, 3 * BATCH)
+    run(jars, database_url)
+    assert_handled(store, 3 * BATCH)
+    assert ahead == []
+    assert jars.twice == list(range(BATCH))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling, Prepared
 from reservation.effects.faults import is_interrupt
-from reservation.errors import MessageError
+from reservation.errors import MessageError, SerializationError
 from reservation.idempotence.server_keys import Commands
 from reservation.postgres.exchange import Answer, Request, Sent
 from reservation.store.client import MessageStore
@@ -125,6 +125,10 @@ class LookingAhead:
             batch: the batch before.
             size: how many messages to read.
             policy: what becomes of messages that cannot be handled.
+
+        Raises:
+            SerializationError: the server refused a read, and the transaction has failed. There is
+                no looking ahead any more.
         """
         part = Partition(batch.to)
         known, self._read = self._read, None
@@ -142,8 +146,11 @@ class LookingAhead:
                 following,
                 self._handling.prepare(store, following.messages, following.key_streams, policy),
             )
-        except MessageError:  # it will be found again
-            return None
+        except MessageError as error:
+            if not self._handling.is_sound:  # so the batch before could not be written
+                self._was_disturbed = True
+                raise SerializationError("The next batch could not be read") from error
+            return None  # it will be found again
 
     def after(self, following: "NextBatch", size: int) -> Request | None:
         """Return what reads the batch after the next one, if that is worth it.
@@ -180,7 +187,7 @@ class LookingAhead:
             return
         before, began = self._handling.at_hand, time.monotonic()
         try:
-            decisions = self._handling.decide(following.prepared, sent.push)
+            decisions = self._handling.decide(following.prepared, sent.receive)
         except BaseException as error:
             if is_interrupt(error):
                 raise

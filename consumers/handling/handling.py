@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from psycopg import Rollback
+from psycopg.pq import TransactionStatus
 
 from consumers.calls.blame import before, blamed
 from consumers.calls.handler_call import guarded
@@ -189,7 +190,7 @@ class Handling:
             policy: what becomes of messages that cannot be handled.
 
         Raises:
-            MessageError: one of them cannot be decoded.
+            MessageError: one of them cannot be decoded, or the server refused to read an entity.
         """
         with self._calling(messages):
             prepared = self._prepare(messages, key_streams, policy)
@@ -222,6 +223,11 @@ class Handling:
             and self._context.spans.tracing is None
             and not self._messages.gave_connection
         )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the transaction at hand can be committed."""
+        return self._context.connection.info.transaction_status is TransactionStatus.INTRANS
 
     @contextmanager
     def _calling(self, messages: Sequence[StoredMessage]) -> Iterator[None]:

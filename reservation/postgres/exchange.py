@@ -256,21 +256,20 @@ class Sent:
     ) -> None:
         self._connection = connection
         self._requests = requests
-        self._is_whole = False
         self.was_disturbed = False
         self.later: Answer | None = None
         sent = [_Sending(connection, request) for request in requests]
         later = None if then is None else _Sending(connection, then)
         with _in_pipeline(connection, stays=True):
             self._new = _put(connection, sent, commits=True, later=later)
+            # All of it: what is missing would keep a transaction open that has taken locks.
+            connection.wait(_flushed(connection.pgconn))
         connection.sent = self
-        self.push()
 
-    def push(self) -> None:
-        """Send what the connection has not taken yet, as far as it takes it now."""
-        if not self._is_whole:
-            with contextlib.suppress(psycopg.OperationalError):  # raised when answers are taken
-                self._is_whole = not self._connection.pgconn.flush()
+    def receive(self) -> None:
+        """Take in what the server has sent so far, so that it need not wait to send the rest."""
+        with contextlib.suppress(psycopg.OperationalError):  # raised when answers are taken
+            self._connection.pgconn.consume_input()
 
     def answers(self) -> list[Answer]:
         """Wait for the answers, and return those of the statements before the commit.
@@ -435,9 +434,7 @@ def _put(
 def _taken(connection: KeepingConnection, new: _Names) -> PQGen[_Results]:
     """Send the rest; return the results of preparing what is new, and of running all."""
     pgconn = connection.pgconn
-    while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:
-            pgconn.consume_input()
+    yield from _flushed(pgconn)
     prepared = (yield from _results(pgconn)) if new else []
     results = yield from _results(pgconn)
     pgconn.exit_pipeline_mode()
@@ -445,6 +442,13 @@ def _taken(connection: KeepingConnection, new: _Names) -> PQGen[_Results]:
         if result.status == ExecStatus.COMMAND_OK:
             connection.prepared[key] = new[key]
     return prepared, results
+
+
+def _flushed(pgconn: PGconn) -> PQGen[None]:
+    """Send everything, and take in meanwhile what the server sends."""
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
 
 
 def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
