@@ -74,7 +74,7 @@ SELECT 2 * a + e, md5('message ' || 2 * a + e)::uuid,
 FROM generate_series(1, %(accounts)s::bigint) AS a CROSS JOIN generate_series(0, 1) AS e
 
 -- name: positions
--- Both consumers have read all that there is but the last commands of the whole books.
+-- Both consumers have read everything that is written, except the last commands of the whole books.
 WITH stored AS (
   SELECT s.category, least(s.position, (SELECT max(global_position) FROM message_store.messages)) AS position
   FROM (

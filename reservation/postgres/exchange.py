@@ -260,7 +260,7 @@ class Sent:
         self.later: Answer | None = None
         sent = [_Sending(connection, request) for request in requests]
         later = None if then is None else _Sending(connection, then)
-        with _in_pipeline(connection, stays=True):
+        with _in_pipeline(connection):
             self._new = _put(connection, sent, commits=True, later=later)
             # All of it: what is missing would keep a transaction open that has taken locks.
             connection.wait(_flushed(connection.pgconn))
@@ -290,22 +290,15 @@ class Sent:
 
 
 @contextlib.contextmanager
-def _in_pipeline(connection: KeepingConnection, *, stays: bool = False) -> Iterator[None]:
-    """Run a block that uses libpq's pipeline, and close a connection that it leaves within.
-
-    Args:
-        connection: the connection.
-        stays: whether it is left so as it should be, unless something is raised.
-    """
+def _in_pipeline(connection: KeepingConnection) -> Iterator[None]:
+    """Run a block that uses libpq's pipeline; close the connection if it raises within."""
     with connection.lock:
-        is_done = False
         try:
             yield
-            is_done = True
-        finally:
-            is_out = connection.pgconn.pipeline_status == PipelineStatus.OFF
-            if not (is_out or (stays and is_done)):
+        except BaseException:
+            if connection.pgconn.pipeline_status != PipelineStatus.OFF:
                 connection.close()
+            raise
 
 
 def _answers(

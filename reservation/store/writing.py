@@ -140,11 +140,12 @@ class WriteBatch:
         """
         versions = [row.expected_version for row in self.rows]
         expected = [-1 if version is None else version + 1 for version in versions]
-        written: tuple[str, Sequence[Any]] = "write_messages", [*self._arrays(), IntArray(expected)]
+        parameters: Sequence[Any]
         if len(self.rows) == 1:
-            written = "write_message", [*self.rows[0], expected[0]]
-        name, parameters = written
-        query = QUERIES[f"{name}_or_fail"]
+            query, parameters = QUERIES["write_message_or_fail"], [*self.rows[0], expected[0]]
+        else:
+            query = QUERIES["write_messages_or_fail"]
+            parameters = [*self._arrays(), IntArray(expected)]
         return Statement(query, parameters, lambda _: None, self.ids, self.expects, repeated=True)
 
     def statement_of_each(self) -> Statement[list[int | None]]:
