@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 import consumers
 from consumers.batch.looking_ahead import LookingAhead
@@ -190,6 +191,25 @@ def test_a_handler_that_raises_ahead_fails_only_its_own_message(store, database_
     assert {2 * BATCH, 3 * BATCH + 50}.isdisjoint(events)
     assert max(calls for n, calls in jars.calls.items() if n not in jars.at) <= 2
     assert ahead
+
+
+def test_a_failure_ahead_that_does_not_come_again_is_logged(store, database_url, ahead):
+    """A handler that raises ahead, and not when it is called again, has failed in the log."""
+    jars = Jars()
+    send(store, 3 * BATCH)
+
+    def fail(_):
+        if jars.calls[BATCH] == 1:
+            raise ValueError
+
+    jars.at = {BATCH: fail}
+    with capture_logs() as logged:
+        run(jars, database_url)
+    assert_handled(store, 3 * BATCH)
+    assert jars.twice == [BATCH]
+    failed = [event for event in logged if event["event"] == "batch_failed"]
+    assert len(failed) == 1
+    assert "raised ValueError" in failed[0]["error"]
 
 
 def test_what_was_decided_on_a_batch_that_is_not_committed_is_forgotten(store, database_url, ahead):

@@ -100,7 +100,7 @@ class Batch:
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
         self._reading = BatchReading(context, self._handling.needs, self._corrections, batch_bytes)
-        self._ahead = LookingAhead(self._handling, self._reading)
+        self._ahead = LookingAhead(self._handling, self._reading, context.log)
         self.retry_transaction = RetryTransaction(
             context, self._handling, self._effects, self._dead_letters
         )
@@ -134,25 +134,16 @@ class Batch:
             ForeignPositionError: the position was taken in another log; nothing is written.
         """
         self._handling.order(positions)
-        connection = self._context.connection
+        attempt = partial(self._run, positions, limit, careful, policy)
         try:
             with self._context.spans.batch():
                 try:
-                    return self._run(
-                        positions,
-                        limit,
-                        careful,
-                        policy,
-                        at_once=not careful,
-                        looks_ahead=looks_ahead,
-                    )
+                    return attempt(at_once=not careful, looks_ahead=looks_ahead)
                 except ConflictFoundError:
                     self._handling.forget()
-                    return self._run(
-                        positions, limit, careful, policy, at_once=False, looks_ahead=False
-                    )
+                    return attempt(at_once=False, looks_ahead=False)
                 except NotMovedError:
-                    raise positions.lost(connection) from None
+                    raise positions.lost(self._context.connection) from None
         except BaseException:
             self._ahead.drop()
             self._handling.forget()
@@ -220,21 +211,25 @@ class Batch:
                 )
             else:
                 batch, decisions = decided.batch, decided.decisions
-                handling.at_hand = batch.messages
-            following = None
             if (next_ := decisions.ends_before) is not None:
                 batch = batch.up_to(before(batch.messages, next_.global_position) or 0)
                 if decisions.failed is None:
                     self._reading.size.used(len(batch.messages))
-            at_once = at_once and self._effects.is_one_statement(decisions)
-            looks_ahead &= at_once and not decisions.reservations
-            if looks_ahead and self._ahead.may_follow(batch, size, policy):
-                following = self._ahead.read(store, positions, batch, size, policy)
+            # Of many messages too much would have to be done again where one is in conflict.
+            is_few, following = len(batch.messages) <= _FEW, None
+            looks_ahead = (
+                looks_ahead
+                and not decisions.reservations
+                and self._ahead.may_follow(batch, size, policy)
+            )
+            if at_once and (is_few or looks_ahead):
+                at_once = self._effects.is_one_statement(decisions)
+                if at_once and looks_ahead:
+                    following = self._ahead.read(store, positions, batch, size, policy)
             messages = handling.at_hand = batch.messages
 
             def finish() -> Collection[str]:
-                # Of many messages too much would have to be done again where one is in conflict.
-                if following is not None or (at_once and len(messages) <= _FEW):
+                if at_once and (is_few or following is not None):
                     moving = positions.advance(connection, part, batch.to, batch.last, or_fail=True)
                     if following is None:
                         self._effects.commit(decisions, messages, moving)

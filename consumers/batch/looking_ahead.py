@@ -18,10 +18,12 @@ from consumers.decisions.blocking import FailurePolicy
 from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling, Prepared
+from consumers.runtime.observability.logs import Log
 from reservation.effects.faults import is_interrupt
-from reservation.errors import MessageError, SerializationError
+from reservation.errors import MessageError, ReservationError, SerializationError
 from reservation.idempotence.server_keys import Commands
 from reservation.postgres.exchange import Answer, Request, Sent
+from reservation.raised import describe
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
 from reservation.store.statements import Statement
@@ -50,13 +52,15 @@ class DecidedBatch:
 class LookingAhead:
     """How one consumer decides ahead."""
 
-    def __init__(self, handling: Handling, reading: BatchReading) -> None:
+    def __init__(self, handling: Handling, reading: BatchReading, log: Log) -> None:
         """Prepare.
 
         Args:
             handling: what decides.
             reading: what reads.
+            log: the consumer's logger.
         """
+        self._log = log
         self._handling = handling
         self._reading = reading
         self._decided: DecidedBatch | None = None
@@ -191,6 +195,9 @@ class LookingAhead:
         except BaseException as error:
             if is_interrupt(error):
                 raise
+            # The next attempt may succeed, so this is the only word of what was raised.
+            text = str(error) if isinstance(error, ReservationError) else describe(error)
+            self._log.warning("batch_failed", position=following.batch.part.after, error=text)
             self._handling.forget()
         else:
             self._was_disturbed = sent.was_disturbed
