@@ -28,7 +28,8 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.common.result import VIOLATIONS, Report
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import MESSAGE

@@ -147,7 +147,7 @@ class EffectsJob:
             {
                 # A reserved command that nothing follows is judged with its copy.
                 "in_order": ~F.col("is_member") | of_effects.in_order(),
-                "may_change": F.col("category").isNotNull() & ~has_effect,
+                "may_change": F.col("category").isNotNull() & ~has_effect & ~F.col("was_read"),
             }
         )
 

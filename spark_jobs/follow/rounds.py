@@ -31,20 +31,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.analysis.verdicts.judging import Lookup
-from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
-from spark_jobs.common.declaration import Declaration, categories_of, sources_of
+from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import accepted, heads, incremental, late, late_passes
-from spark_jobs.reconciliation import run as running
+from spark_jobs.reconciliation import accepted, heads, new_messages
 from spark_jobs.reconciliation.incremental import IncrementalRun
-from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconciliation.reading import lookup
+from spark_jobs.reconciliation.reading.reading import Reading
+from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.reconciliation.stored_state import Head, State
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
-from spark_jobs.source import columns
 
 # A count takes at most one part in so many of the time until the next.
 _COUNT_ONE_IN = 10
@@ -120,9 +118,7 @@ class Follower:
         self._state = state
         self._spark = spark
         self._audience = audience
-        self._jobs = running.jobs(run)
-        self._columns = columns.looked_at(Declaration.of(run.component))
-        self._nothing = spark.createDataFrame([], columns.schema(columns.types_of(self._columns)))
+        self._jobs = jobs(run)
         self._counts_from = 0.0
         self._accepted: Collection[str] | None = None  # those of the last round of this process
         self.report = self._counted(datetime.now(UTC))
@@ -219,19 +215,9 @@ class Follower:
     def _go_on(self, look: StoreView) -> None:
         self._state.require_whole(by_size=True)
         self._state.remove_leftovers()
-        state, nothing = self._state, self._nothing
-        step = IncrementalRun(
-            self._spark,
-            state,
-            nothing,
-            look.heads,
-            look.progress,
-            look.store,
-            self._lookup,
-            has_passes=bool(self._run.component.subscribed),
-            log=look.log,
-        )
-        self._read(step, look)
+        with exported_snapshot(self._run.database_url) as snapshot:
+            step = self._read(look, snapshot)
+        step.sum_up()
         run_concurrently([partial(step.take, job) for job in self._jobs])
         grace, folder = self._run.grace, f"{step.name}/lasting"
         before = None if step.lasting is None else self._noted(step.lasting.folder)
@@ -252,38 +238,32 @@ class Follower:
         self.reported += len(events) - mended
         self.mended += mended
 
-    def _read(self, step: IncrementalRun, look: StoreView) -> None:
+    def _read(self, look: StoreView, snapshot: Snapshot) -> IncrementalRun:
         """Read what came after the state, up to what was seen, and what became visible late."""
-        declaration, after = Declaration.of(self._run.component), self._state.after
+        state, after = self._state, self._state.after
+        reading = Reading(self._run, snapshot, self._spark, until=look.until)
+        made = new_messages.made_as_before(state, reading)
+        step = IncrementalRun(
+            self._spark,
+            state,
+            self._jobs,
+            look.heads,
+            look.progress,
+            made,
+            self._lookup,
+            store=look.store,
+            log=look.log,
+        )
         has_new = any(last > after.get(name, 0) for name, last in look.until.items())
-        component, names, messages = self._run.component, self._columns, None
-        if not (has_new or look.late or component.subscribed):
-            return
-        with exported_snapshot(self._run.database_url) as snapshot:
-            if has_new:
-                read = Categories(self._spark, snapshot, declaration, after, look.until)
-                self._add(step, read(sources_of(component), names), "rows")
-            read = Categories(self._spark, snapshot, declaration)
-            if look.late:
-                known = incremental.known(self._spark, self._state)
-                messages = late.messages(read, known, look.late, names)
-                self._add(step, messages, "late")
-            passes = late_passes.of_known(
-                self._spark, self._state, component, read, names, messages
-            )
-            if passes is not None:
-                self._add(step, passes, "passes")
+        new_messages.add(step, made, reading, after, look.late, has_new=has_new)
+        return step
 
     @contextmanager
-    def _lookup(self) -> Iterator[Lookup]:
+    def _lookup(self, is_few: bool) -> Iterator[Lookup]:
         """Open the store to read some messages of it, whenever they came."""
         with exported_snapshot(self._run.database_url) as snapshot:
-            yield Categories(self._spark, snapshot, Declaration.of(self._run.component)).at
-
-    def _add(self, step: IncrementalRun, messages: DataFrame, part: str) -> None:
-        with unpersisted([messages.persist()]):
-            for job in self._jobs:
-                step.add(job, messages, part)
+            reading = Reading(self._run, snapshot, self._spark)
+            yield partial(lookup.at, reading(is_few=is_few))
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

@@ -25,7 +25,8 @@ from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.timestamps import hours_since_epoch
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.union import of_one_run
-from spark_jobs.reconciliation.run import Run, working
+from spark_jobs.reconciliation.reconcile import working
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.snapshot import checksums
 from spark_jobs.snapshot.checksums import Checksums
 from spark_jobs.snapshot.snapshot import Snapshot

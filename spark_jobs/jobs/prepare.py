@@ -24,7 +24,7 @@ from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.analysis.verdicts.judging import Rows
 from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.errors import SparkJobError
-from spark_jobs.reconciliation import accepted, run
+from spark_jobs.reconciliation import accepted, reconcile
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.session import settings
 from spark_jobs.session.java import kept_classes
@@ -93,7 +93,7 @@ def _rehearse(spark: SparkSession) -> None:
                 whole = FullRun(read, progress, prefilter)
                 for job in jobs:
                     whole.take(job)
-                run.samples(accepted.identified(whole.findings(), component.name))
+                reconcile.samples(accepted.identified(whole.findings(), component.name))
 
 
 def _message(**values: str) -> pa.Table:

@@ -24,8 +24,9 @@ from reservation.errors import ReservationError
 from spark_jobs.common.address import DATABASE_VARIABLE
 from spark_jobs.common.result import Events, Report
 from spark_jobs.jobs import archive
-from spark_jobs.reconciliation import run as running
-from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconciliation import reconcile
+from spark_jobs.reconciliation.opening import opened
+from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json
 from spark_jobs.snapshot.snapshot import Snapshot
@@ -109,7 +110,7 @@ def _submitted(app: str) -> Iterator[tuple[Run, Snapshot, SparkSession]]:
     """Open a snapshot and a session for a run."""
     url = os.environ.get(DATABASE_VARIABLE, "")
     run = Run(load_component(app, "."), app, Path(), url, master=None)
-    with running.working(run) as (snapshot, spark):
+    with reconcile.working(run) as (snapshot, spark):
         yield run, snapshot, spark
 
 
@@ -117,25 +118,25 @@ def alone(job: str, run: Run, snapshot: Snapshot, spark: SparkSession) -> Report
     """Return a report with the results of one job only."""
     name = run.component.name
     report = Report(name, snapshot.time, (), (), Events(name, 0, 0, 0, 0), ())
-    reconciling, following = running.jobs(run)
+    reconciling, following = jobs(run)
     judges = job in ("reconcile", "effects")
-    with running.opened(run, snapshot, spark, judges=judges) as taking:
+    with opened(run, snapshot, spark, judges=judges) as taking:
         if job == "latency":
-            rows = running.under_own_names(taking.rows(reconciling), run.component)
-            return running.with_latency(report, rows, taking.rows(following))
+            rows = reconcile.under_own_names(taking.rows(reconciling), run.component)
+            return reconcile.with_latency(report, rows, taking.rows(following))
         if job == "reissues":
-            rows = running.under_own_names(taking.rows(reconciling), run.component)
-            return running.with_reissues(report, rows)
+            rows = reconcile.under_own_names(taking.rows(reconciling), run.component)
+            return reconcile.with_reissues(report, rows)
         if job == "reconcile":
             categories = reconciling.results(taking.take(reconciling))
             report = dataclasses.replace(report, categories=categories)
         else:
             effects, events = following.results(taking.take(following))
             report = dataclasses.replace(report, effects=effects, events=events)
-        found = running.divided(taking.findings(), name, snapshot.accepted())
+        found = reconcile.divided(taking.findings(), name, snapshot.accepted())
         return dataclasses.replace(
             report,
-            findings=running.samples(found.open),
+            findings=reconcile.samples(found.open),
             accepted=found.accepted,
             accepted_counts=found.counts,
         )

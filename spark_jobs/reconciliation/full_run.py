@@ -30,7 +30,8 @@ class FullRun:
         self._progress = progress
         self._prefilter = prefilter
         self._judged: dict[str, Judged] = {}
-        self.kept = [] if prefilter is None else [prefilter.kept]
+        kept = None if prefilter is None else prefilter.sums.kept
+        self.kept = [] if kept is None else [kept]
 
     def take(self, job: PrefilterJob) -> Counts:
         """Judge all of a job's rows; return what was counted."""

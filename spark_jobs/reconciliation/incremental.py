@@ -1,72 +1,54 @@
 """Runs that read only new messages, and judge only the groups that these change.
 
-A state is a folder that every part of Spark can reach. It holds all rows that were read so far. It
-also holds the watched groups with their verdicts: groups that need attention, or whose verdict may
-change later. A manifest holds the counts, up to where the log was read, and how far the consumers
-were.
+A state is a folder that every part of Spark can reach. It holds the fingerprints of all messages
+that were read so far (`spark_jobs.reconciliation.known`), the rows of the groups that are not in
+order, with their verdicts (`spark_jobs.reconciliation.in_doubt`), and where the messages are whose
+groups may change although no message of them is new. A manifest holds the counts, up to where the
+log was read, and how far the consumers were.
 
-A run reads the messages that came after, together with the watched groups and the groups that the
-new messages belong to. It judges these groups twice: as they were, which is subtracted from the
-counts, and as they are, which is added. The sums are those of a run over everything.
+A run reads the fingerprints of the messages that came after. It sums up the groups that these
+belong to, and those that may have changed, twice: as they were, which is subtracted from the counts
+of what is in order, and as they are, which is added. What is not in order is judged row by row. The
+counts are those of a run over everything.
 
 Messages that differ as they are stored are compared by what they mean. The results are kept, so
-each pair is decoded once, and a group as it was is judged as it was then.
+each pair is decoded once.
 
 What was judged by another declaration is read and judged anew; only what a follower has reported
 stays.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import reduce
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-from pyspark.sql.types import StructType
 
-from spark_jobs.analysis.verdicts import judging
-from spark_jobs.analysis.verdicts.judging import (
-    FOUND,
-    PAIR,
-    Comparison,
-    Counts,
-    Job,
-    Lookup,
-    Read,
-    Rows,
-    pairs_of,
-    with_alike,
-)
-from spark_jobs.analysis.verdicts.prefilter import Prefilter
-from spark_jobs.common.caching import unpersisted
+from spark_jobs.analysis.verdicts import fingerprints, judging
+from spark_jobs.analysis.verdicts.judging import Counts, Lookup, Read
+from spark_jobs.analysis.verdicts.prefilter import PrefilterJob
+from spark_jobs.common import files as data_files
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StateManifest, run_name
+from spark_jobs.reconciliation import changes, known
+from spark_jobs.reconciliation.changes import Summed
+from spark_jobs.reconciliation.in_doubt import Comparisons, InDoubt
+from spark_jobs.reconciliation.known import Known, Watched
+from spark_jobs.reconciliation.reading.fingerprinting import Fingerprinting, frame_of
+from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StoredFingerprints, run_name
+from spark_jobs.session.settings import interpreted
 from spark_jobs.snapshot.progress import Progress
 
-# The pairs of messages that were compared.
-_COMPARED = "global_position bigint, compared_with bigint, same boolean"
+# Opens, for as long as its context lasts, what reads some of the messages; is given whether they
+# are few.
+OpenLookup = Callable[[bool], AbstractContextManager[Lookup]]
 
-# Opens, for as long as its context lasts, what reads some of the messages.
-OpenLookup = Callable[[], AbstractContextManager[Lookup]]
-
-# The column with a hash of the row's group, by which few rows are found among many.
-_HASH = "hash"
-
-# The columns with nearly no equal values, for which a dictionary is useless.
-_MANY = (
-    "group",
-    "global_position",
-    "stream_name",
-    "key_stream",
-    "id",
-    "message_id",
-    "content",
-    _HASH,
-)
-
-# Rows are in one folder for each run; beyond so many folders they are combined into one.
+# Fingerprints are in one folder for each run; beyond so many folders they are combined.
 _FOLDERS = 16
 
 
@@ -82,333 +64,309 @@ class IncrementalRun:
         self,
         spark: SparkSession,
         state: State,
-        new: DataFrame,
+        jobs: Sequence[PrefilterJob],
         heads: Mapping[str, Head],
         progress: Progress,
-        store: str | None = None,
-        opened: OpenLookup | None = None,
+        made: StoredFingerprints,
+        opened: OpenLookup,
         *,
-        has_passes: bool = False,
+        store: str | None = None,
         log: Head | None = None,
-        prefilter: Prefilter | None = None,
+        everything: Read | None = None,
     ) -> None:
         """Begin.
 
         Args:
             spark: the session.
             state: the state to continue.
-            new: the messages that came after the state, with the columns of `looked_at`.
-            heads: the last message of each category that they include.
+            jobs: the jobs.
+            heads: the last message of each category that is read.
             progress: how far the consumers are.
+            made: how fingerprints are made.
+            opened: opens what reads some of the messages.
             store: the id of the store; None if it has none.
-            opened: opens what reads some of the messages, to compare them by what they mean; None
-                to take what differs as it is stored for different.
-            has_passes: whether there may be passes, which come without a new message.
             log: the last position of all, with the tally of the whole log; None if it is not known.
-            prefilter: of a first run, what is in order and cannot change any more; None to judge
-                all rows.
+            everything: reads all messages, for `rows`.
         """
         self._spark = spark
-        self._has_passes = has_passes
-        self._log = log
-        self._prefilter = prefilter
         self._state = state
-        self._new = new
+        self._jobs = list(jobs)
+        self._sketches = {job.name: job.sketch(progress) for job in jobs}
+        self._heads = dict(heads)
         self._progress = progress
+        self._made = made
+        self._opened = opened
+        self._store = store
+        self._log = log
+        self._everything = everything
         last = state.manifest
         self.lasting = None if last is None else last.lasting
         self._run = 1 if last is None else last.run + 1
-        before = self._before = state.judged
-        self._opened = opened
-        is_same = before is not None and not _is_corrected_since(before, progress)
-        self._compared = [*before.compared] if before is not None and is_same else []
         self.name = run_name(self._run)
-        self._store = store
-        self._heads = dict(heads)
+        before = self._before = state.judged
+        is_same = before is not None and not changes.is_corrected_since(before, progress)
+        self._comparisons = Comparisons(
+            spark, state.folder, [*before.compared] if before is not None and is_same else []
+        )
+        self._is_whole = before is None or changes.may_be_anywhere(before, progress)
+        self._folders = [] if before is None else [*before.fingerprints.folders]
+        self.known = self._fingerprints()
+        self._watched = {} if before is None else self._watched_by(before.run)
+        self._new: dict[str, pa.Table] = {}
+        self._summed: Summed | None = None
         self._counts: dict[str, Counts] = {}
-        self._rows: dict[str, list[str]] = {}
-        self._added: dict[str, list[str]] = {}
-        self._schemas: dict[str, StructType] = {}
-        self._watched: dict[str, DataFrame] = {}
-        self._watched_in: list[str] = []
+        self._findings: dict[str, DataFrame] = {}
         state.begin(self._run)
 
-    def add(self, job: Job, messages: DataFrame, part: str = "rows") -> None:
-        """Add new messages; a part that is added again replaces itself."""
-        folder = f"{self.name}/{job.name}/{part}"
-        rows = _hashed(job.rows(Rows(messages)))
-        self._schemas[job.name] = rows.schema
-        self._write(rows, folder)
-        added = self._added.setdefault(job.name, [])
-        if folder not in added:
-            added.append(folder)
+    @property
+    def is_few(self) -> bool:
+        """Whether few messages of the store are new."""
+        before = {} if self._before is None else self._before.heads
+        nothing = Head(0, None)
+        new = sum(
+            head.tally.count - before.get(category, nothing).tally.count
+            for category, head in self._heads.items()
+        )
+        return new <= changes.HERE
 
-    def take(self, job: Job) -> Counts:
-        """Judge what is new and what it changes; return the counts of a run over everything.
+    def add(self, made: Fingerprinting, *, is_few: bool) -> None:
+        """Add the messages that are new, as their fingerprints.
 
-        New are the messages that were added, or else those that were given at the beginning.
+        Args:
+            made: reads them.
+            is_few: whether they are so few that this process does it.
         """
-        before = self._before
-        if job.name not in self._added:
-            self.add(job, self._new)
-        schema, added = self._schemas[job.name], self._added[job.name]
-        older = [] if before is None else before.rows[job.name]
-        # An empty part is read only this once.
-        is_empty = before is not None and before.heads == self._heads and not self._has_passes
-        self._rows[job.name] = older if is_empty else [*older, *added]
-        is_past, counts = None, Counter[str]()
-        if before is None and self._prefilter is not None:
-            counts = Counter(self._prefilter.counts(job))
-            marked = self._progress.marked(_hashed(self._prefilter.rows(job)))
-        elif (
-            before is None
-            or _goes_back(before, self._progress)
-            or _is_corrected_since(before, self._progress)
-        ):
-            marked = self._progress.marked(self._read(schema, *older, *added))
-        else:
-            is_past, counts = F.col("group.is_past"), Counter(before.counts[job.name])
-            new = self._read(schema, *added)
-            watched = self._read(schema, watched_folder(before.run, job.name))
-            recorded = _recorded_since(before, self._progress)
-            known = _touched(self._read(schema, *older), new, watched, recorded)
-            known = known.unionByName(watched)
-            marked = _twice(known, new, before.was(), self._progress)
-        self._watched_in.append(watched_folder(self._run, job.name))
-        self._counts[job.name] = self._judge(job, marked, is_past, counts)
-        if job.comparison is not None and self._compare(job, job.comparison):
-            self._counts[job.name] = self._judge(job, marked, is_past, counts)
+        if is_few:
+            self.add_table(made.table(), "rows")
+            return
+        self._is_whole = True
+        known.write_by_workers(made, self._sketches, self._place(self._own, "rows"))
+        self._keep_own()
+
+    def add_table(self, table: pa.Table, part: str) -> None:
+        """Add the fingerprints of new messages; a part that is added again replaces itself."""
+        table = known.grouped(table, self._sketches)
+        self._new[part] = table
+        if len(table):
+            known.write(table, self._place(self._own, f"{part}.parquet"))
+            self._keep_own()
+
+    def possible_passes(self, subscribed: Sequence[int], passes: Sequence[int]) -> list[int]:
+        """Return where there may be passes by now of messages that were read before.
+
+        A message may be read while it is pending, and be passed afterwards. Its pass is behind what
+        was read then, so it is looked for with each message that still has to be handled, and with
+        each that became visible late. Other messages need none.
+
+        Args:
+            subscribed: the numbers of the categories whose messages are passed.
+            passes: those of their passes.
+
+        Returns:
+            The global positions of the passes: the negatives of those of their messages.
+        """
+        watched = self._watched["effects"]
+        rows = [self.known.at(watched.positions) if watched.rows is None else watched.rows]
+        rows += [table for part, table in self._new.items() if part == "late"]
+        table = pa.concat_tables(rows)
+        category = table["category"].to_numpy()
+        at, is_copy = table["global_position"].to_numpy(), table["is_copy"].to_numpy()
+        wanted = -at[np.isin(category, subscribed) & is_copy]
+        places: list[int] = np.setdiff1d(wanted, at[np.isin(category, passes)]).tolist()
+        return places
+
+    def sum_up(self) -> None:
+        """Find the groups that are in order, once everything new was added."""
+        watched = {name: of.rows for name, of in self._watched.items() if of.rows is not None}
+        is_whole = self._is_whole or len(watched) < len(self._jobs)
+        # Arrow does the work, and Spark sees few rows.
+        with interpreted(self._spark):
+            if is_whole or self._before is None:
+                everything = self._fingerprints()
+                self._summed = changes.sum_up(self._spark, self._jobs, everything, self._progress)
+            else:
+                self._summed = changes.sum_up_changes(
+                    self._spark,
+                    self._jobs,
+                    self._before,
+                    self.known,
+                    watched,
+                    pa.concat_tables([self.known.schema.empty_table(), *self._new.values()]),
+                    self._progress,
+                )
+
+    @property
+    def is_few_in_doubt(self) -> bool:
+        """Whether only few messages are to be judged row by row."""
+        return self._sums.sums.is_few
+
+    def take(self, job: PrefilterJob) -> Counts:
+        """Judge what is not in order; return the counts of a run over everything.
+
+        Raises:
+            StateError: the store lacks messages that are to be judged.
+        """
+        summed, folder = self._sums, judged_folder(self._run, job.name)
+        before = None if self._before is None else judged_folder(self._before.run, job.name)
+        in_doubt = InDoubt(
+            self._spark,
+            job,
+            self._progress,
+            self._comparisons,
+            None if before is None else self._place(before),
+            self._place(folder),
+            f"{self.name}/{job.name}/compared",
+        )
+        sums, changed = summed.sums, summed.changed
+        with self._opened(sums.is_few) as lookup:
+            if sums.is_few:
+                of_job = None if changed is None else changed[job.name]
+                counts, found = in_doubt.judge_few(lookup, sums.doubtful_here(job), of_job)
+            else:
+                counts, found = in_doubt.judge(lookup, sums.doubtful(job))
+        judged = sum(pq.read_metadata(file).num_rows for file in self._files(folder))
+        if lacking := sums.number_of_doubtful(job) - judged:
+            raise StateError(
+                f"The store does not hold {lacking:,} messages any more that the state in "
+                f"{self._state.folder} has read, and that must be judged again together with newer "
+                f"ones; read their archive too, or {ANEW}"
+            )
+        watched = summed.watched(job, self._fingerprints())
+        watched.write(self._place(watched_folder(self._run, job.name)))
+        self._findings[job.name] = judging.findings_of(found)
+        total = Counter(counts)
+        total.update(summed.in_order[job.name])
+        self._counts[job.name] = dict(total)
         return self._counts[job.name]
 
-    def _judge(self, job: Job, marked: DataFrame, is_past: Column | None, before: Counts) -> Counts:
-        """Judge rows and write those to watch: of groups that need attention, or may change.
+    def check(self, made: Fingerprinting) -> None:
+        """Make sure that the fingerprints are those of the store.
 
         Args:
-            job: the job.
-            marked: its rows, marked with how far the consumers were or are.
-            is_past: whether a row shows its group as it was; None if all rows are judged.
-            before: the counts to which those of the rows are added.
-        """
-        schema, marked = self._schemas[job.name], self._marked_alike(job, marked)
-        judged, counted = judging.judged(job, marked, is_past)
-        is_kept = F.max((F.size("findings") > 0) | F.col("is_open"))
-        watched = judged.withColumn("is_kept", is_kept.over(Window.partitionBy("group")))
-        if is_past is not None:
-            watched = watched.where(~is_past).withColumn("group", F.col("group.of"))
-        differs = [] if job.comparison is None else ["compared_with"]
-        columns = dict.fromkeys([*schema.names, *FOUND, *differs])
-        folder = watched_folder(self._run, job.name)
-        watched = watched.where("is_kept").select(*columns)
-        self._write(watched, folder)
-        self._watched[job.name] = self._read(watched.schema, folder)
-        return {name: before.get(name, 0) + more for name, more in counted().items()}
-
-    def _marked_alike(self, job: Job, rows: DataFrame) -> DataFrame:
-        """Mark the rows that were found to mean the same as others."""
-        if job.comparison is None or not self._compared:
-            return rows
-        return with_alike(rows, self._read(_COMPARED, *self._compared))
-
-    def _compare(self, job: Job, comparison: Comparison) -> bool:
-        """Compare what differs and was never compared; return whether anything means the same."""
-        if self._opened is None or not comparison.is_needed(self._counts[job.name]):
-            return False
-        pairs = pairs_of(self._watched[job.name])
-        if self._compared:
-            known = self._read(_COMPARED, *self._compared)
-            pairs = pairs.join(known, list(PAIR), "left_anti")
-        pairs, folder = pairs.persist(), f"{self.name}/{job.name}/compared"
-        with unpersisted([pairs]):
-            if not pairs.count():
-                return False
-            with self._opened() as lookup:
-                self._write(comparison.compared(pairs, lookup, self._progress.corrections), folder)
-        self._compared.append(folder)
-        return bool(self._read(_COMPARED, folder).where("same").count())
-
-    def check(self, jobs: Sequence[Job], read: Read) -> None:
-        """Make sure that the rows of the jobs are those of the store.
-
-        Args:
-            jobs: the jobs that were taken.
-            read: reads all messages, under the snapshot of the new messages.
+            made: the fingerprints of all messages, under the snapshot of the new ones.
 
         Raises:
             StateError: messages were changed or deleted since they were read, or are missing here.
         """
-        for job in jobs:
-            names = [name for name in self._schemas[job.name].names if name != _HASH]
-            here, there = (
-                # Passes are recorded apart from the log.
-                rows.where("global_position > 0").select(
-                    "global_position", F.struct(*names).alias(of)
-                )
-                for rows, of in ((self.rows(job), "here"), (job.rows(read), "there"))
+        names = [name for name in fingerprints.TYPES if name != "global_position"]
+        here, there = (
+            # Passes are recorded apart from the log.
+            rows.where("global_position > 0").select("global_position", F.struct(*names).alias(of))
+            for rows, of in (
+                (self._fingerprints().frame(self._spark), "here"),
+                (frame_of(made), "there"),
             )
-            here_, there_ = F.col("here"), F.col("there")
-            differences = here.join(there, "global_position", "full_outer").where(
-                ~here_.eqNullSafe(there_)
+        )
+        here_, there_ = F.col("here"), F.col("there")
+        differences = here.join(there, "global_position", "full_outer").where(
+            ~here_.eqNullSafe(there_)
+        )
+        found = differences.agg(
+            F.count_if(here_.isNotNull() & there_.isNotNull()).alias("changed"),
+            F.count_if(there_.isNull()).alias("gone"),
+            F.count_if(here_.isNull()).alias("unknown"),
+            F.min("global_position").alias("first"),
+        ).collect()[0]
+        if found["first"] is not None:
+            raise StateError(
+                f"The state in {self._state.folder} is not what the store holds: "
+                f"{found['changed']:,} messages were changed since they were read, "
+                f"{found['gone']:,} are gone and {found['unknown']:,} were never read; the "
+                f"first is at global position {found['first']}; {ANEW}"
             )
-            found = differences.agg(
-                F.count_if(here_.isNotNull() & there_.isNotNull()).alias("changed"),
-                F.count_if(there_.isNull()).alias("gone"),
-                F.count_if(here_.isNull()).alias("unknown"),
-                F.min("global_position").alias("first"),
-            ).collect()[0]
-            if found["first"] is not None:
-                raise StateError(
-                    f"The state in {self._state.folder} is not what the store holds: "
-                    f"{found['changed']:,} messages were changed since they were read, "
-                    f"{found['gone']:,} are gone and {found['unknown']:,} were never read; the "
-                    f"first is at global position {found['first']}; {ANEW}"
-                )
+
+    def rows(self, job: PrefilterJob) -> DataFrame:
+        """Return all rows of a job, which a state does not hold."""
+        assert self._everything is not None  # noqa: S101  for who asks for rows
+        return job.rows(self._everything)
 
     def findings(self) -> DataFrame:
         """Return all rows that need attention, of the jobs that were taken."""
-        watched = [rows for _, rows in sorted(self._watched.items())]
-        return judging.combined([judging.findings_of(rows) for rows in watched])
-
-    def rows(self, job: Job) -> DataFrame:
-        """Return all rows of a job that was taken."""
-        return self._read(self._schemas[job.name], *self._rows[job.name])
+        return judging.combined([rows for _, rows in sorted(self._findings.items())])
 
     def bring_together(self) -> None:
-        """Combine rows that are in too many folders."""
-        for name, folders in self._rows.items():
-            if len(folders) > _FOLDERS:
-                together = f"{self.name}/{name}/together"
-                self._write(self._read(self._schemas[name], *folders), together)
-                self._rows[name] = [together]
-        if len(self._compared) > _FOLDERS:
-            self._write(self._read(_COMPARED, *self._compared), f"{self.name}/compared")
-            self._compared = [f"{self.name}/compared"]
+        """Combine what is in too many folders; the largest of fingerprints may stay as it is."""
+        if len(self._folders) > _FOLDERS:
+            sizes = {
+                folder: sum(file.stat().st_size for file in self._files(folder))
+                for folder in self._folders
+            }
+            largest = max(sizes, key=lambda folder: sizes[folder])
+            rest = sum(sizes.values()) - sizes[largest]
+            stays = [largest] if rest < sizes[largest] else []
+            together = f"{self.name}/together"
+            combined = [folder for folder in self._folders if folder not in stays]
+            known.combine(self._files(*combined), self._place(together, "rows.parquet"))
+            if self._own in combined:
+                shutil.rmtree(self._place(self._own))
+            self._folders = [*stays, together]
+        if len(self._comparisons.names) > _FOLDERS:
+            self._comparisons.combine(f"{self.name}/compared")
 
     def commit(self) -> None:
         """Make this run's result the state."""
         self.bring_together()
+        made, of_run = self._made, self._run
         self._state.put(
-            self._run,
+            of_run,
             heads=self._heads,
             log=self._log,
             progress=self._progress,
             counts=self._counts,
-            rows=self._rows,
-            watched=self._watched_in,
+            in_order=self._sums.in_order,
+            fingerprints=StoredFingerprints(
+                self._folders, made.seed, made.is_of_server, made.probe
+            ),
+            watched=[
+                folder
+                for name in self._counts
+                for folder in (judged_folder(of_run, name), watched_folder(of_run, name))
+            ],
             store=self._store,
             lasting=self.lasting,
-            compared=self._compared,
+            compared=self._comparisons.names,
         )
 
-    def _write(self, rows: DataFrame, folder: str) -> None:
-        writer = rows.write.mode("overwrite")
-        for name in _MANY:
-            writer.option(f"parquet.enable.dictionary#{name}", "false")
-        writer.parquet(str(self._state.folder / folder))
+    @property
+    def _sums(self) -> Summed:
+        assert self._summed is not None  # noqa: S101  `sum_up` comes first
+        return self._summed
 
-    def _read(self, schema: StructType | str, *folders: str) -> DataFrame:
-        return self._spark.read.schema(schema).parquet(
-            *(str(self._state.folder / name) for name in folders)
-        )
+    @property
+    def _own(self) -> str:
+        """The folder with the fingerprints that this run adds."""
+        return f"{self.name}/fingerprints"
 
+    def _keep_own(self) -> None:
+        if self._own not in self._folders:
+            self._folders.append(self._own)
 
-def _hashed(rows: DataFrame) -> DataFrame:
-    return rows.withColumn(_HASH, F.xxhash64("group"))
+    def _fingerprints(self) -> Known:
+        """Return the fingerprints of all messages that were read up to now."""
+        return Known(self._files(*self._folders), [job.name for job in self._jobs])
+
+    def _watched_by(self, run: int) -> dict[str, Watched]:
+        """Return what a run watched, for each job."""
+        return {
+            job.name: Watched.read(self._files(watched_folder(run, job.name))) for job in self._jobs
+        }
+
+    def _place(self, *parts: str) -> Path:
+        return self._state.folder.joinpath(*parts)
+
+    def _files(self, *folders: str) -> list[Path]:
+        return [
+            self._place(folder, name)
+            for folder in folders
+            for name in sorted(data_files.data_files(self._place(folder)))
+        ]
 
 
 def watched_folder(run: int, job: str) -> str:
-    """Return the folder, within that of the state, with the groups that a run watches for a job."""
+    """Return the folder, within that of the state, with the positions that a run watches."""
     return f"{run_name(run)}/{job}/watched"
 
 
-def known(spark: SparkSession, state: State) -> DataFrame:
-    """Return the global positions of the messages that a state has read."""
-    manifest = state.judged
-    assert manifest is not None  # noqa: S101  called only after a first run
-    read = [
-        spark.read.parquet(*(str(state.folder / name) for name in folders))
-        for folders in manifest.rows.values()
-    ]
-    return reduce(DataFrame.union, [rows.select("global_position") for rows in read])
-
-
-def _touched(
-    known: DataFrame, new: DataFrame, watched: DataFrame, recorded: Sequence[int]
-) -> DataFrame:
-    """Return the known rows of the groups of new rows, without the watched groups.
-
-    The groups of messages that were recorded as conflicts since are returned too.
-
-    Mostly the rows are few and near the end of the log. Only hashes of groups are read to find out
-    where they are.
-    """
-    position, touched = F.col("global_position"), new.select("group", _HASH)
-    if recorded:
-        at = known.sparkSession.createDataFrame(pa.table({"global_position": recorded}))
-        of_recorded = known.join(F.broadcast(at), "global_position", "left_semi")
-        touched = touched.unionByName(of_recorded.select("group", _HASH))
-    groups = touched.join(watched.select("group"), "group", "left_anti")
-    place = F.abs(position)  # a pass is at the negative of its message's
-    (first, last) = (
-        known.select(_HASH, "global_position")
-        .join(groups, _HASH, "left_semi")
-        .agg(F.min(place), F.max(place))
-        .collect()[0]
-    )
-    first, last = F.lit(first), F.lit(last)
-    here = known.where(position.between(first, last) | position.between(-last, -first))
-    return here.join(groups, "group", "left_semi").select(*known.columns)
-
-
-def _twice(known: DataFrame, new: DataFrame, was: Progress, now: Progress) -> DataFrame:
-    """Return known groups as they were, and as they are with what is new.
-
-    Args:
-        known: their rows.
-        new: the rows that are new.
-        was: how far the consumers were.
-        now: how far the consumers are.
-
-    Returns:
-        The rows, marked with how far the consumers were or are. ``group`` is a struct: ``of``, the
-        group, and ``is_past``, whether the row shows it as it was.
-    """
-    is_past = F.explode(F.array(F.lit(True), F.lit(False))).alias("is_past")
-    both = known.select("*", is_past).unionByName(new.withColumn("is_past", F.lit(False)))
-    group = F.struct("is_past", F.col("group").alias("of"))
-    return now.marked(both, was=was).withColumn("group", group).drop("is_past")
-
-
-def _recorded_since(manifest: StateManifest, now: Progress) -> list[int]:
-    """Return where messages are that were known, and were recorded as conflicts since."""
-    was = manifest.was().consumed
-    return [
-        at
-        for category, one in now.consumed.items()
-        for at in set(one.conflicts).difference(was[category].conflicts)
-        if at <= manifest.heads[category].position
-    ]
-
-
-def _is_corrected_since(manifest: StateManifest, now: Progress) -> bool:
-    """Return whether any message was corrected, so that any may mean the same as another now.
-
-    People do that seldom.
-    """
-    return set(manifest.was().corrections) != set(now.corrections)
-
-
-def _goes_back(manifest: StateManifest, now: Progress) -> bool:
-    """Return whether a consumer was moved back, so that any verdict may have changed.
-
-    A new dead letter among the messages that it had read means so too, even if the consumer is
-    further on by now.
-    """
-    for category, one in manifest.was().consumed.items():
-        other = now.consumed.get(category)
-        if other is None or not other.reaches(one):
-            return True
-        known = min(one.highest, manifest.heads[category].position)
-        came_up = set(other.letters).difference(one.letters)
-        if one.position is not None and any(letter <= known for letter in came_up):
-            return True
-    return False
+def judged_folder(run: int, job: str) -> str:
+    """Return the folder, within that of the state, with the rows that a run has judged."""
+    return f"{run_name(run)}/{job}/judged"

@@ -24,17 +24,23 @@ def messages(
         until: the categories, each with the global position to search up to.
         columns: the columns of the messages to return.
     """
-    known = known.select("global_position")
-
-    def unknown(frame: DataFrame) -> DataFrame:
-        is_here = F.lit(False)
-        for category, last in until.items():
-            is_here |= (F.col("category") == category) & (F.col("global_position") <= last)
-        return frame.where(is_here).join(known, "global_position", "left_anti")
-
-    places = ["category", "global_position"]
     if hasattr(read, "at"):
-        chosen: Read = read.at(unknown(read(list(until), places)))
+        chosen: Read = read.at(positions(read, known, until))
         return chosen(list(until), columns)
-    needed = list(dict.fromkeys([*columns, *places]))
-    return unknown(read(list(until), needed)).select(*columns)
+    needed = list(dict.fromkeys([*columns, *_PLACES]))
+    return _unknown(read(list(until), needed), known, until).select(*columns)
+
+
+def positions(read: Read, known: DataFrame, until: Mapping[str, int]) -> DataFrame:
+    """Return where these messages are, in the column ``global_position``; see `messages`."""
+    return _unknown(read(list(until), _PLACES), known, until).select("global_position")
+
+
+_PLACES = ("category", "global_position")
+
+
+def _unknown(rows: DataFrame, known: DataFrame, until: Mapping[str, int]) -> DataFrame:
+    is_here = F.lit(False)
+    for category, last in until.items():
+        is_here |= (F.col("category") == category) & (F.col("global_position") <= last)
+    return rows.where(is_here).join(known.select("global_position"), "global_position", "left_anti")

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -26,7 +25,7 @@ from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.tally import Tally
 
-_VERSION = 6
+_VERSION = 7
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _LOCK = "LOCK"
@@ -62,6 +61,22 @@ class StoredConsumed(msgspec.Struct, frozen=True):
     corrections: list[Corrected]
 
 
+class StoredFingerprints(msgspec.Struct, frozen=True):
+    """The fingerprints of the messages that were read (`spark_jobs.reconciliation.known`).
+
+    Attributes:
+        folders: the folders that hold them.
+        seed: of their hashes.
+        is_of_server: whether the server made them.
+        probe: how the server hashes a known text with the seed; None if Spark made them.
+    """
+
+    folders: list[str]
+    seed: int
+    is_of_server: bool
+    probe: int | None
+
+
 class LastingViolations(msgspec.Struct, frozen=True):
     """What a follower has recorded of the violations (`spark_jobs.follow.persistence`).
 
@@ -91,7 +106,8 @@ class StateManifest(msgspec.Struct, frozen=True):
         heads: the last message of each category that was read.
         progress: how far the consumers were.
         counts: the counts of each job.
-        rows: for each job, the folders with its rows.
+        in_order: of these, what is counted of groups that are in order, not row by row.
+        fingerprints: the fingerprints of all messages.
         files: for each needed folder, its files.
         needless: folders of runs that are no longer needed, and may be removed.
         store: the id of the store; None if it has none.
@@ -108,7 +124,8 @@ class StateManifest(msgspec.Struct, frozen=True):
     heads: dict[str, Head]
     progress: dict[str, StoredConsumed]
     counts: dict[str, Counts]
-    rows: dict[str, list[str]]
+    in_order: dict[str, Counts]
+    fingerprints: StoredFingerprints
     files: dict[str, dict[str, File]]
     needless: list[str]
     store: str | None
@@ -143,6 +160,7 @@ class State:
         self._component = component
         self._declaration = declaration
         self._lock = lock
+        self._is_begun_anew = False
         self.manifest = self._current()
         self.require_whole()
         self.remove_leftovers()
@@ -189,7 +207,11 @@ class State:
         """
         manifest = self.manifest
         is_same = manifest is not None and manifest.declaration == self._declaration
-        return manifest if is_same else None
+        return manifest if is_same and not self._is_begun_anew else None
+
+    def begin_anew(self) -> None:
+        """Have everything read and judged anew; what was reported stays."""
+        self._is_begun_anew = True
 
     def require_whole(self, *, by_size: bool = False) -> None:
         """Make sure that the files are those that the runs wrote.
@@ -204,7 +226,7 @@ class State:
             return
         home, lasting = self.folder.resolve(), self.manifest.lasting
         for name in [
-            *chain.from_iterable(self.manifest.rows.values()),
+            *self.manifest.fingerprints.folders,
             *self.manifest.compared,
             *([] if lasting is None else [lasting.folder]),
         ]:
@@ -278,7 +300,8 @@ class State:
         heads: Mapping[str, Head],
         progress: Progress,
         counts: Mapping[str, Counts],
-        rows: Mapping[str, list[str]],
+        in_order: Mapping[str, Counts],
+        fingerprints: StoredFingerprints,
         watched: Sequence[str],
         store: str | None,
         lasting: LastingViolations | None,
@@ -292,8 +315,9 @@ class State:
             heads: the last message of each category that was read.
             progress: how far the consumers are.
             counts: the counts of each job.
-            rows: for each job, the folders with its rows.
-            watched: the folders with the groups that are watched.
+            in_order: of these, what is counted of groups in order.
+            fingerprints: the fingerprints of all messages.
+            watched: the folders with what is watched of each job.
             store: the id of the store; None if it has none.
             lasting: since when violations persist; None without a follower.
             compared: the folders with the pairs of messages that were compared.
@@ -301,7 +325,7 @@ class State:
         """
         before = self.manifest
         known = {} if before is None else before.files
-        folders = [*chain.from_iterable(rows.values()), *watched, *compared]
+        folders = [*fingerprints.folders, *watched, *compared]
         folders += [] if lasting is None else [lasting.folder]
         files = {name: known.get(name) or self._written(name) for name in folders}
         past = set() if before is None else {*before.needless} | _folders(before)
@@ -325,7 +349,8 @@ class State:
                 for name, one in progress.consumed.items()
             },
             counts=dict(counts),
-            rows=dict(rows),
+            in_order=dict(in_order),
+            fingerprints=fingerprints,
             files=files,
             needless=[],
             store=store,

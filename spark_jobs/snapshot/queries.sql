@@ -43,6 +43,10 @@ ORDER BY message_store.category(m.stream_name) DESC, m.global_position DESC LIMI
 -- name: holds
 SELECT FROM message_store.messages m WHERE m.global_position = %(global_position)s AND m.id = %(id)s::uuid
 
+-- name: probe
+-- A hash that is another one where the server's encoding or its way to hash is another one.
+SELECT hashtextextended(current_setting('server_encoding'), %(seed)s)
+
 -- name: tally
 -- How many messages there are in a part of a category, and the sum of their global positions.
 SELECT count(*), coalesce(mod(sum(m.global_position), %(modulus)s), 0)::bigint

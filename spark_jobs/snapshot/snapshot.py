@@ -307,6 +307,16 @@ class Snapshot:
             rows = self._connection.execute(_QUERIES["log_tally"], values).fetchall()
         return Tally(*rows[0])
 
+    def probe(self, seed: int) -> int:
+        """Return a hash of a known text: equal as long as the server hashes equal texts alike.
+
+        Args:
+            seed: of the hash.
+        """
+        with translated():
+            ((found,),) = self._connection.execute(_QUERIES["probe"], {"seed": seed}).fetchall()
+        return int(found)
+
     def holds(self, global_position: int, message_id: str) -> bool:
         """Return whether the store holds a message."""
         with translated():

@@ -8,10 +8,12 @@ from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints, prefilter
 from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation import changes
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
-from spark_jobs.reconciliation.run import Run, in_session, jobs
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.spark.following import Following
@@ -77,9 +79,27 @@ class Paths:
         """Return the result of judging a small store."""
         yield "small", self._report()
 
-    def state(self, **options):
+    def state(self, name="state", **options):
         """Return the result of continuing from a state and comparing it with the store."""
-        yield "state", self._report(state=self._folder / "state", verify=True, **options)
+        yield name, self._report(state=self._folder / name, verify=True, **options)
+
+    def state_of_many(self, monkeypatch, stage):
+        """Return the result of continuing from a state where nothing counts as few, or only some.
+
+        What one run has written, Spark or this process, the next reads in the other way.
+        """
+        with monkeypatch.context() as patched:
+            if stage != 1:
+                patched.setattr(changes, "HERE", -1)
+            if stage != 2:
+                patched.setattr(prefilter, "_FEW", -1)
+            yield f"state of many {stage}", self._report(state=self._folder / "many", verify=True)
+
+    def state_and_archive(self, archive):
+        """Return the results of continuing from states that have read what is archived, or not."""
+        for name in ("state", "earlier", "earlier"):
+            state = self._folder / name
+            yield f"archive, {name}", self._report(state=state, archive=archive, verify=True)
 
     def by_fingerprints(self, monkeypatch):
         """Return the results of judging by fingerprints of the server, of Spark and of JDBC."""

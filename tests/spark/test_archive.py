@@ -24,7 +24,8 @@ from spark_jobs.common.errors import ArchiveError
 from spark_jobs.jobs import archive as archiving
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.union import Union
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.session import size
 from spark_jobs.snapshot.checksums import COLUMNS
 from spark_jobs.snapshot.snapshot import exported_snapshot

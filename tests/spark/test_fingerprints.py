@@ -10,6 +10,7 @@ from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.fingerprinting import OfServer, frame_of
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 
@@ -81,10 +82,13 @@ MESSAGES = [
     ("thing-4", PSEUDO_EVENT, {"rejected": "Open", "reason": "no", "initiation": True}, None),
 ]
 # Of these only what is equal matters, not what it is.
-HASHES = ("key", "says", "kind")
+HASHES = ("key", "says", "kind", "identity")
 
 
-def test_server_and_spark_agree_on_fingerprints(spark, spark_connection, spark_database_url):
+@pytest.mark.parametrize("progress", [Progress(), None])
+def test_server_and_spark_agree_on_fingerprints(
+    spark, spark_connection, spark_database_url, progress
+):
     """Server and Spark agree on which fingerprints are equal, and on all other columns."""
     for stream, type_, data, metadata in MESSAGES:
         spark_connection.execute(
@@ -94,13 +98,13 @@ def test_server_and_spark_agree_on_fingerprints(spark, spark_connection, spark_d
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         frames = (
-            read.fingerprints(component(), Progress()),
-            fingerprints.of_messages(read, component(), Progress(), "", None),
+            frame_of(OfServer(read, component(), progress, 1)),
+            fingerprints.of_messages(read, component(), progress, "", None),
         )
         theirs, ours = (
             [row.asDict() for row in frame.orderBy("global_position").collect()] for frame in frames
         )
-        again = fingerprints.of_messages(read, component(), Progress(), "", None)
+        again = fingerprints.of_messages(read, component(), progress, "", None)
         seeded = [row["says"] for row in again.orderBy("global_position").collect()]
     # Nobody can choose contents that collide, because the hashes differ in each run.
     assert all(
@@ -123,3 +127,5 @@ def test_server_and_spark_agree_on_fingerprints(spark, spark_connection, spark_d
     kinds = [row["kind"] for row in ours]
     assert kinds[14] == kinds[15] != kinds[16]
     assert kinds[17] is None
+    for name in ("identity", "cardinal"):
+        assert any(row[name] is not None for row in ours) == (progress is None)

@@ -6,7 +6,7 @@ import pytest
 
 from spark_jobs.common.result import Finding
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation.run import in_session
+from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.snapshot.progress import Consumed, Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain

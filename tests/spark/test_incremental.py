@@ -1,6 +1,7 @@
 """Runs that read only what is new, against runs over everything."""
 
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 from reservation import Component, Processed
 from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
+from spark_jobs.analysis.verdicts.judging import Rows
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation import incremental, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.reading.fingerprinting import OfSpark
 from spark_jobs.reconciliation.run import Run, judged_by
-from spark_jobs.reconciliation.stored_state import Head
+from spark_jobs.reconciliation.stored_state import Head, StoredFingerprints
 from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.chance import FIRST, seeds
 from tests.spark.messages import message, reading, whole
@@ -128,6 +131,33 @@ def heads(messages):
     }
 
 
+MADE = StoredFingerprints([], 1, is_of_server=False, probe=None)
+
+
+def made(spark, messages, of=None):
+    """Return the fingerprints of messages, as Spark makes them."""
+    rows = reading(spark, messages)
+    return OfSpark(rows, at(rows), spark.createDataFrame, of or component(), "", None, MADE.seed)
+
+
+def at(rows):
+    """Return what reads some of the messages."""
+    return lambda positions: Rows(rows.messages.join(positions, "global_position", "left_semi"))
+
+
+def begun(spark, state, messages, reached, of=None):
+    """Return a run that has nothing to read yet."""
+    return IncrementalRun(
+        spark,
+        state,
+        jobs() if of is None else of,
+        heads(messages),
+        reached,
+        MADE,
+        lambda is_few: nullcontext(at(reading(spark, messages))),
+    )
+
+
 def step(spark, folder, messages, reached, *, commit=True):
     """Go on from the state to where the messages end; return what was found."""
     with stored_state.opened(folder, "a", "keys") as state:
@@ -137,9 +167,9 @@ def step(spark, folder, messages, reached, *, commit=True):
             for message in messages
             if message["global_position"] > after.get(message["category"], 0)
         ]
-        taking = IncrementalRun(
-            spark, state, reading(spark, new).messages, heads(messages), reached
-        )
+        taking = begun(spark, state, messages, reached)
+        taking.add(made(spark, new), is_few=True)
+        taking.sum_up()
         result = found(taking)
         if commit:
             taking.commit()
@@ -197,39 +227,38 @@ def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
     for reached in (6, 9):
         step(spark, tmp_path, messages, progress(random.Random(FIRST), reached, []))
         with stored_state.opened(tmp_path, "a", "keys") as state:
-            found.append(state.manifest.rows)
+            found.append(state.manifest.fingerprints)
     assert found[0] == found[1]
 
 
 def test_a_message_that_became_a_dead_letter_is_judged_again(spark, tmp_path):
     """A message that became a dead letter after a position was moved is judged again."""
-    messages = [message(1, "t-1+k", "Deposit")]
-    job = EffectsJob(component(once=Processed()))
+    messages, of = [message(1, "t-1+k", "Deposit")], component(once=Processed())
+    job = EffectsJob(of)
     counts = []
     for letters in ([], [1]):
         reached = Progress({"t": Consumed(1, letters=letters)})
         new = messages if not letters else []
         with stored_state.opened(tmp_path, "a", "keys") as state:
-            taking = IncrementalRun(
-                spark, state, reading(spark, new).messages, heads(messages), reached
-            )
+            taking = begun(spark, state, messages, reached, [job])
+            taking.add(made(spark, new, of), is_few=True)
+            taking.sum_up()
             counts.append(taking.take(job))
             taking.commit()
         assert counts[-1] == FullRun(reading(spark, messages), reached).take(job)
     assert [(count["0 silent"], count["0 dead"]) for count in counts] == [(1, 0), (0, 1)]
 
 
-def test_a_batch_delivered_twice_counts_once(spark, tmp_path):
-    """A batch that is delivered twice counts once."""
+def test_a_part_that_is_added_again_counts_once(spark, tmp_path):
+    """A part of the new messages that is added again replaces itself."""
     messages = history(random.Random(FIRST), 12)
     reached = progress(random.Random(FIRST), 12, [])
-    (job, _) = jobs()
     with stored_state.opened(tmp_path, "a", "keys") as state:
-        taking = IncrementalRun(spark, state, reading(spark, []).messages, heads(messages), reached)
+        taking = begun(spark, state, messages, reached)
         for part, some in ((0, messages[:5]), (0, messages[:5]), (1, messages[5:])):
-            taking.add(job, reading(spark, some).messages, f"batch-{part}")
-        counts = taking.take(job)
-    assert counts == FullRun(reading(spark, messages), reached).take(job)
+            taking.add_table(made(spark, some).table(), f"batch-{part}")
+        taking.sum_up()
+        assert found(taking) == found(FullRun(reading(spark, messages), reached))
 
 
 def test_verdicts_hang_on_more_than_keys():

@@ -9,7 +9,8 @@ import pytest
 from consumers.decisions.blocking import FailurePolicy
 from reservation import Component
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import claim, new_batch
 from tests.processes import EXAMPLES

@@ -8,7 +8,8 @@ import pytest
 from bank import account
 from reservation.postgres.connection import connect
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 from tests.bank import RESERVED, drain
 from tests.controls import COMMANDS, deposit, open_
@@ -147,6 +148,25 @@ def test_only_a_comparison_finds_what_was_changed_in_place(
     with pytest.raises(StateError, match=r"1 messages were changed .*, 1 are gone and 0 were"):
         reconcile(verify=True)
     assert reconcile() == before
+
+
+def test_what_must_be_judged_again_and_is_gone_is_an_error(
+    spark_store, spark_connection, reconcile, tmp_path
+):
+    """A removed message that a newer one contradicts is asked for, and the state stays."""
+    spark_store.write([open_(), deposit("d1"), deposit("d2")], COMMANDS)
+    drain(spark_connection)
+    reconcile()
+    spark_connection.execute("DELETE FROM message_store.messages WHERE global_position = 2")
+    spark_store.write(deposit("d2"), COMMANDS)  # contradicts nothing
+    drain(spark_connection)
+    assert reconcile().count("duplicates") == 1
+    current = (tmp_path / "state" / "CURRENT").read_text()
+    spark_store.write(deposit("d1", amount=99), COMMANDS)
+    drain(spark_connection)
+    with pytest.raises(StateError, match=r"does not hold 1 messages any more .*read their archive"):
+        reconcile()
+    assert (tmp_path / "state" / "CURRENT").read_text() == current
 
 
 def test_a_comparison_needs_a_state(database_url):

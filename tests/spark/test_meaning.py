@@ -18,7 +18,8 @@ from consumers.decisions.blocking import FailurePolicy
 from reservation.messages.comparison import same_content
 from spark_jobs.analysis.verdicts import meaning
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests import shops

@@ -38,7 +38,7 @@ def test_every_path_counts_and_finds_what_the_docs_say(
     planting = Planting(spark_connection, seed)
     paths = Paths(spark, spark_database_url, jdbc_address, tmp_path, component=component, app=APP)
     archive = tmp_path / "archive"
-    monkeypatch.setattr("spark_jobs.reconciliation.run.SAMPLES", 10**6)
+    monkeypatch.setattr("spark_jobs.reconciliation.reconcile.SAMPLES", 10**6)
 
     def check(stage, *others):
         (head,) = spark_connection.execute(
@@ -48,7 +48,8 @@ def test_every_path_counts_and_finds_what_the_docs_say(
         planting.corrections(4)
         planting.passes(8)
         counts, findings = answer(spark_connection)
-        for name, (counted, found) in chain(paths.state(), paths.follow(1000 * stage), *others):
+        states = paths.state(), paths.state_of_many(monkeypatch, stage)
+        for name, (counted, found) in chain(*states, paths.follow(1000 * stage), *others):
             label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
             assert counted == counts, label
             assert found in (findings, None), label
@@ -57,8 +58,8 @@ def test_every_path_counts_and_finds_what_the_docs_say(
     check(0, paths.small())
     planting.messages(15)
     planting.messages(10, behind=True)
-    check(1, paths.by_fingerprints(monkeypatch))
+    check(1, paths.by_fingerprints(monkeypatch), paths.state("earlier"))
     with exported_snapshot(spark_database_url) as snapshot:
         before = datetime.now(UTC) + timedelta(days=1)
         assert not archiving.in_session(component, archive, before, snapshot, spark).differences
-    check(2, paths.archived(monkeypatch, archive))
+    check(2, paths.archived(monkeypatch, archive), paths.state_and_archive(archive))

@@ -7,7 +7,8 @@ import pytest
 
 from reservation import Cancellation, MessageStore
 from reservation.testing import pass_time
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests import unpaid
 from tests.bank import drain

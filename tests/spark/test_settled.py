@@ -16,7 +16,8 @@ from reservation.errors import MissingRightError
 from reservation.maintenance.finding_decisions import FindingError, accept, accepted, reopen
 from reservation.store.schema.roles import grant
 from spark_jobs.common.result import VIOLATIONS
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.report import thresholds
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot

@@ -8,9 +8,10 @@ import pytest
 from bank import account
 from reservation.errors import DatabaseUnavailableError
 from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation import run as running
+from spark_jobs.reconciliation import opening, reconcile
 from spark_jobs.reconciliation.incremental import IncrementalRun
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.report.as_json import as_json
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
@@ -75,8 +76,8 @@ def test_the_snapshot_is_released_before_the_findings_are_sorted(
     spark, spark_database_url, is_held, observed
 ):
     """Nothing is held while what was found is sorted, and the report says how long it was."""
-    sorting = observed(running, "samples")
-    judging = observed(running.FullRun, "take")
+    sorting = observed(reconcile, "samples")
+    judging = observed(opening.FullRun, "take")
     began = datetime.now(UTC)
     report = reconciled(spark, spark_database_url)
     assert (judging, sorting) == ([True, True], [False])
@@ -91,7 +92,7 @@ def test_the_snapshot_is_released_before_the_state_is_completed(
     spark, spark_database_url, tmp_path, observed, verify
 ):
     """Nothing is held while a state is completed; a comparison with the store needs it longer."""
-    sorting = observed(running, "samples")
+    sorting = observed(reconcile, "samples")
     completing = observed(IncrementalRun, "commit")
     report = reconciled(spark, spark_database_url, state=tmp_path / "state", verify=verify)
     assert (sorting, completing) == ([verify], [False])
@@ -100,14 +101,12 @@ def test_the_snapshot_is_released_before_the_state_is_completed(
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("state", [False, True])
-def test_details_are_read_under_the_snapshot_where_no_state_has_them(
-    spark, spark_database_url, tmp_path, observed, state
-):
-    """What is measured in detail is read from the store once more, or from the state."""
+def test_details_are_read_under_the_snapshot(spark, spark_database_url, tmp_path, observed, state):
+    """What is measured in detail is read from the store once more, with a state too."""
     options = {"state": tmp_path / "state"} if state else {}
-    measuring = observed(running, "with_latency")
+    measuring = observed(reconcile, "with_latency")
     report = reconciled(spark, spark_database_url, details=True, **options)
-    assert measuring == [not state]
+    assert measuring == [True]
     assert [one.count for one in report.latency if one.stage == "whole"] != []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation import stored_state
-from spark_jobs.reconciliation.stored_state import Head, LastingViolations
+from spark_jobs.reconciliation.stored_state import Head, LastingViolations, StoredFingerprints
 from spark_jobs.snapshot.progress import Progress
 
 pytestmark = pytest.mark.spark
@@ -16,14 +16,17 @@ pytestmark = pytest.mark.spark
 JOBS = ("effects", "reconcile")
 
 
+def fingerprints(*folders):
+    """Return fingerprints in some folders."""
+    return StoredFingerprints([*folders], 1, is_of_server=True, probe=1)
+
+
 def run(folder, *, commit=True, lasts=False, older=()):
     """Write what a run would write for each job, and commit it; return its number."""
     with stored_state.opened(folder, "a", "keys") as state:
         number = 1 if state.manifest is None else state.manifest.run + 1
         made = state.begin(number)
-        for place in [f"{job}/{part}" for job in JOBS for part in ("rows", "watched")] + [
-            "lasting"
-        ]:
+        for place in ["fingerprints", "lasting", *(f"{job}/watched" for job in JOBS)]:
             (made / place).mkdir(parents=True)
             (made / place / "part-0.parquet").write_bytes(f"{number} {place}".encode())
             (made / place / ".part-0.parquet.crc").write_bytes(b"crc")
@@ -34,7 +37,8 @@ def run(folder, *, commit=True, lasts=False, older=()):
                 heads={"t": Head(1, "id1")},
                 progress=Progress({}),
                 counts={job: {} for job in JOBS},
-                rows={job: [*older, f"{made.name}/{job}/rows"] for job in JOBS},
+                in_order={job: {} for job in JOBS},
+                fingerprints=fingerprints(*older, f"{made.name}/fingerprints"),
                 watched=[f"{made.name}/{job}/watched" for job in JOBS],
                 store=None,
                 lasting=LastingViolations(f"{made.name}/lasting", {}, None) if lasts else None,
@@ -60,7 +64,7 @@ def refusal(folder):
 def test_a_file_of_a_state_that_is_not_as_it_was_is_named(written):
     """A file of a state that is missing, changed or unknown is named."""
     paths = sorted(written.glob("run-000001/**/*.parquet"))
-    assert len(paths) == 5  # of each job the rows and what is watched, and what lasts
+    assert len(paths) == 4  # the fingerprints, what is watched of each job, and what lasts
     for path in paths:
         whole = path.read_bytes()
         path.unlink()
@@ -88,7 +92,7 @@ def test_the_manifest_of_a_state_is_as_it_was_written(written, tmp_path):
     current.write_text(f"run-000001 {hashlib.sha256(changed).hexdigest()}\n")
     assert "which leads outside of it" in refusal(written)
     manifest = msgspec.json.decode(text)
-    manifest["rows"] = {name: ["../elsewhere"] for name in manifest["rows"]}
+    manifest["fingerprints"]["folders"] = ["../elsewhere"]
     changed = msgspec.json.encode(manifest)
     path.write_bytes(changed)
     current.write_text(f"run-000001 {hashlib.sha256(changed).hexdigest()}\n")
@@ -128,7 +132,7 @@ def test_only_folders_that_a_manifest_names_are_removed(written):
     def folders():
         return [path.name for path in sorted(written.glob("run-0*"))]
 
-    assert run(written, older=["run-000001/reconcile/rows"]) == 2
+    assert run(written, older=["run-000001/fingerprints"]) == 2
     assert run(written, commit=False) == 3  # it dies
     assert folders() == ["run-000001", "run-000002", "run-000003", "run-000009"]
     assert run(written) == 3  # of the first two nothing is needed any more
@@ -146,14 +150,15 @@ def test_a_folder_without_files_is_no_part_of_a_state(tmp_path):
     """A folder without files is refused: the workers wrote them on their own machines."""
     with stored_state.opened(tmp_path, "a", "keys") as state:
         made = state.begin(1)
-        (made / "reconcile" / "rows").mkdir(parents=True)
+        (made / "fingerprints").mkdir(parents=True)
         with pytest.raises(StateError, match="is not here: Spark's workers are on other machines"):
             state.put(
                 1,
                 heads={},
                 progress=Progress({}),
                 counts={},
-                rows={"reconcile": [f"{made.name}/reconcile/rows"]},
+                in_order={},
+                fingerprints=fingerprints(f"{made.name}/fingerprints"),
                 watched=[],
                 store=None,
                 lasting=None,

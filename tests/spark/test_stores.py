@@ -11,7 +11,8 @@ from psycopg.types.json import Jsonb
 from bank import account
 from reservation import MessageStore, install
 from reservation.postgres.connection import connect
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.controls import COMMANDS, LATER, deposit, open_

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_jobs.jobs import archive as archiving
-from spark_jobs.reconciliation.run import Run, in_session
+from spark_jobs.reconciliation.reconcile import in_session
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain
 from tests.orders import APP as FOLLOWING

@@ -18,7 +18,8 @@ from reservation.app_path import load_component
 from reservation.errors import ReservationError
 from reservation.maintenance import stored_reports
 from reservation.maintenance.stored_reports import NewReport
-from spark_jobs.reconciliation import run as running
+from spark_jobs.reconciliation import reconcile as reconciling
+from spark_jobs.reconciliation.run import Run
 from spark_jobs.report import thresholds
 from spark_jobs.report.as_json import as_json as to_json
 from spark_jobs.report.output import outputs
@@ -70,7 +71,7 @@ def reconcile(
     checked = thresholds.parse(fail_on)
     if warn:
         checked += thresholds.parse(warn, failing=False)
-    run = running.Run(
+    run = Run(
         load_component(app, app_dir),
         app,
         Path(app_dir),
@@ -105,7 +106,7 @@ def reconcile(
             if place
         ]
         with progress(Console(stderr=True)) as watch:
-            report = running.reconcile(run, watch)
+            report = reconciling.reconcile(run, watch)
         reached = thresholds.reached(report, checked)
         for path, render in files:
             path.write_text(load(render)(report, reached))

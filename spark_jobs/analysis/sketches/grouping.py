@@ -47,15 +47,35 @@ def summed(
     return blocks.repartitionById(parts, "part").mapInArrow(partial(_counted, sketches), schema)
 
 
-def summed_here(batches: Batches, sketches: Sequence[Sketch]) -> pa.Table:
+def summed_here(tables: Sequence[pa.Table], sketches: Sequence[Sketch]) -> pa.Table:
     """Return the same, computed by this process.
 
     Args:
-        batches: the fingerprints.
+        tables: the fingerprints for each job.
         sketches: what is summed up for each job.
     """
-    counted = _counted(sketches, _divided(sketches, 1, batches))
-    return pa.Table.from_batches(counted, _schema(sketches))
+    schema = _schema(sketches)
+    numbers = (sketch.of(table) for sketch, table in zip(sketches, tables, strict=True))
+    found = (
+        _row_of_each(job, sketch, of, schema)
+        for job, (sketch, of) in enumerate(zip(sketches, numbers, strict=True))
+        if len(of)
+    )
+    return pa.Table.from_batches(found, schema)
+
+
+def groups_of(table: pa.Table, sketch: Sketch) -> pa.Array:
+    """Return the group of each message, which no progress changes; null if it is in none.
+
+    Args:
+        table: the fingerprints.
+        sketch: what is summed up.
+    """
+    numbers = sketch.of(table)
+    is_member = np.isin(table["global_position"].to_numpy(), numbers["global_position"].to_numpy())
+    groups = np.zeros(len(table), np.int64)
+    groups[is_member] = numbers["group"].to_numpy()
+    return pa.array(groups, mask=~is_member)
 
 
 def positions(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -118,11 +138,16 @@ def _counted(sketches: Sequence[Sketch], batches: Batches) -> Iterator[pa.Record
             blocks[job].append(pa.ipc.open_stream(block.as_buffer()).read_all())
     schema = _schema(sketches)
     for job in sorted(blocks):
-        found = _seen(sketches[job], pa.concat_tables(blocks.pop(job)))
-        count = len(found["groups"])
-        found["job"] = pa.array(np.full(count, job))
-        columns = [found.get(field.name, pa.nulls(count)).cast(field.type) for field in schema]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield _row_of_each(job, sketches[job], pa.concat_tables(blocks.pop(job)), schema)
+
+
+def _row_of_each(job: int, sketch: Sketch, numbers: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """Return what is seen of the groups of a job, a row for each different one."""
+    found = _seen(sketch, numbers)
+    count = len(found["groups"])
+    found["job"] = pa.array(np.full(count, job))
+    columns = [found.get(field.name, pa.nulls(count)).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _seen(sketch: Sketch, numbers: pa.Table) -> dict[str, pa.Array]:

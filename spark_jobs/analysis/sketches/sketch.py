@@ -19,9 +19,14 @@ class Sketch(Protocol):
     """What is summed up for a job.
 
     Attributes:
+        consumed: how far the consumers are, by the numbers of their categories.
         sums: the columns that are summed up for each group, and how Arrow does it.
         columns: what `seen` gives.
     """
+
+    @property
+    def consumed(self) -> Mapping[int, Consumed]:
+        """See the attributes."""
 
     sums: ClassVar[Sequence[tuple[str, str]]]
     columns: ClassVar[Sequence[str]]

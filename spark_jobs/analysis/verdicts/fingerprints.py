@@ -20,7 +20,7 @@ from spark_jobs.analysis.verdicts.judging import Read, is_passes, number_of, own
 from spark_jobs.common.declaration import Declaration, own_categories_of, passes_in, sources_of
 from spark_jobs.snapshot import partitions
 from spark_jobs.snapshot.progress import Consumed, Progress
-from spark_jobs.source import columns
+from spark_jobs.source import columns, ranges
 from spark_jobs.source.passes import PassesQuery
 
 # Under each column's name its type in Spark:
@@ -43,12 +43,19 @@ TYPES = {
     "kind": "bigint",
     # The hash of the cardinal id of its stream, where its partition says whether it was read.
     "cardinal": "bigint",
+    # Where fingerprints are kept: a hash of its stream, its place in it and its id.
+    "identity": "bigint",
 }
 
 _FINGERPRINTS = {
     name: text.decode()
     for name, text in load_queries("spark_jobs.analysis.verdicts", "fingerprints.sql").items()
 }
+
+
+def new_seed() -> int:
+    """Return a seed of hashes that nobody can guess."""
+    return secrets.randbits(63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +96,13 @@ class FingerprintQuery(columns.CategoryQuery):
     Attributes:
         component: whose it is.
         seed: of the hashes; those of different seeds cannot be compared.
-        progress: how far the consumers are that the fingerprints will be marked with.
+        progress: how far the consumers are that the fingerprints will be marked with; None if they
+            are kept, and will be marked with any progress.
     """
 
     component: Component = field(kw_only=True)
     seed: int = field(kw_only=True)
-    progress: Progress = field(kw_only=True)
+    progress: Progress | None = field(kw_only=True)
 
     def expressions(self, category: sql.Composable) -> Mapping[str, sql.Composable]:
         """Return what makes each of the columns."""
@@ -129,9 +137,10 @@ class FingerprintQuery(columns.CategoryQuery):
             "causation": null,
             "kind": null,
             "cardinal": null,
+            "identity": part("identity") if self.progress is None else null,
         }
-        if uneven := self.progress.uneven(self.category):
-            first, last = map(sql.Literal, uneven)
+        if asked := _asked(self.category, component, self.progress):
+            first, last = map(sql.Literal, asked)
             parts["cardinal"] = part("cardinal", first=first, last=last)
         if self.category == component.command_category:
             parts["is_copy"] = made["is_copy"]
@@ -156,8 +165,22 @@ class FingerprintQuery(columns.CategoryQuery):
         return {name: parts[name] for name in self.columns}
 
 
+def _asked(
+    category: str, component: Component, progress: Progress | None
+) -> tuple[int, int] | None:
+    """Return the range of global positions in which the cardinal ids of a category are needed."""
+    if progress is not None:
+        return progress.uneven(category)
+    is_consumed = category != component.name and not passes_in(category)
+    return (1, ranges.LAST) if is_consumed else None
+
+
 def query_of(
-    name: str, declaration: Declaration, component: Component, seed: int, progress: Progress
+    name: str,
+    declaration: Declaration,
+    component: Component,
+    seed: int,
+    progress: Progress | None,
 ) -> columns.CategoryQuery:
     """Return what is read of a category of a component, or of the passes of its consumers.
 
@@ -166,7 +189,7 @@ def query_of(
         declaration: what the component declares of its messages.
         component: the component.
         seed: of the hashes.
-        progress: how far the consumers are that the fingerprints will be marked with.
+        progress: as in `FingerprintQuery`.
     """
     names, passes = list(TYPES), passes_in(name)
     if passes is None:
@@ -179,16 +202,23 @@ def query_of(
 
 
 def of_messages(
-    read: Read, component: Component, progress: Progress, app: str, app_dir: Path | None
+    read: Read,
+    component: Component,
+    progress: Progress | None,
+    app: str,
+    app_dir: Path | None,
+    seed: int | None = None,
 ) -> DataFrame:
     """Return the fingerprints of messages, as Spark makes them.
 
     Args:
         read: reads the component's categories.
         component: the component.
-        progress: how far the consumers are that the fingerprints will be marked with.
+        progress: as in `FingerprintQuery`.
         app: the app path by which Spark's workers find it, for keys that are functions.
         app_dir: the folder of the app; None if its modules were sent to the workers.
+        seed: of the hashes; None for a new one, so that a sender cannot choose names or contents
+            that collide.
     """
     declaration, numbering = Declaration.of(component), Numbering.of(component)
     wanted = ["global_position", "time", "category", "type", "is_first", "stream_name"]
@@ -199,13 +229,14 @@ def of_messages(
         made.append("source")
     if declaration.subscriptions:
         made.append("is_subscribed")
+    if progress is None:
+        made += ["position", "id"]
     messages = with_function_keys(
         read(numbering.categories, [*wanted, *made]), declaration, app, app_dir
     )
     category, type_, stream = F.col("category"), F.col("type"), F.col("stream_name")
     event = own_name(type_, declaration.names)
-    # A new one each time, so that a sender cannot choose names or contents that collide.
-    seed = F.lit(secrets.randbits(63))
+    seeded = F.lit(new_seed() if seed is None else seed)
     was_sent, is_event = category == component.command_category, category == component.name
     is_copy = was_sent & F.col("is_copy")
     is_own, is_pass = category.isin(*own_categories_of(component)), is_passes(category)
@@ -222,8 +253,11 @@ def of_messages(
         has_key &= ~is_event
     asked = F.lit(False)
     for name in numbering.categories:
-        if uneven := progress.uneven(name):
-            asked |= (category == name) & F.col("global_position").between(*uneven)
+        if needed := _asked(name, component, progress):
+            asked |= (category == name) & F.col("global_position").between(*needed)
+    identity = F.lit(None).cast("bigint")
+    if progress is None:
+        identity = F.xxhash64(seeded, stream, "position", "id")
 
     return messages.select(
         "global_position",
@@ -232,13 +266,14 @@ def of_messages(
         F.when(is_own & ~is_event, number_of(type_, numbering.types)).alias("type"),
         "is_first",
         is_copy.alias("is_copy"),
-        F.when(has_key, F.xxhash64(seed, pair, named)).alias("key"),
+        F.when(has_key, F.xxhash64(seeded, pair, named)).alias("key"),
         # A hash passes over what is null, so a version is never in the place of the content.
         F.when(
             is_own & ~is_event,
-            F.xxhash64(seed, type_, F.coalesce("version", F.lit("")), "content"),
+            F.xxhash64(seeded, type_, F.coalesce("version", F.lit("")), "content"),
         ).alias("says"),
         F.when(is_event | is_pass, F.col("causation")).alias("causation"),
-        F.when(is_event & F.col("starts"), F.xxhash64(seed, stream, event)).alias("kind"),
+        F.when(is_event & F.col("starts"), F.xxhash64(seeded, stream, event)).alias("kind"),
         F.when(asked, partitions.hashed(stream)).alias("cardinal"),
+        identity.alias("identity"),
     )

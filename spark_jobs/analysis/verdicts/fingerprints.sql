@@ -25,3 +25,6 @@ CASE WHEN {starts}
 CASE WHEN m.global_position BETWEEN {first} AND {last} AND strpos(m.stream_name, '-') > 0
      THEN ('x' || left(md5(split_part(substr(m.stream_name, strpos(m.stream_name, '-') + 1), '+', 1)), 16)
           )::bit(64)::bigint END
+
+-- name: identity
+hashtextextended(m.stream_name || ' ' || m.position || ' ' || m.id, {seed})

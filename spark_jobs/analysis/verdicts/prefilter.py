@@ -8,7 +8,7 @@ Groups are identified by a hash. Two groups with the same hash look like one gro
 order, so they are judged row by row, and no hash is relied on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.storagelevel import StorageLevel
 
 from spark_jobs.analysis.sketches import grouping
+from spark_jobs.analysis.sketches.marks import Numbers
 from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts import judging
 from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
@@ -32,8 +33,9 @@ At = Callable[[DataFrame], Read]
 # So few messages are read and judged as those of a small store are.
 _FEW = 20_000
 
-# The name of the number of messages in groups that are not in order.
-_DOUBTFUL = "doubtful"
+# Sums up fingerprints by groups, for some sketches (`spark_jobs.analysis.sketches.grouping`). Where
+# they change, ``is_past`` says of the sums whether they are those before, which are subtracted.
+Seen = Callable[[Sequence[Sketch]], DataFrame]
 
 
 class PrefilterJob(judging.Job, Protocol):
@@ -53,17 +55,145 @@ class PrefilterJob(judging.Job, Protocol):
         """Return what is counted over groups in order; what is always 0 may be left out."""
 
 
+class GroupSums:
+    """What is summed up of the groups of several jobs, and which of these are in order.
+
+    Attributes:
+        kept: what Spark caches for it; None where this process has summed up.
+        is_few: whether only few messages are to be judged.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[PrefilterJob],
+        seen: Seen,
+        progress: Progress,
+        *,
+        is_here: bool = False,
+    ) -> None:
+        """Sum up the fingerprints of messages, in one pass.
+
+        Args:
+            jobs: the jobs.
+            seen: sums them up.
+            progress: how far the consumers are.
+            is_here: whether this process sums them up, so that Spark need not cache the sums.
+        """
+        sums, self.kept = seen([job.sketch(progress) for job in jobs]), None
+        if not is_here:
+            # To disk, so that a large store takes no more memory than a small one.
+            sums = self.kept = sums.persist(StorageLevel.DISK_ONLY)
+        self._groups = {
+            job.name: job.groups(sums.where(F.col("job") == n)) for n, job in enumerate(jobs)
+        }
+        collected = run_concurrently([partial(self._collected, job) for job in jobs])
+        self._of_jobs = dict(zip(self._groups, collected, strict=True))
+        self.is_few = all(one.doubtful <= _FEW for one in collected)
+
+    def _collected(self, job: PrefilterJob) -> "_OfJob":
+        groups, counts = self._groups[job.name], job.counts_in_order()
+        is_past = F.col("is_past") if "is_past" in groups.columns else F.lit(False)
+        # Those of many messages are not collected.
+        is_listed = _is_watched() & (F.col("messages") <= _FEW)
+        rows = groups.select(
+            is_past.alias("is_past"),
+            *("groups", "messages", "in_order", _is_watched().alias("is_watched")),
+            F.when(is_listed, F.col("positions")).alias("positions"),
+            *(count.cast("bigint").alias(f"count {name}") for name, count in counts.items()),
+        ).collect()
+        present = [row for row in rows if not row["is_past"]]
+        return _OfJob(
+            {
+                name: sum(
+                    (row[f"count {name}"] or 0)
+                    * (-row["groups"] if row["is_past"] else row["groups"])
+                    for row in rows
+                    if row["in_order"]
+                )
+                for name in counts
+            },
+            sum(row["messages"] for row in present if not row["in_order"]),
+            _listed(row["positions"] for row in present if not row["in_order"]),
+            _listed(row["positions"] for row in present if row["is_watched"]),
+        )
+
+    def counts(self, job: judging.Job) -> Counts:
+        """Return what is counted of the groups of a job that are in order; or how that changes."""
+        return self._of_jobs[job.name].counts
+
+    def number_of_doubtful(self, job: judging.Job) -> int:
+        """Return how many messages of a job are to be judged."""
+        return self._of_jobs[job.name].doubtful
+
+    def doubtful(self, job: judging.Job) -> DataFrame:
+        """Return the global positions of the messages of a job that are to be judged."""
+        groups = self._groups[job.name]
+        found = self._of_jobs[job.name].doubtful_at if self.is_few else None
+        if found is None:
+            return _unlisted(groups.where(~F.col("in_order")))
+        return groups.sparkSession.createDataFrame(pa.table({"global_position": found}))
+
+    def doubtful_here(self, job: judging.Job) -> Numbers:
+        """Return the same to this process; only where they are few."""
+        found = self._of_jobs[job.name].doubtful_at
+        assert found is not None  # noqa: S101  few are listed
+        return found
+
+    def watched(self, job: judging.Job) -> Numbers:
+        """Return where the messages are whose groups are not in order, or may change."""
+        found = self._of_jobs[job.name].watched_at
+        if found is None:
+            groups = self._groups[job.name].where(_is_watched())
+            found = _unlisted(groups).toArrow()["global_position"].to_numpy()
+        return found
+
+
+def _is_watched() -> Column:
+    """Return whether a group is to be looked at again although no message of it is new."""
+    return ~F.col("in_order") | F.col("may_change")
+
+
+@dataclass(frozen=True, slots=True)
+class _OfJob:
+    """What was collected of the groups of a job.
+
+    Attributes:
+        counts: what is counted of those in order.
+        doubtful: how many messages are in the others.
+        doubtful_at, watched_at: where these are, and those that are to be looked at again; None if
+            they are many.
+    """
+
+    counts: Counts
+    doubtful: int
+    doubtful_at: Numbers | None
+    watched_at: Numbers | None
+
+
+def _listed(positions: Iterable[bytes | None]) -> Numbers | None:
+    """Return listed positions; None if some are not listed."""
+    found = list(positions)
+    if None in found:
+        return None
+    return np.frombuffer(b"".join(of for of in found if of is not None), np.int64)
+
+
+def _unlisted(groups: DataFrame) -> DataFrame:
+    positions = groups.select("positions")
+    return positions.mapInArrow(grouping.positions, "global_position bigint")
+
+
 @dataclass(frozen=True, slots=True)
 class PrefilterInput:
     """The messages to prefilter.
 
     Attributes:
-        seen: sums up their fingerprints by groups (`spark_jobs.analysis.sketches.grouping`).
+        seen: sums up their fingerprints by groups.
         at: gives what reads some of the messages.
         few_at: the same, for few of them.
     """
 
-    seen: Callable[[Sequence[Sketch]], DataFrame]
+    seen: Seen
     at: At
     few_at: At
 
@@ -72,86 +202,28 @@ class Prefilter:
     """What is in order of the messages of several jobs, and what is to be judged.
 
     Attributes:
-        kept: what Spark caches for it.
-        is_few: whether only few messages are to be judged.
+        sums: the sums of their groups.
     """
 
     def __init__(
-        self,
-        jobs: Sequence[PrefilterJob],
-        messages: PrefilterInput,
-        progress: Progress,
-        *,
-        judges_open: bool = False,
+        self, jobs: Sequence[PrefilterJob], messages: PrefilterInput, progress: Progress
     ) -> None:
-        """Sum up the fingerprints of all messages, in one pass.
+        """Sum up the fingerprints of all messages.
 
         Args:
             jobs: the jobs.
             messages: the messages.
             progress: how far the consumers are.
-            judges_open: whether groups are judged too in which a verdict may change.
         """
         self._messages, self._progress = messages, progress
-        # To disk, so that a large store takes no more memory than a small one.
-        self.kept = messages.seen([job.sketch(progress) for job in jobs]).persist(
-            StorageLevel.DISK_ONLY
-        )
-        self._groups = {
-            job.name: job.groups(self.kept.where(F.col("job") == n)) for n, job in enumerate(jobs)
-        }
-        if judges_open:
-            is_settled = F.col("in_order") & ~F.col("may_change")
-            self._groups = {
-                name: groups.withColumn("in_order", is_settled)
-                for name, groups in self._groups.items()
-            }
-        counted = run_concurrently([partial(self._count, job) for job in jobs])
-        self._counts = dict(zip(self._groups, counted, strict=True))
-        self.is_few = all(counts[_DOUBTFUL] <= _FEW for counts in counted)
-
-    def _count(self, job: PrefilterJob) -> dict[str, int]:
-        """Return what is counted of groups in order, and how many messages are in the others."""
-        in_order, counts = F.col("in_order"), job.counts_in_order()
-        (row,) = (
-            self._groups[job.name]
-            .agg(
-                F.sum(F.when(~in_order, F.col("messages"))).alias(_DOUBTFUL),
-                *(
-                    F.sum(F.when(in_order, one * F.col("groups"))).alias(name)
-                    for name, one in counts.items()
-                ),
-            )
-            .collect()
-        )
-        return {name: int(row[name] or 0) for name in (_DOUBTFUL, *counts)}
-
-    def counts(self, job: judging.Job) -> Counts:
-        """Return what is counted of the groups of a job that are in order."""
-        return {name: of for name, of in self._counts[job.name].items() if name != _DOUBTFUL}
-
-    def rows(self, job: judging.Job) -> DataFrame:
-        """Return the rows of a job that are to be judged."""
-        doubtful = self._groups[job.name].where(~F.col("in_order")).select("positions")
-        if self.is_few:
-            found = [np.frombuffer(row["positions"], np.int64) for row in doubtful.collect()]
-            table = pa.table({"global_position": np.concatenate([*found, np.empty(0, np.int64)])})
-            positions = doubtful.sparkSession.createDataFrame(table)
-        else:
-            positions = doubtful.mapInArrow(grouping.positions, "global_position bigint")
-        return job.rows(self._at(positions))
+        self.sums = GroupSums(jobs, messages.seen, progress)
 
     def judge(self, job: PrefilterJob) -> Judged:
         """Judge what is not in order of a job."""
-        judged, counts = (
-            judging.run(job, self.rows(job), self._progress, self._at),
-            self.counts(job),
-        )
+        at = self._messages.few_at if self.sums.is_few else self._messages.at
+        judged = judging.run(job, job.rows(at(self.sums.doubtful(job))), self._progress, at)
+        counts = self.sums.counts(job)
         return Judged(
             {name: count + counts.get(name, 0) for name, count in judged.counts.items()},
             judged.findings,
         )
-
-    @property
-    def _at(self) -> At:
-        return self._messages.few_at if self.is_few else self._messages.at

@@ -6,7 +6,6 @@ each read to plan it. What is small is read by this process, which takes less ti
 takes to start.
 """
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,13 +13,8 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from reservation.component import Component
-from spark_jobs.analysis.sketches import grouping
-from spark_jobs.analysis.sketches.sketch import Sketch
-from spark_jobs.analysis.verdicts import fingerprints
-from spark_jobs.common.declaration import Declaration, passes_in, sources_of
+from spark_jobs.common.declaration import Declaration, passes_in
 from spark_jobs.session.session import parallelism
-from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot
 from spark_jobs.source import columns as made
 from spark_jobs.source import passes, reading
@@ -59,66 +53,37 @@ class Categories:
         queries = passes.queries(names, columns, self.declaration, firsts_of)
         return self._read(queries, made.types_of(columns))
 
-    def fingerprints(self, component: Component, progress: Progress) -> DataFrame:
-        """Return the fingerprints of a component's messages, made by the server.
+    def parts(self, queries: Sequence[CategoryQuery], number: int | None = None) -> list[str]:
+        """Return queries that read categories in parts (`Snapshot.parts`).
 
         Args:
-            component: the component.
-            progress: how far the consumers are that the fingerprints will be marked with.
+            queries: what is read, of each category.
+            number: into how many parts a store is divided that is not large; None for as many as
+                Spark's cores need.
         """
-        return self._read(self._fingerprints(component, progress), fingerprints.TYPES)
-
-    def seen(
-        self, component: Component, progress: Progress, sketches: Sequence[Sketch]
-    ) -> DataFrame:
-        """Return what is seen of groups by the fingerprints of a component's messages.
-
-        Args:
-            component: the component.
-            progress: how far the consumers are.
-            sketches: what is summed up (`spark_jobs.analysis.sketches.grouping`).
-        """
-        queries, schema = self._fingerprints(component, progress), arrow_schema(fingerprints.TYPES)
-        texts = self._parts(queries)
-        if self.is_here:
-            batches = self._batches(texts, schema)
-            return self.spark.createDataFrame(grouping.summed_here(batches, sketches))
-        read = partial(reading.parts, texts, self.snapshot.id, schema)
-
-        def apply(function: grouping.Function, schema: str) -> DataFrame:
-            return self._rows_of_parts(texts).mapInArrow(partial(_both, read, function), schema)
-
-        return grouping.summed(apply, sketches, max(len(texts), parallelism(self.spark)))
-
-    def _fingerprints(self, component: Component, progress: Progress) -> list[CategoryQuery]:
-        seed = secrets.randbits(63)
-        return [
-            fingerprints.query_of(name, self.declaration, component, seed, progress)
-            for name in self.snapshot.readable(sources_of(component))
-        ]
-
-    def _parts(self, queries: Sequence[CategoryQuery]) -> list[str]:
-        number = 1 if self.is_here else _RANGES * parallelism(self.spark)
+        if number is None:
+            number = 1 if self.is_here else _RANGES * parallelism(self.spark)
         return self.snapshot.parts(queries, number, after=self.after, until=self.until)
 
-    def _rows_of_parts(self, texts: Sequence[str]) -> DataFrame:
+    def rows_of_parts(self, texts: Sequence[str]) -> DataFrame:
         """Return a row for each part, in a partition of its own; one empty one without parts."""
         return self.spark.range(0, len(texts), 1, max(1, len(texts)))
 
     def _read(self, queries: Sequence[CategoryQuery], types: Mapping[str, str]) -> DataFrame:
-        texts = self._parts(queries)
+        texts = self.parts(queries)
         if self.is_here:
             return self.read_here(texts, types)
         read = partial(reading.parts, texts, self.snapshot.id, arrow_schema(types))
-        return self._rows_of_parts(texts).mapInArrow(read, made.schema(types))
+        return self.rows_of_parts(texts).mapInArrow(read, made.schema(types))
 
     def read_here(self, queries: Iterable[str], types: Mapping[str, str]) -> DataFrame:
         """Return what queries give, read by this process."""
         schema = arrow_schema(types)
-        read = self._batches(queries, schema)
+        read = self.batches(queries, schema)
         return self.spark.createDataFrame(pa.Table.from_batches(read, schema))
 
-    def _batches(self, queries: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def batches(self, queries: Iterable[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Return what queries give, read by this process, in batches."""
         return reading.batches(queries, self.snapshot.id, schema, self.snapshot.database_url)
 
     def at(self, positions: DataFrame) -> "CategoryLookup":
@@ -157,12 +122,6 @@ class CategoryLookup:
         if of.is_here:
             rows = self.positions.select("global_position").collect()
             positions = [row["global_position"] for row in rows]
-            return of.read_here((one.at(positions) for one in composed), types)
+            return of.read_here([one.at(positions) for one in composed if positions], types)
         read = partial(reading.chosen, composed, of.snapshot.id, arrow_schema(types))
         return self.positions.select("global_position").mapInArrow(read, made.schema(types))
-
-
-def _both(
-    read: grouping.Function, function: grouping.Function, batches: grouping.Batches
-) -> Iterator[pa.RecordBatch]:
-    return function(read(batches))

@@ -1,0 +1,116 @@
+"""What a run reads from: the store through ADBC or JDBC, and an archive."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.archive.archive_folder import Archive
+from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.reading import lookup
+from spark_jobs.reconciliation.reading.categories import Categories
+from spark_jobs.reconciliation.reading.fingerprinting import Fingerprinting, OfServer, OfSpark
+from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
+from spark_jobs.reconciliation.reading.union import Union
+from spark_jobs.reconciliation.run import Run, app_dir, is_here
+from spark_jobs.snapshot.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a run reads from.
+
+    Attributes:
+        run: the run.
+        snapshot: what is read of the store.
+        spark: the session.
+        archive: an archive that is read too; None without one.
+        until: the global position to read each category up to; others are read to their end.
+    """
+
+    run: Run
+    snapshot: Snapshot
+    spark: SparkSession
+    archive: Archive | None = None
+    until: Mapping[str, int] = field(default_factory=dict)
+
+    def __call__(
+        self, after: Mapping[str, int] | None = None, *, is_few: bool = False
+    ) -> Categories | Jdbc | Union:
+        """Return what reads columns of categories.
+
+        Args:
+            after: the global position behind which each category is read; None for all of them.
+            is_few: whether so few messages are read that this process does it, if it can.
+        """
+        after = after or {}
+        if self.archive is None:
+            return self.stored(after, is_few=is_few)
+        behind = {name: max(one, after.get(name, 0)) for name, one in self.archive.after.items()}
+        return Union(
+            self.spark,
+            self.archive,
+            self._declaration,
+            self.stored({**after, **behind}),
+            self.stored(after),
+            after,
+        )
+
+    def stored(
+        self, after: Mapping[str, int] | None = None, *, is_few: bool = False
+    ) -> Categories | Jdbc:
+        """Return what reads columns of categories from the store alone."""
+        run, after = self.run, after or {}
+        if run.jdbc is None:
+            return Categories(
+                self.spark,
+                self.snapshot,
+                self._declaration,
+                after,
+                self.until,
+                is_here=is_few and is_here(run),
+            )
+        return Jdbc(self.spark, jdbc_url(run.database_url), self.snapshot, self._declaration, after)
+
+    @property
+    def _declaration(self) -> Declaration:
+        return Declaration.of(self.run.component)
+
+    @property
+    def server_can_hash(self) -> bool:
+        """Whether the server can make the fingerprints of messages in the store."""
+        return self.run.jdbc is None and not self._declaration.by_function
+
+    def fingerprints(
+        self,
+        seed: int,
+        after: Mapping[str, int] | None = None,
+        *,
+        is_of_server: bool,
+        is_few: bool = False,
+    ) -> Fingerprinting:
+        """Return what reads messages as fingerprints that are kept.
+
+        Args:
+            seed: of the hashes.
+            after: as for `__call__`.
+            is_of_server: whether the server makes them, of messages in the store only.
+            is_few: as for `__call__`.
+        """
+        component = self.run.component
+        if is_of_server:
+            stored = self.stored(after, is_few=is_few)
+            assert isinstance(stored, Categories)  # noqa: S101  JDBC reads columns
+            return OfServer(stored, component, None, seed)
+        read = self(after, is_few=is_few)
+        few = replace(self, archive=None)(is_few=True)
+        return OfSpark(
+            read,
+            partial(lookup.at, few),
+            self.spark.createDataFrame,
+            component,
+            self.run.app,
+            app_dir(self.run),
+            seed,
+        )
