@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from reservation.errors import DatabaseUnavailableError, ReservationError
 from spark_jobs.follow.rounds import Audience, Follower
-from spark_jobs.reconciliation import stored_state
 from spark_jobs.reconciliation.run import Run, judged_by
+from spark_jobs.reconciliation.state import stored_state
 from spark_jobs.session.failure import reason
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import exported_snapshot

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 
 from spark_jobs.common.result import Finding
 from spark_jobs.common.timestamps import from_micros
-from spark_jobs.reconciliation.stored_state import LastingViolations
+from spark_jobs.reconciliation.state.stored_state import LastingViolations
 from spark_jobs.snapshot.progress import Progress
 
 # A message has each kind of violation at most once.

@@ -2,8 +2,8 @@
 
 A round looks at the store in one transaction: how far the consumers are, and what the last message
 of each category is. It then reads from where the state ends to exactly these messages, and judges
-what they change (`spark_jobs.reconciliation.incremental`). So positions and messages are of one
-moment. With newer positions a command could be reported as missing although its reservation was
+what they change (`spark_jobs.reconciliation.state.incremental`). So positions and messages are of
+one moment. With newer positions a command could be reported as missing although its reservation was
 only not read yet. The transaction need not stay open meanwhile. A writer that holds the category's
 lock makes nothing visible before the last message that was seen, and what another writer does is
 found by the next round that counts.
@@ -35,12 +35,13 @@ from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
 from spark_jobs.follow import persistence
-from spark_jobs.reconciliation import accepted, heads, new_messages
-from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation import accepted
 from spark_jobs.reconciliation.reading import lookup
-from spark_jobs.reconciliation.reading.reading import Reading
+from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.run import Run, jobs
-from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.reconciliation.state import heads, new_messages
+from spark_jobs.reconciliation.state.incremental import IncrementalRun
+from spark_jobs.reconciliation.state.stored_state import Head, State
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 

@@ -1,1 +1,1 @@
-"""One reconciliation: what is read, a full or an incremental run, and the state between runs."""
+"""One reconciliation: a full or an incremental run, from the snapshot to the report."""

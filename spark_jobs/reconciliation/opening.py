@@ -14,15 +14,15 @@ from spark_jobs.archive import archive_folder
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation import heads, incremental, new_messages, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.fingerprinting import OfServer
 from spark_jobs.reconciliation.reading.jdbc import Jdbc
-from spark_jobs.reconciliation.reading.reading import Reading
+from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, app_dir, is_here, jobs, judged_by
+from spark_jobs.reconciliation.state import heads, incremental, new_messages, stored_state
 from spark_jobs.session.settings import interpreted
 from spark_jobs.session.size import Size
 from spark_jobs.snapshot.progress import Progress

@@ -16,9 +16,10 @@ from spark_jobs.analysis.verdicts.judging import own_name
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import Declaration, categories_of
 from spark_jobs.common.result import Finding, Report
-from spark_jobs.reconciliation import accepted, stored_state
+from spark_jobs.reconciliation import accepted
 from spark_jobs.reconciliation.opening import opened
 from spark_jobs.reconciliation.run import Run, jobs
+from spark_jobs.reconciliation.state import stored_state
 from spark_jobs.session.session import spark_session
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 

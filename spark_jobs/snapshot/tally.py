@@ -1,7 +1,7 @@
 """The number of messages in a part of a category, and the sum of their global positions.
 
 Both change when a message becomes visible behind the messages that were read
-(`spark_jobs.reconciliation.late`).
+(`spark_jobs.reconciliation.reading.late`).
 """
 
 import msgspec

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from bank import account
 from spark_jobs.follow.rounds import Follower
-from spark_jobs.reconciliation import stored_state
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run, judged_by
+from spark_jobs.reconciliation.state import stored_state
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.processes import EXAMPLES
 

@@ -8,12 +8,12 @@ from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.verdicts import fingerprints, prefilter
 from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.reconciliation import changes
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run, jobs
+from spark_jobs.reconciliation.state import changes
 from spark_jobs.session import size
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.spark.following import Following

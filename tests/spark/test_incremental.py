@@ -12,12 +12,12 @@ from spark_jobs.analysis.commands import CommandsJob
 from spark_jobs.analysis.effects import EffectsJob
 from spark_jobs.analysis.verdicts.judging import Rows
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation import incremental, stored_state
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.incremental import IncrementalRun
 from spark_jobs.reconciliation.reading.fingerprinting import OfSpark
 from spark_jobs.reconciliation.run import Run, judged_by
-from spark_jobs.reconciliation.stored_state import Head, StoredFingerprints
+from spark_jobs.reconciliation.state import incremental, stored_state
+from spark_jobs.reconciliation.state.incremental import IncrementalRun
+from spark_jobs.reconciliation.state.stored_state import Head, StoredFingerprints
 from spark_jobs.snapshot.progress import Consumed, Progress
 from tests.chance import FIRST, seeds
 from tests.spark.messages import message, reading, whole

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_jobs.reconciliation import known
-from spark_jobs.reconciliation.known import Known, Watched
+from spark_jobs.reconciliation.state import known
+from spark_jobs.reconciliation.state.known import Known, Watched
 from tests.chance import seeds
 
 pytestmark = pytest.mark.spark

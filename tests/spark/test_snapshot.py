@@ -9,9 +9,9 @@ from bank import account
 from reservation.errors import DatabaseUnavailableError
 from spark_jobs.jobs import archive as archiving
 from spark_jobs.reconciliation import opening, reconcile
-from spark_jobs.reconciliation.incremental import IncrementalRun
 from spark_jobs.reconciliation.reconcile import in_session
 from spark_jobs.reconciliation.run import Run
+from spark_jobs.reconciliation.state.incremental import IncrementalRun
 from spark_jobs.report.as_json import as_json
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.bank import drain

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation import stored_state
-from spark_jobs.reconciliation.stored_state import Head, LastingViolations, StoredFingerprints
+from spark_jobs.reconciliation.state import stored_state
+from spark_jobs.reconciliation.state.stored_state import Head, LastingViolations, StoredFingerprints
 from spark_jobs.snapshot.progress import Progress
 
 pytestmark = pytest.mark.spark

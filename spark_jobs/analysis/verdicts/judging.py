@@ -2,7 +2,7 @@
 
 A job divides messages into groups, judges each group separately, and counts verdicts. The counts of
 different groups can be added up, so a run need only judge the groups that have changed
-(`spark_jobs.reconciliation.incremental`).
+(`spark_jobs.reconciliation.state.incremental`).
 
 The verdicts of a job are a table of rules. Each rule says when a row has a verdict, and when a
 group may contain such a row. The first is asked of whole rows. The second is asked of sums over

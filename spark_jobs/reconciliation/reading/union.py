@@ -17,7 +17,7 @@ from spark_jobs.analysis.verdicts.judging import Read, Rows
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.archive.remade import remade
 from spark_jobs.common.declaration import Declaration, passes_in
-from spark_jobs.reconciliation import late
+from spark_jobs.reconciliation.reading import late
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.jdbc import Jdbc
 from spark_jobs.snapshot.checksums import COLUMNS

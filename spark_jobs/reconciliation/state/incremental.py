@@ -1,10 +1,9 @@
 """Runs that read only new messages, and judge only the groups that these change.
 
 A state is a folder that every part of Spark can reach. It holds the fingerprints of all messages
-that were read so far (`spark_jobs.reconciliation.known`), the rows of the groups that are not in
-order, with their verdicts (`spark_jobs.reconciliation.in_doubt`), and where the messages are whose
-groups may change although no message of them is new. A manifest holds the counts, up to where the
-log was read, and how far the consumers were.
+that were read so far (`.known`), the rows of the groups that are not in order, with their verdicts
+(`.in_doubt`), and the groups that may change although no message of them is new. A manifest holds
+the counts, up to where the log was read, and how far the consumers were.
 
 A run reads the fingerprints of the messages that came after. It sums up the groups that these
 belong to, and those that may have changed, twice: as they were, which is subtracted from the counts
@@ -35,12 +34,18 @@ from spark_jobs.analysis.verdicts.judging import Counts, Lookup, Read
 from spark_jobs.analysis.verdicts.prefilter import PrefilterJob
 from spark_jobs.common import files as data_files
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation import changes, known
-from spark_jobs.reconciliation.changes import Summed
-from spark_jobs.reconciliation.in_doubt import Comparisons, InDoubt
-from spark_jobs.reconciliation.known import Known, Watched
 from spark_jobs.reconciliation.reading.fingerprinting import Fingerprinting, frame_of
-from spark_jobs.reconciliation.stored_state import ANEW, Head, State, StoredFingerprints, run_name
+from spark_jobs.reconciliation.state import changes, known
+from spark_jobs.reconciliation.state.changes import Summed
+from spark_jobs.reconciliation.state.in_doubt import Comparisons, InDoubt
+from spark_jobs.reconciliation.state.known import Known, Watched
+from spark_jobs.reconciliation.state.stored_state import (
+    ANEW,
+    Head,
+    State,
+    StoredFingerprints,
+    run_name,
+)
 from spark_jobs.session.settings import interpreted
 from spark_jobs.snapshot.progress import Progress
 

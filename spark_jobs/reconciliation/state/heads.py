@@ -8,7 +8,7 @@ from reservation.component import Component
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.errors import StateError
-from spark_jobs.reconciliation.stored_state import Head, State
+from spark_jobs.reconciliation.state.stored_state import Head, State
 from spark_jobs.snapshot.snapshot import Snapshot
 
 

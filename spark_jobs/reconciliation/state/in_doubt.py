@@ -29,8 +29,8 @@ from spark_jobs.analysis.verdicts.judging import (
 )
 from spark_jobs.common import files as data_files
 from spark_jobs.common.caching import unpersisted
-from spark_jobs.reconciliation import known
-from spark_jobs.reconciliation.known import Positions
+from spark_jobs.reconciliation.state import known
+from spark_jobs.reconciliation.state.known import Positions
 from spark_jobs.snapshot.progress import Progress
 
 # The column with what a row adds to the counts.

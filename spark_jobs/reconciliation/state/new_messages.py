@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from spark_jobs.analysis.verdicts.fingerprints import Numbering, new_seed
 from spark_jobs.common.declaration import passes_of
-from spark_jobs.reconciliation import late
-from spark_jobs.reconciliation.incremental import IncrementalRun
+from spark_jobs.reconciliation.reading import late
 from spark_jobs.reconciliation.reading.fingerprinting import Fingerprinting
-from spark_jobs.reconciliation.reading.reading import Reading
-from spark_jobs.reconciliation.stored_state import State, StoredFingerprints
+from spark_jobs.reconciliation.reading.of_run import Reading
+from spark_jobs.reconciliation.state.incremental import IncrementalRun
+from spark_jobs.reconciliation.state.stored_state import State, StoredFingerprints
 
 
 def made_as_before(state: State, reading: Reading) -> StoredFingerprints:

@@ -16,9 +16,9 @@ from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts.judging import Counts
 from spark_jobs.analysis.verdicts.prefilter import GroupSums, PrefilterJob
 from spark_jobs.common.concurrency import run_concurrently
-from spark_jobs.reconciliation import known
-from spark_jobs.reconciliation.known import Known, Positions, Watched
-from spark_jobs.reconciliation.stored_state import StateManifest
+from spark_jobs.reconciliation.state import known
+from spark_jobs.reconciliation.state.known import Known, Positions, Watched
+from spark_jobs.reconciliation.state.stored_state import StateManifest
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
 

@@ -62,7 +62,7 @@ class StoredConsumed(msgspec.Struct, frozen=True):
 
 
 class StoredFingerprints(msgspec.Struct, frozen=True):
-    """The fingerprints of the messages that were read (`spark_jobs.reconciliation.known`).
+    """The fingerprints of the messages that were read (`spark_jobs.reconciliation.state.known`).
 
     Attributes:
         folders: the folders that hold them.
