@@ -27,7 +27,7 @@ COMMAND_CONSUMER, RESERVATION_CONSUMER = "account:command", "accountTransaction"
 # The command consumer begins and reads; moves its position, reserves and commits.
 # The reservation consumer begins and reads; loads the entity; moves its position, writes and
 # commits.
-MOST = {COMMAND_CONSUMER: 2, RESERVATION_CONSUMER: 3}
+MOST = {COMMAND_CONSUMER: 1, RESERVATION_CONSUMER: 2}
 
 
 class Consumers:

@@ -365,12 +365,12 @@ def test_a_read_that_is_refused_ahead_does_not_keep_the_batch_before_from_being_
     jars, loads = Jars(), []
     load = EntityCache.load
 
-    def refuse(cache, store, names):
+    def refuse(cache, store, names, *last):
         loads.append(cache)
         if len(loads) == 2:
             with translated():
                 store._source.execute("SELECT 1 / 0")
-        return load(cache, store, names)
+        return load(cache, store, names, *last)
 
     monkeypatch.setattr(EntityCache, "load", refuse)
     send(store, 3 * BATCH)

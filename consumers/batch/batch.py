@@ -9,15 +9,19 @@ the two the batch is read again, and its messages are found among the stored ver
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
+from consumers.batch.asking import Asking
 from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
 from consumers.batch.looking_ahead import LookingAhead
-from consumers.batch.reading import BatchReading, ReadBatch
+from consumers.batch.opening import Opening
+from consumers.batch.reading import BatchReading, ReadBatch, WithEvents
+from consumers.batch.reserving_next import Reserved, ReservingNext
 from consumers.calls.blame import before, transaction
 from consumers.dead_letters.corrections import Corrections
 from consumers.dead_letters.failure import Letter
@@ -26,9 +30,12 @@ from consumers.decisions.blocking import ALL_OR_NOTHING, FailurePolicy
 from consumers.group.positions import NotMovedError, Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
+from reservation.entity.cache import NONE_READ
 from reservation.errors import MessageError
 from reservation.idempotence.reserve import ConflictFoundError
+from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
+from reservation.postgres.exchange import Request
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
 from reservation.store.statements import lock_categories
@@ -100,6 +107,8 @@ class Batch:
         self._effects = BatchEffects(context, snapshots)
         self._dead_letters = DeadLetters(component.name, context.category)
         self._reading = BatchReading(context, self._handling.needs, self._corrections, batch_bytes)
+        self._reserving_next = ReservingNext(context, self._reading, self._handling.needs)
+        self._asking = Asking(context, self._reading, self._reserving_next)
         self._ahead = LookingAhead(self._handling, self._reading, context.log)
         self.retry_transaction = RetryTransaction(
             context, self._handling, self._effects, self._dead_letters
@@ -138,7 +147,9 @@ class Batch:
         try:
             with self._context.spans.batch():
                 try:
-                    return attempt(at_once=not careful, looks_ahead=looks_ahead)
+                    return self._take(
+                        attempt, positions, limit, policy, careful=careful, looks_ahead=looks_ahead
+                    )
                 except ConflictFoundError:
                     self._handling.forget()
                     return attempt(at_once=False, looks_ahead=False)
@@ -170,32 +181,93 @@ class Batch:
         """Whether there is a batch that was decided on ahead, and is not committed."""
         return self._ahead.has_decided
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a batch that `run` has to take next: decided on, or asked for."""
+        return self._ahead.has_decided or self._asking.is_asked
+
+    def get_ready(self, positions: Positions, limit: int, policy: FailurePolicy) -> None:
+        """Prepare what the next batch begins with, for `ask` to send it.
+
+        Args:
+            positions: what is held of the category; as for `run`, like the others.
+            limit: how many messages to take at most.
+            policy: what becomes of messages that cannot be handled.
+        """
+        self._asking.get_ready(positions, limit, policy)
+
+    def ask(self) -> None:
+        """Send what was prepared, if anything was; then `run` has to be called next.
+
+        Raises:
+            StoreError: the database is away.
+        """
+        self._asking.ask()
+
+    def _take(
+        self,
+        attempt: Callable[..., BatchResult],
+        positions: Positions,
+        limit: int,
+        policy: FailurePolicy,
+        *,
+        careful: bool,
+        looks_ahead: bool,
+    ) -> BatchResult:
+        """Reserve the next commands in one round trip if possible, else run the batch."""
+        if careful:
+            return attempt(at_once=False, looks_ahead=looks_ahead)
+        if self._ahead.has_decided:
+            return attempt(at_once=True, looks_ahead=looks_ahead)
+        if not self._asking.is_asked:
+            self._asking.get_ready(positions, limit, policy)
+        opening, reserving = self._asking.take()
+        if reserving is None:
+            return attempt(opening, at_once=True, looks_ahead=looks_ahead)
+        found = self._reserving_next.run(reserving)
+        if not isinstance(found, Reserved):
+            return attempt(known=found, at_once=found is not None, looks_ahead=looks_ahead)
+        part, batch = reserving.part, found.batch
+        positions.committed(part, batch.to)
+        return BatchResult(part, batch.to, len(batch.messages), found.counts, ended=batch.ended)
+
     def _run(
         self,
         positions: Positions,
         limit: int,
         careful: bool,
         policy: FailurePolicy,
+        opening: Opening[WithEvents] | None = None,
         *,
+        known: Commands | None = None,
         at_once: bool,
         looks_ahead: bool,
     ) -> BatchResult:
         connection, handling = self._context.connection, self._handling
         blocked: Collection[str] = ()
         batch: ReadBatch | None = None
-        part = self._reading.part(positions)
+        part = self._reading.part(positions) if opening is None else opening.part
         if part is None:
             return BatchResult(None, 0)
         decided = self._ahead.take(part, limit, policy)
         size = self._reading.size.limit(limit)
-        statement = self._reading.statement(part, size)
-        requests = [] if decided is not None else [statement.request]
+        requests: list[Request] = []
+        read: Callable[[Sequence[tuple[Any, ...]]], WithEvents] | None = None
+        if opening is not None:
+            read = opening.read
+        elif decided is None and known is None:
+            with_events = self._asking.was_small and not careful
+            statement = self._reading.statement_to_decide(part, size, with_events=with_events)
+            requests, read = [statement.request], statement.read
         if careful:
             requests.insert(0, lock_categories(handling.categories).request)
-        with transaction(connection, lambda: batch.messages if batch else (), requests) as answers:
+        first = requests if opening is None else opening.beginning
+        with transaction(connection, lambda: batch.messages if batch else (), first) as answers:
             store = MessageStore(connection)
             if decided is None:
-                commands = statement.read(answers[-1].rows)
+                commands, events = known or ([], []), NONE_READ
+                if read is not None:
+                    commands, events = read(answers[-1].rows)
                 # A message that is given up is the only one, and the component must not decode it.
                 as_read = bool(policy.given_up)
                 batch = self._reading.batch(positions, part, commands, size, as_read=as_read)
@@ -208,6 +280,7 @@ class Batch:
                     batch.corrected,
                     careful=careful,
                     policy=policy,
+                    events=events,
                 )
             else:
                 batch, decisions = decided.batch, decided.decisions
@@ -226,6 +299,7 @@ class Batch:
                 at_once = self._effects.is_one_statement(decisions)
                 if at_once and looks_ahead:
                     following = self._ahead.read(store, positions, batch, size, policy)
+            self._asking.was_read(batch)
             messages = handling.at_hand = batch.messages
 
             def finish() -> Collection[str]:

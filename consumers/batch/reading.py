@@ -9,6 +9,7 @@ from consumers.dead_letters.corrections import Corrections, applied
 from consumers.group.positions import Positions
 from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.runtime.context import ConsumerContext
+from reservation.entity.cache import NONE_READ, LastEvents
 from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
@@ -56,8 +57,21 @@ class ReadBatch:
         )
 
 
+# What a batch begins with, and the last events of its entities, as far as they were read with it.
+WithEvents = tuple[Commands, LastEvents]
+
+# Of so many messages the last events of each entity are read with them, up to so many.
+MOST_ENTITIES, LATEST_EVENTS = 20, 20
+
+
 class BatchReading:
-    """How one consumer of a component reads its category."""
+    """How one consumer of a component reads its category.
+
+    Attributes:
+        rules: those by which the server takes keys, as JSON; see `server_rules`.
+        batch_bytes: how many bytes of data and metadata a batch may have.
+        size: how many messages the next batch may have.
+    """
 
     def __init__(
         self,
@@ -77,7 +91,7 @@ class BatchReading:
         component, category = context.component, context.category
         self._context = context
         self._corrections = corrections
-        self._batch_bytes = batch_bytes
+        self.batch_bytes = batch_bytes
         subscribed = component.subscribed.get(category)
         self._first_position = 0 if subscribed is None else subscribed.first_position
         reservations = {
@@ -85,7 +99,13 @@ class BatchReading:
             for name, declared in component.server_keys.items()
             if name not in component.ignored
         }
-        self._rules = server_rules(reservations if context.reserves else {})
+        self.rules = server_rules(reservations if context.reserves else {})
+        leads = {
+            declared.entity is not None
+            for declared in component.reservations.values()
+            if declared.into == category
+        }
+        self._are_of_entities = leads == {True}  # the streams, by their names
         self.size = BatchSize(needs.own, needs.is_two_phase if needs.two_phase else None)
 
     def part(self, positions: Positions) -> Partition | None:
@@ -115,19 +135,44 @@ class BatchReading:
         """Return whether what was read may be corrected before another transaction handles it."""
         return self._corrections.may_be_of(commands[0])
 
+    def is_never_corrected(self, positions: Positions, part: Partition) -> bool:
+        """Return whether no message of a part has a correction, as far as that is known."""
+        return self._corrections.has_none_after(positions, part.after)
+
     def statement(self, part: Partition, limit: int) -> Statement[Commands]:
         """Return what reads a batch, and the stream of each key that the server takes."""
         category = self._context.category
         if part.after + 1 < self._first_position:
             part = replace(part, after=self._first_position - 1)
-        if self._rules != "[]":
-            return read_commands(category, part, limit, self._rules, self._batch_bytes)
-        reading = read_part(category, part, limit, self._batch_bytes)
+        if self.rules != "[]":
+            return read_commands(category, part, limit, self.rules, self.batch_bytes)
+        reading = read_part(category, part, limit, self.batch_bytes)
 
         def read(rows: Sequence[tuple[Any, ...]]) -> Commands:
             return reading.read(rows), [None] * len(rows)
 
         return Statement(reading.query, reading.parameters, read, repeated=True)
+
+    def statement_to_decide(
+        self, part: Partition, limit: int, *, with_events: bool
+    ) -> Statement[WithEvents]:
+        """Return what reads a batch, and the last events of its entities if it is small.
+
+        Args:
+            part: what to read.
+            limit: how many messages to read at most.
+            with_events: whether it is likely to be small. Events are read only where the streams
+                have the ids of entities in their names.
+        """
+        reading = self.statement(part, limit)
+        if not (with_events and self._are_of_entities):
+            return Statement(
+                reading.query, reading.parameters, lambda rows: (reading.read(rows), NONE_READ)
+            )
+        further = [self._context.component.name, MOST_ENTITIES, LATEST_EVENTS]
+        return Statement(
+            _QUERIES["read_with_entities"], [*reading.parameters, *further], _with_events
+        )
 
     def batch(
         self,
@@ -147,6 +192,17 @@ class BatchReading:
             limit: how many messages it was to read.
             as_read: whether all of it is the batch, whatever transactions its messages need.
         """
+        batch = self.batch_of(part, commands, limit, as_read=as_read)
+        if batch.to == part.after:
+            return batch
+        corrected = self._corrections.of(self._context.connection, positions, batch.messages)
+        as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
+        return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
+
+    def batch_of(
+        self, part: Partition, commands: Commands, limit: int, *, as_read: bool = False
+    ) -> ReadBatch:
+        """Return the batch that begins what was read, as `batch` does, but without corrections."""
         messages, key_streams = commands
         ended = part.partitions is None and self._is_end(messages, limit)
         to = self._end(part, messages, limit)
@@ -155,11 +211,7 @@ class BatchReading:
         batch = ReadBatch(part, to, messages, key_streams, {}, ended)
         if not as_read and (end := self.size.cut(messages)) < len(messages):
             batch = batch.up_to(end)
-        if to == part.after:
-            return batch
-        corrected = self._corrections.of(self._context.connection, positions, batch.messages)
-        as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
-        return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
+        return batch
 
     def _head(self) -> int:
         """Return the global position of the category's last message."""
@@ -190,4 +242,20 @@ class BatchReading:
         characters = sum(
             len(message.data or "") + len(message.metadata_json or "") for message in messages
         )
-        return 4 * characters < self._batch_bytes
+        return 4 * characters < self.batch_bytes
+
+
+def _with_events(rows: Sequence[tuple[Any, ...]]) -> WithEvents:
+    """Return the messages that were read, and the last events of their entities."""
+    messages: list[StoredMessage] = []
+    events: dict[str, list[StoredMessage]] = {}
+    for *columns, entity_stream in rows:
+        message = StoredMessage(*columns)
+        if message.stream_name == entity_stream:
+            events[entity_stream].append(message)
+        else:
+            messages.append(message)
+            events.setdefault(entity_stream, [])
+    key_streams: list[str | None] = [None] * len(messages)
+    is_small = len(messages) <= MOST_ENTITIES
+    return (messages, key_streams), events if is_small else NONE_READ

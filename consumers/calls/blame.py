@@ -10,7 +10,7 @@ from psycopg import Connection
 from reservation.errors import MessageError, RefusedError, StoreError
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
-from reservation.postgres.exchange import Answer, Request, transaction_of, was_refused
+from reservation.postgres.exchange import Answer, Beginning, Request, transaction_of, was_refused
 from reservation.postgres.sqlstates import Fault, fault_at_commit
 
 
@@ -42,7 +42,7 @@ def blamed(messages: Sequence[StoredMessage]) -> Iterator[None]:
 def transaction(
     connection: Connection[Any],
     messages: Callable[[], Sequence[StoredMessage]],
-    requests: Sequence[Request] = (),
+    requests: Sequence[Request] | Beginning = (),
 ) -> Iterator[list[Answer]]:
     """Run a block in a transaction whose commit may be refused because of its messages.
 
@@ -53,7 +53,7 @@ def transaction(
     Args:
         connection: not in a transaction.
         messages: returns those that the transaction is for, once the block has ended or committed.
-        requests: the first statements, whose answers are given to the block.
+        requests: the first statements, whose answers are given to the block; see `transaction_of`.
 
     Raises:
         MessageError: the commit was refused.

@@ -68,6 +68,10 @@ class Corrections:
         """Return whether one of some messages, in the order of the log, may have a correction."""
         return bool(messages) and messages[0].global_position <= self._until
 
+    def has_none_after(self, positions: Positions, global_position: int) -> bool:
+        """Return whether no message after a global position is corrected, as far as is known."""
+        return self._known == positions.claims and global_position >= self._until
+
     def has_reissues(self, message: StoredMessage) -> bool:
         """Return whether a message may be a reissue of another one."""
         return message.type in self._volatile

@@ -164,12 +164,12 @@ class Positions:
             ``or_fail`` it fails with NotMovedError instead; once that is rolled back, `lost` says
             which of the two it is.
         """
-        moving = self._of(part)
+        partitions, epochs = self.held_of(part)
         values = {
             "consumer": self.consumer,
             "category": self.category,
-            "partitions": Int4Array([held.partition for held in moving]),
-            "epochs": IntArray([held.epoch for held in moving]),
+            "partitions": partitions,
+            "epochs": epochs,
             "before": part.after,
             "position": to,
             "message_id": message_id,
@@ -185,6 +185,11 @@ class Positions:
                 raise self.lost(connection)
 
         return Request(_QUERIES["advance"], values, check, _not_of_messages)
+
+    def held_of(self, part: Partition) -> tuple[Int4Array, IntArray]:
+        """Return the partitions of a part, and their epochs, as the server takes them."""
+        held = self._of(part)
+        return Int4Array([one.partition for one in held]), IntArray([one.epoch for one in held])
 
     def committed(self, part: Partition, to: int) -> None:
         """Note that the transaction that moved the positions is committed."""

@@ -24,7 +24,7 @@ from consumers.handling.redelivery import further_before, handled_before
 from consumers.handling.transaction_needs import TransactionNeeds
 from consumers.handling.two_phase import TwoPhaseHandling
 from consumers.runtime.context import ConsumerContext
-from reservation.entity.cache import EntityCache
+from reservation.entity.cache import NONE_READ, EntityCache, LastEvents
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import MessageError
 from reservation.idempotence.strategy import Incoming, Strategy
@@ -141,6 +141,7 @@ class Handling:
         *,
         careful: bool,
         policy: FailurePolicy,
+        events: LastEvents = NONE_READ,
     ) -> Decisions:
         """Decide on messages; with care, pass those that were handled before.
 
@@ -156,6 +157,7 @@ class Handling:
                 which they have already.
             careful: whether to look for messages that were handled before.
             policy: what becomes of messages that cannot be handled.
+            events: the last events of entities, as far as they were read with the messages.
 
         Returns:
             The decisions on all messages; where the policy is to commit a batch in part, on those
@@ -169,7 +171,7 @@ class Handling:
             if careful:
                 decisions = self._decide_carefully(store, messages, key_streams, policy)
             else:
-                decisions = self._decide(store, messages, key_streams, policy)
+                decisions = self._decide(store, messages, key_streams, policy, events=events)
         decisions.corrected.update(corrected)
         self._last_categories = decisions.categories
         return decisions
@@ -275,12 +277,13 @@ class Handling:
         key_streams: Sequence[str | None],
         policy: FailurePolicy,
         handled: frozenset[str] = frozenset(),
+        events: LastEvents = NONE_READ,
     ) -> Decisions:
         """Decide on a batch, in its order; pass those messages whose ids were handled before."""
         prepared = self._prepare(messages, key_streams, policy, handled)
         decisions, decoded = prepared.decisions, prepared.decoded
         if not decoded or not self.needs.is_two_phase(decoded[0].message):
-            self._load(store, prepared)
+            self._load(store, prepared, events)
             return self._decided(prepared)
         try:
             decisions.pending = self._two_phase.store([item.incoming for item in decoded])
@@ -303,11 +306,14 @@ class Handling:
         decoded = self._batch_decoding.decode(messages, key_streams, blocking, handled, decisions)
         return Prepared(messages, decoded, handled, blocking, decisions)
 
-    def _load(self, store: MessageStore, prepared: Prepared) -> None:
+    def _load(
+        self, store: MessageStore, prepared: Prepared, events: LastEvents = NONE_READ
+    ) -> None:
         """Load the entities of decoded messages, and let strategies look at these."""
         decoded, decisions = prepared.decoded, prepared.decisions
         entity_streams = (item.entity_stream for item in decoded if not item.redelivered)
-        decisions.entities = self._entities.load(store, dict.fromkeys(filter(None, entity_streams)))
+        names = dict.fromkeys(filter(None, entity_streams))
+        decisions.entities = self._entities.load(store, names, events)
         self._context.log_context.leave_message()
         self._begin(decoded, decisions)
 

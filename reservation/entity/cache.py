@@ -1,12 +1,20 @@
 """Entities kept between batches, so that only what is new in their streams is read again."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from reservation.entity.projection import Loaded, Projection
 from reservation.entity.snapshots import Snapshots
+from reservation.messages.message import StoredMessage
 from reservation.messages.pseudo_event import starts
 from reservation.store.client import MessageStore
+
+# By streams, the last messages of each, in their order; all of them if the first is at position 0,
+# or if there are none.
+LastEvents = Mapping[str, Sequence[StoredMessage]]
+
+NONE_READ: LastEvents = MappingProxyType({})
 
 
 class EntityCache:
@@ -37,16 +45,25 @@ class EntityCache:
         self._entering = entering
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
 
-    def load(self, store: MessageStore, stream_names: Iterable[str]) -> dict[str, Loaded]:
-        """Return the entities of these streams as they are now, in one statement or two."""
+    def load(
+        self, store: MessageStore, stream_names: Iterable[str], last: LastEvents = NONE_READ
+    ) -> dict[str, Loaded]:
+        """Return the entities of these streams as they are now, in two statements at most.
+
+        Args:
+            store: where they are read from.
+            stream_names: the streams.
+            last: what was read of some of them already, in the same transaction.
+        """
         names = list(stream_names)
         known = {name: self._loaded.pop(name) for name in names if name in self._loaded}
         if self._snapshots is not None:
             known |= self._snapshots.read([name for name in names if name not in known])
         wanted = {name: known.get(name) or Loaded(self._make()) for name in names}
         positions = {name: loaded.version + 1 for name, loaded in wanted.items()}
+        messages = _following(positions, last)
         entered = None
-        for message in store.read_streams(positions):
+        for message in [*messages, *store.read_streams(positions)]:
             if message.stream_name != entered:
                 entered = message.stream_name
                 self._entering(entered)
@@ -62,3 +79,15 @@ class EntityCache:
     def clear(self) -> None:
         """Forget everything: after a rollback the entities hold what was never written."""
         self._loaded.clear()
+
+
+def _following(positions: dict[str, int], last: LastEvents) -> list[StoredMessage]:
+    """Return the messages from these positions on, and drop the streams of which they are all."""
+    messages: list[StoredMessage] = []
+    for name, events in last.items():
+        start = positions.get(name)
+        if start is None or (events and events[0].position > start):
+            continue
+        del positions[name]
+        messages += [event for event in events if event.position >= start]
+    return messages

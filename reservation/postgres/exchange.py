@@ -19,7 +19,7 @@ from psycopg import Connection
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, Format, PipelineStatus
+from psycopg.pq import ConnStatus, ExecStatus, Format, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
@@ -154,25 +154,30 @@ def keeps_statements(connection: Connection[Any]) -> TypeGuard[KeepingConnection
 
 @contextlib.contextmanager
 def transaction_of(
-    connection: Connection[Any], requests: Sequence[Request] = ()
+    connection: Connection[Any], requests: "Sequence[Request] | Beginning" = ()
 ) -> Iterator[list[Answer]]:
     """Run a block in a transaction, whose first statements are sent with its begin.
 
     Args:
         connection: in autocommit, and in no transaction.
-        requests: the first statements, whose answers are given to the block.
+        requests: the first statements, whose answers are given to the block; or the beginning with
+            them, which may have been sent.
 
     Raises:
         psycopg.Error: a statement failed, or the commit did.
     """
     if not isinstance(connection, KeepingConnection):
+        assert not isinstance(requests, Beginning)  # noqa: S101  it has such a connection
         with connection.transaction():
             yield exchange(connection, requests)
         return
     connection.begun, connection.end = True, End.OPEN
     try:
         try:
-            yield exchange(connection, [_BEGIN, *requests])[1:]
+            if isinstance(requests, Beginning):
+                yield requests.answers()
+            else:
+                yield exchange(connection, [_BEGIN, *requests])[1:]
         finally:
             connection.begun = False
     except BaseException:
@@ -182,6 +187,30 @@ def transaction_of(
         raise
     if connection.end is not End.COMMITTED:
         connection.execute("COMMIT")
+
+
+def run_transaction(beginning: "Beginning") -> list[Answer] | None:
+    """Run a transaction of which all is sent at once; or take its answers, if it was sent.
+
+    Args:
+        beginning: all of it, with the commit.
+
+    Returns:
+        The answers; None if the server refused a statement or the commit, and nothing is written.
+
+    Raises:
+        psycopg.Error: the connection was lost.
+    """
+    connection = beginning.connection
+    connection.end = End.OPEN
+    try:
+        return beginning.answers()
+    except psycopg.Error as error:
+        if error.sqlstate is None or connection.closed:
+            raise
+    if connection.info.transaction_status is not TransactionStatus.IDLE:
+        connection.execute("ROLLBACK")
+    return None
 
 
 def was_refused(connection: Connection[Any]) -> bool:
@@ -239,7 +268,56 @@ def send(
         requests: the statements, in their order; as for `exchange` with ``commits``.
         then: what is asked after the commit, and may fail; None for nothing.
     """
-    return Sent(connection, requests, then)
+    sent = [_Sending(connection, request) for request in requests]
+    later = None if then is None else _Sending(connection, then)
+    return Sent(connection, requests, sent, later)
+
+
+class Beginning:
+    """The first statements of a transaction, with its begin, ready to be sent; or all of them.
+
+    Attributes:
+        connection: in no transaction.
+        is_sent: whether they were sent, and their answers are to be taken.
+    """
+
+    def __init__(
+        self, connection: KeepingConnection, requests: Sequence[Request], *, commits: bool = False
+    ) -> None:
+        """Prepare; nothing is sent yet.
+
+        Args:
+            connection: in autocommit, and in no transaction.
+            requests: the statements, in their order.
+            commits: whether the transaction is committed with them, if none fails.
+        """
+        self.connection = connection
+        self._requests = [_BEGIN, *requests]
+        self._sending = [_Sending(connection, request) for request in self._requests]
+        self._commits = commits
+        self._sent: Sent | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether they were sent, and their answers are to be taken."""
+        return self._sent is not None
+
+    def send(self) -> None:
+        """Send them without waiting; the connection can do nothing else until `answers`."""
+        self._sent = Sent(
+            self.connection, self._requests, self._sending, None, commits=self._commits
+        )
+
+    def answers(self) -> list[Answer]:
+        """Send the statements, unless that was done, and return their answers.
+
+        Raises:
+            psycopg.Error: a statement failed, or the commit did.
+        """
+        if self._sent is None:
+            self.send()
+        sent, self._sent = self._sent, None
+        return [] if sent is None else sent.answers()[1:]
 
 
 class Sent:
@@ -252,18 +330,24 @@ class Sent:
     """
 
     def __init__(
-        self, connection: KeepingConnection, requests: Sequence[Request], then: Request | None
+        self,
+        connection: KeepingConnection,
+        requests: Sequence[Request],
+        sending: "Sequence[_Sending]",
+        later: "_Sending | None",
+        *,
+        commits: bool = True,
     ) -> None:
         self._connection = connection
         self._requests = requests
+        self._commits = commits
         self.was_disturbed = False
         self.later: Answer | None = None
-        sent = [_Sending(connection, request) for request in requests]
-        later = None if then is None else _Sending(connection, then)
         with _in_pipeline(connection):
-            self._new = _put(connection, sent, commits=True, later=later)
+            self._new = _put(connection, sending, commits=commits, later=later)
             # All of it: what is missing would keep a transaction open that has taken locks.
-            connection.wait(_flushed(connection.pgconn))
+            if connection.pgconn.flush():
+                connection.wait(_flushed(connection.pgconn))
         connection.sent = self
 
     def receive(self) -> None:
@@ -282,8 +366,10 @@ class Sent:
         connection.sent = None
         with _in_pipeline(connection):
             prepared, results = connection.wait(_taken(connection, self._new))
-        before = len(self._requests) + 1
-        answers = _answers(connection, self._requests, (prepared, results[:before]), commits=True)
+        before = len(self._requests) + self._commits
+        answers = _answers(
+            connection, self._requests, (prepared, results[:before]), commits=self._commits
+        )
         if results[before:] and results[-1].status in _AS_EXPECTED:
             self.later = _answer(connection, results[-1])
         return answers

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 27
+SCHEMA_VERSION = 28
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -21,6 +21,7 @@ FUNCTION_SCRIPTS = (
     "correcting",
     "retrying",
     "reserving",
+    "few_messages",
     "snapshots",
     "processed",
     "passes",
@@ -62,6 +63,7 @@ MIGRATIONS = {
     25: "025_batch_bytes",
     26: "026_early_release",
     27: "027_generations",
+    28: "028_few_messages",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.
