@@ -216,7 +216,7 @@ class Consumer:
         self._known = None
         look, retry = True, False
         while not stop.requested:
-            if not batch.has_decided:  # it is committed before anything else
+            if not batch.has_begun:  # it is committed before anything else
                 if membership.due or not look:
                     self._wait_for_locks(self._turn, connection, stop)
                     look = look or membership.behind
@@ -230,8 +230,11 @@ class Consumer:
                 continue
             self._session.works()
             self._cleaning.at_leisure(connection)
+            is_ready = self._get_ready(batch)
             look = self._wait(stop)
-        if batch.has_decided:
+            if is_ready and look and not self._is_due:
+                batch.ask()
+        if batch.has_begun:
             self._handle_next(batch, connection, stop)
 
     def _turn(self, connection: Connection[Any]) -> None:
@@ -266,6 +269,15 @@ class Consumer:
                 self._log.info("lock_awaited")
             else:
                 return
+
+    def _get_ready(self, batch: Batch) -> bool:
+        """Prepare what is asked as soon as there is notice; return whether anything may be."""
+        narrowing = self._narrowing
+        if narrowing.searches or narrowing.singly or self._stop_on_error:
+            return False
+        policy = FailurePolicy(self._blocked, in_part=True)
+        batch.get_ready(self._membership.positions, narrowing.limit, policy)
+        return True
 
     def _wait(self, stop: Stop) -> bool:
         """Wait where the category ends: until notice is given, or for a while.
@@ -403,8 +415,13 @@ class Consumer:
 
     def _may_look_ahead(self, stop: Stop) -> bool:
         """Return whether another batch is what comes next, as far as that is known."""
-        is_due = self._membership.due or self._schedule.is_due or self._due.now
-        return not (stop.requested or is_due or self._narrowing.searches or self._stop_on_error)
+        waits = self._narrowing.searches or self._stop_on_error
+        return not (stop.requested or self._is_due or waits)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is something to do before the next batch."""
+        return self._membership.due or self._schedule.is_due or self._due.now
 
     def _retry(self, batch: Batch, connection: Connection[Any], stop: Stop) -> bool:
         """Handle dead letters again, if that was asked for; return whether there may be more."""
