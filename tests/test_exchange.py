@@ -4,6 +4,7 @@ import contextlib
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from consumers.runtime.session import Session
 from reservation import MessageStore
@@ -11,9 +12,11 @@ from reservation.errors import DatabaseUnavailableError, ExpectedVersionError
 from reservation.postgres.connection import connect
 from reservation.postgres.error_translation import translated
 from reservation.postgres.exchange import (
+    Beginning,
     KeepingConnection,
     Request,
     exchange,
+    run_transaction,
     send,
     transaction_of,
     was_refused,
@@ -355,3 +358,45 @@ def test_a_connection_that_is_lost_before_the_answers_is_reported(keeping, conne
     with pytest.raises(DatabaseUnavailableError):
         lose()
     assert keeping.closed
+
+
+def test_a_whole_transaction_is_sent_at_once(keeping, connection):
+    """A transaction of which all is sent is committed, or leaves nothing, and says which."""
+    connection.execute("CREATE TABLE public.whole (n integer PRIMARY KEY)")
+    insert = [Request(b"INSERT INTO public.whole VALUES (%s)", [1]), Request(b"SELECT 7", ())]
+    for is_sent in (False, True):
+        for expected in ([([], 1), ([(7,)], 1)], None):
+            beginning = Beginning(keeping, insert, commits=True)
+            if is_sent:
+                beginning.send()
+                assert beginning.is_sent
+                with pytest.raises(psycopg.ProgrammingError, match="in use"):
+                    keeping.execute("SELECT")
+            assert run_transaction(beginning) == expected
+            assert not beginning.is_sent
+            assert keeping.info.transaction_status is TransactionStatus.IDLE
+        assert connection.execute("DELETE FROM public.whole RETURNING n").fetchall() == [(1,)]
+
+
+def test_a_beginning_can_be_sent_before_its_block(keeping):
+    """The block of a transaction gets the answers of what was sent before."""
+    beginning = Beginning(keeping, [Request(b"SELECT 7", ())])
+    beginning.send()
+    with transaction_of(keeping, beginning) as answers:
+        assert answers == [([(7,)], 1)]
+        keeping.execute("CREATE TEMPORARY TABLE made ()")
+    keeping.execute("SELECT FROM made")
+    failing = Beginning(keeping, [Request(b"SELECT 1 / 0", ())])
+    failing.send()
+    with pytest.raises(psycopg.errors.DivisionByZero), transaction_of(keeping, failing):
+        pass
+    assert keeping.info.transaction_status is TransactionStatus.IDLE
+
+
+def test_a_lost_connection_is_no_refusal(keeping, connection):
+    """Whether a transaction was committed whose answer is lost is not claimed to be known."""
+    beginning = Beginning(keeping, [Request(b"SELECT pg_sleep(60)", ())], commits=True)
+    beginning.send()
+    connection.execute("SELECT pg_terminate_backend(%s)", [keeping.info.backend_pid])
+    with pytest.raises(psycopg.OperationalError):
+        run_transaction(beginning)

@@ -196,6 +196,8 @@ class BatchReading:
         if batch.to == part.after:
             return batch
         corrected = self._corrections.of(self._context.connection, positions, batch.messages)
+        if not corrected:
+            return batch
         as_corrected, streams = applied(batch.messages, batch.key_streams, corrected)
         return replace(batch, messages=as_corrected, key_streams=streams, corrected=corrected)
 

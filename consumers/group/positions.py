@@ -65,6 +65,7 @@ class Positions:
         consumer: the component's name.
         category: the category that is read.
         size: how many partitions the category has.
+        claims: the partitions that are held, with their epochs; to see whether that has changed.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Positions:
         self.size = size
         self._held = {partition.partition: partition for partition in held}
         self._carried = None if carried is None else tuple(carried)
+        self.claims = frozenset((one.partition, one.epoch) for one in self._held.values())
 
     @property
     def partitions(self) -> list[int]:
@@ -269,11 +271,6 @@ class Positions:
             ).fetchall()
         if len(rows) != len(wanted) or not all(self._is_held(*row) for row in rows):
             raise self.lost(connection)
-
-    @property
-    def claims(self) -> frozenset[tuple[int, int]]:
-        """The partitions that are held, with their epochs; to see whether that has changed."""
-        return frozenset((held.partition, held.epoch) for held in self._held.values())
 
     def lost(self, connection: Connection[Any]) -> ForeignPositionError | PositionLostError:
         """Return why a position could not be moved or held."""

@@ -93,6 +93,7 @@ class KeepingConnection(Connection[Any]):
         begun: whether the block of a `transaction_of` runs, whose transaction is open.
         end: what became of its transaction within the block.
         sent: what was sent, as long as its answers are not taken.
+        transformer: what makes parameters and rows; it remembers how for each type.
     """
 
     # Any: what psycopg makes a connection of.
@@ -105,6 +106,7 @@ class KeepingConnection(Connection[Any]):
         self.end = End.OPEN
         self.sent: Sent | None = None
         register_arrays(self)
+        self.transformer = Transformer(self)
 
     # Any: what psycopg's generators give.
     def wait(self, *arguments: Any, **options: Any) -> Any:
@@ -314,10 +316,13 @@ class Beginning:
         Raises:
             psycopg.Error: a statement failed, or the commit did.
         """
-        if self._sent is None:
-            self.send()
         sent, self._sent = self._sent, None
-        return [] if sent is None else sent.answers()[1:]
+        if sent is not None:
+            return sent.answers()[1:]
+        connection, commits = self.connection, self._commits
+        with _in_pipeline(connection):
+            results = connection.wait(_exchange(connection, self._sending, commits=commits))
+        return _answers(connection, self._requests, results, commits=commits)[1:]
 
 
 class Sent:
@@ -425,13 +430,13 @@ def _execute(connection: Connection[Any], request: Request) -> Answer:
 class _Sending:
     """A statement as libpq takes it."""
 
-    def __init__(self, connection: Connection[Any], request: Request) -> None:
+    def __init__(self, connection: KeepingConnection, request: Request) -> None:
         self.query, order = _numbered(request.query)
         if isinstance(request.parameters, Mapping):
             values = [request.parameters[name] for name in order]
         else:
             values = list(request.parameters)
-        transformer = Transformer(connection)
+        transformer = connection.transformer
         self.values = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
         self.types = transformer.types or ()
         self.formats = transformer.formats
@@ -563,9 +568,9 @@ def _check(results: Sequence[PGresult]) -> None:
             raise error_from_result(result)
 
 
-def _answer(connection: Connection[Any], result: PGresult) -> Answer:
+def _answer(connection: KeepingConnection, result: PGresult) -> Answer:
     if result.status == ExecStatus.COMMAND_OK:
         return Answer([], result.command_tuples or 0)
-    transformer = Transformer(connection)
+    transformer = connection.transformer
     transformer.set_pgresult(result)
     return Answer(transformer.load_rows(0, result.ntuples, tuple), result.ntuples)
