@@ -63,7 +63,7 @@ MIGRATIONS = {
     25: "025_batch_bytes",
     26: "026_early_release",
     27: "027_generations",
-    28: "028_few_messages",
+    28: "028_faster_batches",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

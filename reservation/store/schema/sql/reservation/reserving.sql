@@ -145,8 +145,12 @@ BEGIN
                  ELSE '{}' END
          || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
                  THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
-  FROM unnest(commands, stream_names, corrected, are_new)
-       WITH ORDINALITY AS i(command, stream_name, content, is_new, n)
+  FROM (
+    -- Not FROM unnest(…), which stores what it returns before the first row is read.
+    SELECT unnest(commands) AS command, unnest(stream_names) AS stream_name,
+           unnest(corrected) AS content, unnest(are_new) AS is_new,
+           generate_subscripts(commands, 1) AS n
+  ) AS i
   LEFT JOIN message_store.messages c ON c.global_position = i.command
   WHERE i.is_new
   ORDER BY i.n;

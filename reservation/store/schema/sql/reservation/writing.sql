@@ -38,6 +38,9 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+-- For the last message of a stream a page of the index is gone through, of which an index-only scan
+-- copies every entry of the stream.
+SET enable_indexonlyscan = off
 SET jit = off
 AS $$
 #variable_conflict use_variable
@@ -56,6 +59,7 @@ BEGIN
       ids, stream_names, types, data, metadata, expected_versions);
   END IF;
 
+  -- Here and below not FROM unnest(…), which stores what it returns before the first row is read.
   SELECT array_agg(p.position ORDER BY p.n) INTO positions
   FROM (
     SELECT i.n,
@@ -63,7 +67,9 @@ BEGIN
                      WHERE m.stream_name = i.stream_name
                      ORDER BY m.position DESC LIMIT 1), -1)
            + row_number() OVER (PARTITION BY i.stream_name COLLATE "C" ORDER BY i.n) AS position
-    FROM unnest(stream_names) WITH ORDINALITY AS i(stream_name, n)
+    FROM (
+      SELECT generate_subscripts(stream_names, 1) AS n, unnest(stream_names) AS stream_name
+    ) AS i
   ) AS p;
 
   IF expected_versions IS NOT NULL THEN
@@ -82,9 +88,8 @@ BEGIN
   END IF;
 
   INSERT INTO message_store.messages (id, stream_name, position, type, data, metadata)
-  SELECT i.id, i.stream_name, i.position, i.type, i.data, i.metadata
-  FROM unnest(ids, stream_names, positions, types, data, metadata)
-       AS i(id, stream_name, "position", type, data, metadata);
+  SELECT unnest(ids), unnest(stream_names), unnest(positions), unnest(types), unnest(data),
+         unnest(metadata);
 
   RETURN positions;
 END
