@@ -113,6 +113,8 @@ def check(name: str) -> str:
     """
     if not name or name.startswith(ID_SEPARATOR):
         raise StreamNameError(f"The stream name {name!r} has no category")
+    if name.isascii() and name.isprintable() and len(name) <= MAX_BYTES:
+        return name  # as almost every name is, and sooner known than what is below
     if _UNFIT.search(name):
         raise StreamNameError(
             f"The stream name {name!r} holds a control character or half of a surrogate pair"
