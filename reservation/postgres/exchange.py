@@ -2,12 +2,11 @@
 
 A consumer that waits for messages sends few, small statements, and each round trip and each plan
 counts. psycopg's own pipeline mode takes longer than the round trips that it saves there; this is
-libpq's. Each statement runs after the one before it, and none after one that fails.
+libpq's (`reservation.postgres.pipeline`). Each statement runs after the one before it, and none
+after one that fails.
 """
 
 import contextlib
-import functools
-import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,23 @@ from typing import Any, NamedTuple, TypeGuard
 
 import psycopg
 from psycopg import Connection
-from psycopg.abc import PQGen
-from psycopg.adapt import PyFormat, Transformer
+from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, Format, PipelineStatus, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
-from psycopg.waiting import Ready, Wait
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
 from reservation.postgres.arrays import array_cursor, register_arrays
-
-_AS_EXPECTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
-_PLACEHOLDER = re.compile(rb"%(?:\((\w+)\))?s|%%")
+from reservation.postgres.pipeline import (
+    AS_EXPECTED,
+    Names,
+    Results,
+    Sending,
+    check_results,
+    flushed,
+    put,
+    put_and_taken,
+    taken,
+)
 
 
 class Answer(NamedTuple):
@@ -70,10 +75,6 @@ class Request:
     failed: Callable[[psycopg.Error], Exception] = _as_it_is
 
 
-# The names of the statements that a connection has prepared, by their texts and types.
-_Names = dict[tuple[bytes, tuple[int, ...]], bytes]
-
-
 class End(Enum):
     """What became of the last transaction of `transaction_of`, once `exchange` was to commit it."""
 
@@ -100,7 +101,7 @@ class KeepingConnection(Connection[Any]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """See `Connection`."""
         super().__init__(*arguments, **options)
-        self.prepared: _Names = {}
+        self.prepared: Names = {}
         self.prefix = f"reservation_{secrets.token_hex(4)}"  # a pooler may keep names of others
         self.begun = False
         self.end = End.OPEN
@@ -252,9 +253,9 @@ def exchange(
             request.check(answers[-1])
         return answers
     commits &= connection.begun
-    sent = [_Sending(connection, request) for request in requests]
+    sent = [Sending(connection, request) for request in requests]
     with _in_pipeline(connection):
-        results = connection.wait(_exchange(connection, sent, commits=commits))
+        results = connection.wait(put_and_taken(connection, sent, commits=commits))
     return _answers(connection, requests, results, commits=commits)
 
 
@@ -270,8 +271,8 @@ def send(
         requests: the statements, in their order; as for `exchange` with ``commits``.
         then: what is asked after the commit, and may fail; None for nothing.
     """
-    sent = [_Sending(connection, request) for request in requests]
-    later = None if then is None else _Sending(connection, then)
+    sent = [Sending(connection, request) for request in requests]
+    later = None if then is None else Sending(connection, then)
     return Sent(connection, requests, sent, later)
 
 
@@ -295,7 +296,7 @@ class Beginning:
         """
         self.connection = connection
         self._requests = [_BEGIN, *requests]
-        self._sending = [_Sending(connection, request) for request in self._requests]
+        self._sending = [Sending(connection, request) for request in self._requests]
         self._commits = commits
         self._sent: Sent | None = None
 
@@ -321,7 +322,7 @@ class Beginning:
             return sent.answers()[1:]
         connection, commits = self.connection, self._commits
         with _in_pipeline(connection):
-            results = connection.wait(_exchange(connection, self._sending, commits=commits))
+            results = connection.wait(put_and_taken(connection, self._sending, commits=commits))
         return _answers(connection, self._requests, results, commits=commits)[1:]
 
 
@@ -338,8 +339,8 @@ class Sent:
         self,
         connection: KeepingConnection,
         requests: Sequence[Request],
-        sending: "Sequence[_Sending]",
-        later: "_Sending | None",
+        sending: Sequence[Sending],
+        later: Sending | None,
         *,
         commits: bool = True,
     ) -> None:
@@ -349,10 +350,10 @@ class Sent:
         self.was_disturbed = False
         self.later: Answer | None = None
         with _in_pipeline(connection):
-            self._new = _put(connection, sending, commits=commits, later=later)
+            self._new = put(connection, sending, commits=commits, later=later)
             # All of it: what is missing would keep a transaction open that has taken locks.
             if connection.pgconn.flush():
-                connection.wait(_flushed(connection.pgconn))
+                connection.wait(flushed(connection.pgconn))
         connection.sent = self
 
     def receive(self) -> None:
@@ -370,12 +371,12 @@ class Sent:
         connection = self._connection
         connection.sent = None
         with _in_pipeline(connection):
-            prepared, results = connection.wait(_taken(connection, self._new))
+            prepared, results = connection.wait(taken(connection, self._new))
         before = len(self._requests) + self._commits
         answers = _answers(
             connection, self._requests, (prepared, results[:before]), commits=self._commits
         )
-        if results[before:] and results[-1].status in _AS_EXPECTED:
+        if results[before:] and results[-1].status in AS_EXPECTED:
             self.later = _answer(connection, results[-1])
         return answers
 
@@ -395,19 +396,19 @@ def _in_pipeline(connection: KeepingConnection) -> Iterator[None]:
 def _answers(
     connection: KeepingConnection,
     requests: Sequence[Request],
-    found: "_Results",
+    found: Results,
     *,
     commits: bool,
 ) -> list[Answer]:
     """Return the answers of statements from the results of preparing and running them."""
     prepared, results = found
-    _check(prepared)
+    check_results(prepared)
     for request, result in zip(requests, results, strict=False):
-        if result.status not in _AS_EXPECTED:
+        if result.status not in AS_EXPECTED:
             raise request.failed(error_from_result(result))
     if commits:
         connection.end = End.REFUSED
-        _check([results.pop()])
+        check_results([results.pop()])
         connection.end = End.COMMITTED
     answers = [_answer(connection, result) for result in results]
     for request, answer in zip(requests, answers, strict=True):
@@ -425,147 +426,6 @@ def _execute(connection: Connection[Any], request: Request) -> Answer:
     if failure is not None:
         raise failure
     return Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount)
-
-
-class _Sending:
-    """A statement as libpq takes it."""
-
-    def __init__(self, connection: KeepingConnection, request: Request) -> None:
-        self.query, order = _numbered(request.query)
-        if isinstance(request.parameters, Mapping):
-            values = [request.parameters[name] for name in order]
-        else:
-            values = list(request.parameters)
-        transformer = connection.transformer
-        self.values = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
-        self.types = transformer.types or ()
-        self.formats = transformer.formats
-        self.key = self.query, self.types
-
-
-@functools.lru_cache(maxsize=256)
-def _numbered(query: bytes) -> tuple[bytes, list[str]]:
-    """Return a query with numbers for its placeholders, and the names of those that have one."""
-    order: list[str] = []
-    count = 0
-
-    def number(match: re.Match[bytes]) -> bytes:
-        nonlocal count
-        if match[0] == b"%%":
-            return b"%"
-        if match[1] is None:
-            count += 1
-            return b"$%d" % count
-        name = match[1].decode()
-        if name not in order:
-            order.append(name)
-        return b"$%d" % (order.index(name) + 1)
-
-    return _PLACEHOLDER.sub(number, query), order
-
-
-# The results of preparing statements, and of running them.
-_Results = tuple[list[PGresult], list[PGresult]]
-
-
-def _exchange(
-    connection: KeepingConnection, sent: Sequence[_Sending], *, commits: bool
-) -> PQGen[_Results]:
-    """Send statements, and return their results."""
-    new = _put(connection, sent, commits=commits)
-    return (yield from _taken(connection, new))
-
-
-def _put(
-    connection: KeepingConnection,
-    sent: Sequence[_Sending],
-    *,
-    commits: bool,
-    later: _Sending | None = None,
-) -> _Names:
-    """Begin to send statements in libpq's pipeline mode; return the names of those that are new.
-
-    Those are prepared first, in a transaction of their own where none is open: what is prepared
-    stays so after a rollback, and a transaction whose first statement is not its BEGIN has the
-    isolation level of the session.
-    """
-    pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
-    every = [*sent, *([] if later is None else [later])]
-    new = {one.key: one for one in every if one.key not in names}
-    given = {key: f"{prefix}_{n}".encode() for n, key in enumerate(new, len(names))}
-
-    def put(one: _Sending) -> None:
-        name = names.get(one.key) or given[one.key]
-        pgconn.send_query_prepared(
-            name, one.values, param_formats=one.formats, result_format=Format.BINARY
-        )
-
-    pgconn.enter_pipeline_mode()
-    for key, one in new.items():
-        pgconn.send_prepare(given[key], one.query, param_types=one.types)
-    if new:
-        pgconn.pipeline_sync()
-    for one in sent:
-        put(one)
-    if commits:
-        pgconn.send_query_params(b"COMMIT", None)
-    if later is not None:
-        put(later)
-    pgconn.pipeline_sync()
-    return given
-
-
-def _taken(connection: KeepingConnection, new: _Names) -> PQGen[_Results]:
-    """Send the rest; return the results of preparing what is new, and of running all."""
-    pgconn = connection.pgconn
-    yield from _flushed(pgconn)
-    prepared = (yield from _results(pgconn)) if new else []
-    results = yield from _results(pgconn)
-    pgconn.exit_pipeline_mode()
-    for key, result in zip(new, prepared, strict=False):
-        if result.status == ExecStatus.COMMAND_OK:
-            connection.prepared[key] = new[key]
-    return prepared, results
-
-
-def _flushed(pgconn: PGconn) -> PQGen[None]:
-    """Send everything, and take in meanwhile what the server sends."""
-    while pgconn.flush():
-        if (yield Wait.RW) & Ready.R:
-            pgconn.consume_input()
-
-
-def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """Take the results of what was sent up to a synchronization.
-
-    Raises:
-        Error: the connection was lost; what the server said last, if it said why.
-    """
-    results: list[PGresult] = []
-    while True:
-        while pgconn.is_busy():
-            yield Wait.R
-            try:
-                pgconn.consume_input()
-            except psycopg.OperationalError:
-                _check(results)
-                raise
-        result = pgconn.get_result()
-        if result is None:  # between those of two statements
-            if pgconn.status == ConnStatus.BAD:
-                _check(results)
-                raise psycopg.OperationalError("the connection is lost")
-        elif result.status == ExecStatus.PIPELINE_SYNC:
-            return results
-        else:
-            results.append(result)
-
-
-def _check(results: Sequence[PGresult]) -> None:
-    """Raise the first error among results."""
-    for result in results:
-        if result.status not in _AS_EXPECTED:
-            raise error_from_result(result)
 
 
 def _answer(connection: KeepingConnection, result: PGresult) -> Answer:

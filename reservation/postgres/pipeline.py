@@ -1,0 +1,167 @@
+"""libpq's pipeline: statements are prepared once, sent together, and their results are taken.
+
+`reservation.postgres.exchange` is made of this. psycopg waits for what the generators yield.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
+
+if TYPE_CHECKING:
+    from reservation.postgres.exchange import KeepingConnection, Request
+
+AS_EXPECTED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
+_PLACEHOLDER = re.compile(rb"%(?:\((\w+)\))?s|%%")
+
+# The names of the statements that a connection has prepared, by their texts and types.
+Names = dict[tuple[bytes, tuple[int, ...]], bytes]
+
+
+class Sending:
+    """A statement as libpq takes it."""
+
+    def __init__(self, connection: "KeepingConnection", request: "Request") -> None:
+        self.query, order = _numbered(request.query)
+        if isinstance(request.parameters, Mapping):
+            values = [request.parameters[name] for name in order]
+        else:
+            values = list(request.parameters)
+        transformer = connection.transformer
+        self.values = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        self.types = transformer.types or ()
+        self.formats = transformer.formats
+        self.key = self.query, self.types
+
+
+@functools.lru_cache(maxsize=256)
+def _numbered(query: bytes) -> tuple[bytes, list[str]]:
+    """Return a query with numbers for its placeholders, and the names of those that have one."""
+    order: list[str] = []
+    count = 0
+
+    def number(match: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if match[0] == b"%%":
+            return b"%"
+        if match[1] is None:
+            count += 1
+            return b"$%d" % count
+        name = match[1].decode()
+        if name not in order:
+            order.append(name)
+        return b"$%d" % (order.index(name) + 1)
+
+    return _PLACEHOLDER.sub(number, query), order
+
+
+# The results of preparing statements, and of running them.
+Results = tuple[list[PGresult], list[PGresult]]
+
+
+def put(
+    connection: "KeepingConnection",
+    sent: Sequence[Sending],
+    *,
+    commits: bool,
+    later: Sending | None = None,
+) -> Names:
+    """Begin to send statements in libpq's pipeline mode; return the names of those that are new.
+
+    Those are prepared first, in a transaction of their own where none is open: what is prepared
+    stays so after a rollback, and a transaction whose first statement is not its BEGIN has the
+    isolation level of the session.
+    """
+    pgconn, names, prefix = connection.pgconn, connection.prepared, connection.prefix
+    every = [*sent, *([] if later is None else [later])]
+    new = {one.key: one for one in every if one.key not in names}
+    given = {key: f"{prefix}_{n}".encode() for n, key in enumerate(new, len(names))}
+
+    def send(one: Sending) -> None:
+        name = names.get(one.key) or given[one.key]
+        pgconn.send_query_prepared(
+            name, one.values, param_formats=one.formats, result_format=Format.BINARY
+        )
+
+    pgconn.enter_pipeline_mode()
+    for key, one in new.items():
+        pgconn.send_prepare(given[key], one.query, param_types=one.types)
+    if new:
+        pgconn.pipeline_sync()
+    for one in sent:
+        send(one)
+    if commits:
+        pgconn.send_query_params(b"COMMIT", None)
+    if later is not None:
+        send(later)
+    pgconn.pipeline_sync()
+    return given
+
+
+def taken(connection: "KeepingConnection", new: Names) -> PQGen[Results]:
+    """Send the rest; return the results of preparing what is new, and of running all."""
+    pgconn = connection.pgconn
+    yield from flushed(pgconn)
+    prepared = (yield from results_up_to_sync(pgconn)) if new else []
+    results = yield from results_up_to_sync(pgconn)
+    pgconn.exit_pipeline_mode()
+    for key, result in zip(new, prepared, strict=False):
+        if result.status == ExecStatus.COMMAND_OK:
+            connection.prepared[key] = new[key]
+    return prepared, results
+
+
+def flushed(pgconn: PGconn) -> PQGen[None]:
+    """Send everything, and take in meanwhile what the server sends."""
+    while pgconn.flush():
+        if (yield Wait.RW) & Ready.R:
+            pgconn.consume_input()
+
+
+def results_up_to_sync(pgconn: PGconn) -> PQGen[list[PGresult]]:
+    """Take the results of what was sent up to a synchronization.
+
+    Raises:
+        Error: the connection was lost; what the server said last, if it said why.
+    """
+    results: list[PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            yield Wait.R
+            try:
+                pgconn.consume_input()
+            except psycopg.OperationalError:
+                check_results(results)
+                raise
+        result = pgconn.get_result()
+        if result is None:  # between those of two statements
+            if pgconn.status == ConnStatus.BAD:
+                check_results(results)
+                raise psycopg.OperationalError("the connection is lost")
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+        else:
+            results.append(result)
+
+
+def check_results(results: Sequence[PGresult]) -> None:
+    """Raise the first error among results."""
+    for result in results:
+        if result.status not in AS_EXPECTED:
+            raise error_from_result(result)
+
+
+def put_and_taken(
+    connection: "KeepingConnection", sent: Sequence[Sending], *, commits: bool
+) -> PQGen[Results]:
+    """Send statements, and return their results."""
+    new = put(connection, sent, commits=commits)
+    return (yield from taken(connection, new))
