@@ -5,7 +5,7 @@ import time
 import uuid
 
 # The bits of version and variant, and where the others are: the time's, 12 random ones between
-# these two, and those after them. Of these the first is 0, so that counting on from them ends there.
+# these two, and those after them. Of these the first is 0, so that counting on ends there.
 _MARKS = 7 << 76 | 2 << 62
 _TIME, _BETWEEN, _COUNTED = 80, 64, 61
 

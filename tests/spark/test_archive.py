@@ -20,7 +20,7 @@ from reservation.maintenance.pruning import prune_archived
 from reservation.postgres.connection import connect
 from spark_jobs.archive import archive_folder
 from spark_jobs.common.declaration import Declaration
-from spark_jobs.common.errors import ArchiveError
+from spark_jobs.common.errors import ArchiveError, StateError
 from spark_jobs.jobs import archive as archiving
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.union import Union
@@ -552,14 +552,19 @@ def test_archive_and_store_are_reconciled_as_the_store_alone(
 def test_a_state_begins_with_an_archive_and_goes_on_without_it(
     planted, spark_store, archive, reconcile, folder, tmp_path
 ):
-    """A state that has read the archive finds the same without it."""
+    """A state that has read the archive needs it only if a removed message is contradicted."""
     archive()
     list(prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000))
     state = tmp_path / "state"
     reconcile(state=state)
-    spark_store.write(deposit("both"), COMMANDS)
+    spark_store.write(deposit("new"), COMMANDS)
     drain(planted)
     assert reconcile(state=state, with_archive=False) == reconcile()
+    spark_store.write(deposit("both"), COMMANDS)  # handled again: what it repeats was removed
+    drain(planted)
+    with pytest.raises(StateError, match=r"does not hold 2 messages any more .* their archive"):
+        reconcile(state=state, with_archive=False)
+    assert reconcile(state=state) == reconcile()
 
 
 @pytest.mark.long

@@ -128,7 +128,7 @@ def test_a_round_that_dies_is_repeated_as_a_whole(
     with following.started(Dies()), pytest.raises(KeyboardInterrupt):
         following.round(60)
     assert (state / "CURRENT").read_text().split()[0] == "run-000001"
-    assert (state / "run-000002" / "effects" / "rows" / "_SUCCESS").exists()
+    assert (state / "run-000002" / "fingerprints" / "rows.parquet").exists()
     with following.started():
         assert following.round(60) == [(False, "orphan")]
     everything = following.everything()
