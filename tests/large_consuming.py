@@ -25,6 +25,7 @@ from reservation.idempotence.followed import Followed
 from reservation.idempotence.passes import Pass, PassReason, record_passes
 from reservation.idempotence.strategy import Incoming
 from reservation.messages.ids import uuid7
+from reservation.postgres.exchange import exchange
 from reservation.store.scheduling import ScheduledRow, write_due
 from tests.controls import deposit
 from tests.large_log import BATCH, COMMANDS, LONG, LONG_ENTITY, SMALL, Size, Work
@@ -51,15 +52,27 @@ def joined(c, category, position):
     return member
 
 
-def batch(category, position):
+def batch(category, position, size=BATCH):
     """Return a call that takes a consumer forward by a batch, from becoming a member on."""
 
     def run(c):
         positions = joined(c, category, position).positions
-        result = Batch(ConsumerContext.of(c, account, category)).run(positions, BATCH)
+        result = Batch(ConsumerContext.of(c, account, category)).run(positions, size)
         # A slow machine is no paused client.
         c.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         return result
+
+    return run
+
+
+def reserve_next(position):
+    """Return a call that reads a few commands, reserves them and moves the position."""
+
+    def run(c):
+        positions = joined(c, COMMANDS, position).positions
+        batch = Batch(ConsumerContext.of(c, account, COMMANDS))
+        request = batch._reserving_next.request(positions, positions.next(), 10)
+        return exchange(c, [request])
 
     return run
 
@@ -160,6 +173,8 @@ def consumer_calls(size: Size) -> dict[str, Work]:
     handled = size.reserved // 20 * 10  # a copy of which there is an event
     return {
         "a batch of commands": Work(260, 2900, batch(COMMANDS, middle)),
+        "few commands that are reserved at once": Work(40, 420, reserve_next(middle)),
+        "few reserved commands": Work(30, 420, batch(COPIES, copy, 10)),
         "a batch of reserved commands": Work(140, 2600, batch(COPIES, copy)),
         "recognizing what led to nothing": Work(10, 1800, lambda c: recognize(c, size.sent // 2)),
         "recognizing by a table": Work(20, 4200, lambda c: remember(c, size.sent // 2, "d")),

@@ -1,19 +1,23 @@
 """What a consumer asks as soon as it is woken, and what it takes in one round trip."""
 
+import secrets
 import time
 
 import psycopg
 import pytest
 
 from bank import account
+from bank.messages import Deposited
+from consumers.batch import reading
 from consumers.batch.batch import Batch
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.membership import Membership
 from consumers.group.positions import Positions
 from consumers.runtime.context import ConsumerContext
-from reservation import Component
+from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
-from reservation.errors import PositionLostError
+from reservation.errors import LockTimeoutError, PositionLostError, StoreError
+from reservation.idempotence.reserve import reserve
 from reservation.store.notifications import Notices, set_notices
 from tests.bank import RESERVED, claim, event_types, session
 from tests.consuming import running, until
@@ -36,6 +40,12 @@ def claimed(connection, component=account, category=SENT):
         Batch(ConsumerContext.of(connection, component, category)),
         claim(connection, component.name, category),
     )
+
+
+def deposited(key, account="1"):
+    """Return an event."""
+    sent = deposit(key, account=account)
+    return Deposited(key, account, sent.amount, sent.time, sent.time, 0)
 
 
 def after_one(keeping, store):
@@ -181,6 +191,69 @@ def test_the_events_of_entities_are_read_with_their_messages(keeping, store, mon
     batch.run(positions, 100)
     assert handling.run(copies, 100).counts == {"handled": 2}
     assert asked == [["account-123"]]
+
+
+def test_large_events_are_read_only_where_they_are_needed(keeping, store, monkeypatch):
+    """Of an entity whose last events are large none or few are read along, and it is the same."""
+    large, sizes = Component("large", entity=list, id="account_id"), []
+    large.reserve(type(deposit()), into="largeCopy", entity="account_id", key="deposit_id")
+    large.project(Deposited)(lambda entity, event: entity.append(event.deposit_id))
+
+    @large.handle(type(deposit()))
+    def handle(command, entity, context):
+        sizes.append((command.account_id, len(entity)))
+        return deposited(command.deposit_id, command.account_id)
+
+    copies = "largeCopy"
+    handling, positions = claimed(keeping, large, copies)
+    # Of random text, which the server cannot compress.
+    store.write([deposited(secrets.token_urlsafe(90_000)) for _ in range(3)], "large-1")
+    store.write([deposited(secrets.token_urlsafe(30_000)) for _ in range(3)], "large-2")
+    read, read_rows = [], reading._with_events
+
+    def noted(rows):
+        found = read_rows(rows)
+        read.append({name: len(events) for name, events in found[1].items()})
+        return found
+
+    monkeypatch.setattr(reading, "_with_events", noted)
+    for n, account_id in enumerate(["1", "2", "3", "1"]):
+        store.write(deposit(f"d{n}", account=account_id), f"{copies}-{account_id}+d{n}")
+    assert handling.run(positions, 100).counts == {"handled": 4}
+    assert read == [{"large-2": 1, "large-3": 0}]
+    assert sizes == [("1", 3), ("2", 3), ("3", 0), ("1", 4)]
+    # One message at a time is read without events.
+    store.write(deposit("d4", account="2"), f"{copies}-2+d4")
+    assert handling.run(positions, 1).counts == {"handled": 1}
+    assert len(read) == 1
+    assert sizes[-1] == ("2", 4)
+
+
+def test_a_connection_with_another_encoding_takes_nothing(keeping, store):
+    """Where a handler has left another encoding, no command gets to a stream of another name."""
+    batch, positions = after_one(keeping, store)
+    store.write(deposit("d1"), COMMANDS)
+    keeping.execute("SET client_encoding TO 'LATIN1'")
+    with pytest.raises(StoreError, match="client_encoding of the connection is LATIN1"):
+        batch.run(positions, 100)
+    with pytest.raises(StoreError, match="client_encoding of the connection is LATIN1"):
+        reserve(keeping, [(2, f"{RESERVED}-1")], {})
+    assert store.stream_version(f"{RESERVED}-123+d1") == -1
+    keeping.execute("SET client_encoding TO 'UTF8'")
+    assert batch.run(positions, 100).counts == {"reserved": 1}
+
+
+def test_another_transaction_in_the_way_is_no_refusal(keeping, connection, store):
+    """What waited too long for a lock is reported as that, as without the short way."""
+    batch, positions = after_one(keeping, store)
+    store.write(deposit("d1"), COMMANDS)
+    keeping.execute("SET lock_timeout TO '50ms'")
+    with connection.transaction():
+        store_of_other = MessageStore(connection)
+        store_of_other.lock_categories([f"{RESERVED}-1"])
+        with pytest.raises(LockTimeoutError):
+            batch.run(positions, 100)
+    assert batch.run(positions, 100).counts == {"reserved": 1}
 
 
 def test_an_entity_is_what_its_whole_stream_makes_it(store):

@@ -10,4 +10,4 @@ FROM reservation.reserve_next(
 -- name: read_with_entities
 SELECT id, stream_name, type, position, global_position, data, metadata, time, entity_stream
 FROM reservation.read_with_entities(
-  %s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s, %s, %s, %s)
+  %s, %s, %s, %s, %s::integer[], %s, %s::bigint[], %s, %s, %s, %s, %s)

@@ -63,6 +63,9 @@ WithEvents = tuple[Commands, LastEvents]
 # Of so many messages the last events of each entity are read with them, up to so many.
 MOST_ENTITIES, LATEST_EVENTS = 20, 20
 
+# And so many bytes, as the server stores them, because an entity may be known already.
+_LATEST_BYTES = 65_536
+
 
 class BatchReading:
     """How one consumer of a component reads its category.
@@ -162,14 +165,14 @@ class BatchReading:
             part: what to read.
             limit: how many messages to read at most.
             with_events: whether it is likely to be small. Events are read only where the streams
-                have the ids of entities in their names.
+                have the ids of entities in their names, and not for one message at a time.
         """
         reading = self.statement(part, limit)
-        if not (with_events and self._are_of_entities):
+        if not (with_events and self._are_of_entities and limit > 1):
             return Statement(
                 reading.query, reading.parameters, lambda rows: (reading.read(rows), NONE_READ)
             )
-        further = [self._context.component.name, MOST_ENTITIES, LATEST_EVENTS]
+        further = [*(self._context.component.name, MOST_ENTITIES, LATEST_EVENTS, _LATEST_BYTES)]
         return Statement(
             _QUERIES["read_with_entities"], [*reading.parameters, *further], _with_events
         )
@@ -252,6 +255,9 @@ def _with_events(rows: Sequence[tuple[Any, ...]]) -> WithEvents:
     messages: list[StoredMessage] = []
     events: dict[str, list[StoredMessage]] = {}
     for *columns, entity_stream in rows:
+        if columns[0] is None:  # its last event is too large to be read along
+            del events[entity_stream]
+            continue
         message = StoredMessage(*columns)
         if message.stream_name == entity_stream:
             events[entity_stream].append(message)

@@ -84,6 +84,11 @@ class ReservingNext:
             part: what is to be read.
             size: how many commands to read at most.
         """
+        request = self.request(positions, part, size)
+        return Opening(part, size, Beginning(connection, [request], commits=True), _outcomes)
+
+    def request(self, positions: Positions, part: Partition, size: int) -> Request:
+        """Return the statement that `opening` sends; see there."""
         partitions, epochs = positions.held_of(part)
         values = {
             "consumer": positions.consumer,
@@ -99,18 +104,18 @@ class ReservingNext:
             "longest_name": SURELY_FITS,
             "longest_pause": LONGEST_PAUSE,
         }
-        request = Request(_QUERIES["reserve_next"], values)
-        return Opening(part, size, Beginning(connection, [request], commits=True), _outcomes)
+        return Request(_QUERIES["reserve_next"], values)
 
     def run(self, opening: Opening[Outcomes]) -> "Reserved | Commands | None":
         """Send what `opening` returned, unless that was done, and take the answer.
 
         Returns:
             What was reserved, which is committed; the commands alone, if they are to be decided
-            on; None if the server refused that, for whichever reason.
+            on; None if a position has not moved, or a command is in conflict or refused, which
+            handling them as usual will tell.
 
         Raises:
-            StoreError: the database is away.
+            StoreError: the database is away, or another transaction was in the way.
         """
         with translated():
             answers = run_transaction(opening.beginning)

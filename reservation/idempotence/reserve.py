@@ -31,6 +31,7 @@ from reservation.postgres.arrays import (
     TextArray,
     fetch_all,
 )
+from reservation.postgres.connection import check_encoding
 from reservation.postgres.error_translation import translated, translation
 from reservation.postgres.exchange import Request, exchange
 from reservation.postgres.queries import load_queries
@@ -175,9 +176,11 @@ def reserve(
 
     Raises:
         ConflictFoundError: there is a conflict, and the transaction has failed.
+        StoreError: the connection is set to another encoding than UTF-8.
     """
     if not commands:
         return []
+    check_encoding(connection)
     outcomes = [ReserveOutcome.RESERVED] * len(commands)
     names = None if former is None else list(former)
     further = names, _contents(corrected)

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, TypeGuard
 import psycopg
 from psycopg import Connection
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import RaiseException, error_from_result
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from reservation.postgres.arrays import array_cursor, register_arrays
+from reservation.postgres.connection import check_encoding
 from reservation.postgres.pipeline import (
     AS_EXPECTED,
     Names,
@@ -32,6 +33,7 @@ from reservation.postgres.pipeline import (
     put_and_taken,
     taken,
 )
+from reservation.postgres.sqlstates import Fault, fault_of
 
 
 class Answer(NamedTuple):
@@ -94,7 +96,6 @@ class KeepingConnection(Connection[Any]):
         begun: whether the block of a `transaction_of` runs, whose transaction is open.
         end: what became of its transaction within the block.
         sent: what was sent, as long as its answers are not taken.
-        transformer: what makes parameters and rows; it remembers how for each type.
     """
 
     # Any: what psycopg makes a connection of.
@@ -107,7 +108,6 @@ class KeepingConnection(Connection[Any]):
         self.end = End.OPEN
         self.sent: Sent | None = None
         register_arrays(self)
-        self.transformer = Transformer(self)
 
     # Any: what psycopg's generators give.
     def wait(self, *arguments: Any, **options: Any) -> Any:
@@ -168,7 +168,9 @@ def transaction_of(
 
     Raises:
         psycopg.Error: a statement failed, or the commit did.
+        StoreError: a former transaction has set the connection to another encoding than UTF-8.
     """
+    check_encoding(connection)
     if not isinstance(connection, KeepingConnection):
         assert not isinstance(requests, Beginning)  # noqa: S101  it has such a connection
         with connection.transaction():
@@ -184,9 +186,7 @@ def transaction_of(
         finally:
             connection.begun = False
     except BaseException:
-        if not connection.closed:
-            with contextlib.suppress(psycopg.Error):  # of a connection that was lost
-                connection.execute("ROLLBACK")
+        _roll_back(connection)
         raise
     if connection.end is not End.COMMITTED:
         connection.execute("COMMIT")
@@ -199,21 +199,30 @@ def run_transaction(beginning: "Beginning") -> list[Answer] | None:
         beginning: all of it, with the commit.
 
     Returns:
-        The answers; None if the server refused a statement or the commit, and nothing is written.
+        The answers; None if the server refused what the statements carry, and nothing is written.
 
     Raises:
-        psycopg.Error: the connection was lost.
+        psycopg.Error: another error, after which nothing is written either, unless the connection
+            was lost.
     """
     connection = beginning.connection
     connection.end = End.OPEN
     try:
         return beginning.answers()
     except psycopg.Error as error:
-        if error.sqlstate is None or connection.closed:
+        if not isinstance(error, RaiseException) and fault_of(error) is not Fault.MESSAGE:
             raise
-    if connection.info.transaction_status is not TransactionStatus.IDLE:
-        connection.execute("ROLLBACK")
+    finally:
+        _roll_back(connection)
     return None
+
+
+def _roll_back(connection: KeepingConnection) -> None:
+    """End a transaction that has failed; nothing without one."""
+    if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
+        return
+    with contextlib.suppress(psycopg.Error):  # of a connection that was lost
+        connection.execute("ROLLBACK")
 
 
 def was_refused(connection: Connection[Any]) -> bool:
@@ -293,7 +302,11 @@ class Beginning:
             connection: in autocommit, and in no transaction.
             requests: the statements, in their order.
             commits: whether the transaction is committed with them, if none fails.
+
+        Raises:
+            StoreError: the connection is set to another encoding than UTF-8.
         """
+        check_encoding(connection)
         self.connection = connection
         self._requests = [_BEGIN, *requests]
         self._sending = [Sending(connection, request) for request in self._requests]
@@ -431,6 +444,6 @@ def _execute(connection: Connection[Any], request: Request) -> Answer:
 def _answer(connection: KeepingConnection, result: PGresult) -> Answer:
     if result.status == ExecStatus.COMMAND_OK:
         return Answer([], result.command_tuples or 0)
-    transformer = connection.transformer
+    transformer = Transformer(connection)
     transformer.set_pgresult(result)
     return Answer(transformer.load_rows(0, result.ntuples, tuple), result.ntuples)

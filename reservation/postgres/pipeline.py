@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.adapt import PyFormat
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
@@ -35,7 +35,7 @@ class Sending:
             values = [request.parameters[name] for name in order]
         else:
             values = list(request.parameters)
-        transformer = connection.transformer
+        transformer = Transformer(connection)
         self.values = transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
         self.types = transformer.types or ()
         self.formats = transformer.formats

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.pandas.functions import arrow_udf
@@ -70,9 +71,18 @@ class Meanings:
             lookup: gives what reads some of the messages.
             corrected: the messages that were corrected.
         """
-        is_few = self.app_dir is not None and pairs.limit(_FEW + 1).count() <= _FEW
-        both = F.explode(F.array(*PAIR)).alias("global_position")
-        found = lookup(pairs.select(both).distinct())(
+        spark = pairs.sparkSession
+        few = pairs.limit(_FEW + 1).toArrow() if self.app_dir is not None else None
+        is_few = False
+        if few is not None and 0 < len(few) <= _FEW:
+            is_few = True
+            pairs = spark.createDataFrame(few)
+            at = pc.unique(pa.chunked_array([of for name in PAIR for of in few[name].chunks]))
+            positions = spark.createDataFrame(pa.table({"global_position": at}))
+        else:
+            both = F.explode(F.array(*PAIR)).alias("global_position")
+            positions = pairs.select(both).distinct()
+        found = lookup(positions)(
             [self.commands, *self.copies],
             ["category", "global_position", "causation", "is_copy", *_DECODED],
         )
@@ -89,7 +99,7 @@ class Meanings:
             found = pairs.select(*PAIR, *(one.alias(f"_{n}") for n, one in enumerate(values)))
             table = found.toArrow()
             kept, same = table.select(PAIR), function(*table.columns[len(PAIR) :])
-            return pairs.sparkSession.createDataFrame(kept.append_column("same", same))
+            return spark.createDataFrame(kept.append_column("same", same))
         # The stub asks for the kind of function, which Spark infers.
         compare = arrow_udf(function, "boolean")  # type: ignore[call-overload]
         return pairs.select(*PAIR, compare(*values).alias("same"))

@@ -67,12 +67,13 @@ END
 $$;
 
 -- Reads a batch as read_part does, of a category whose streams are named by the ids of entities. If it has
--- no more than `most` messages, the last events of each entity follow them, up to `latest`, in their
--- order. `entity_stream` is the stream of a message's entity; with an event it is the event's own.
+-- no more than `most` messages, the last events of each entity follow them, up to `latest` and to
+-- `latest_bytes` as they are stored, in their order. `entity_stream` is the stream of a message's entity;
+-- with an event it is the event's own. A row without an id says that the last event is larger.
 CREATE OR REPLACE FUNCTION reservation.read_with_entities(
   category text, first bigint, last bigint, batch_size bigint,
   partitions integer[], size integer, carried bigint[], max_bytes bigint,
-  component text, most integer, latest integer
+  component text, most integer, latest integer, latest_bytes bigint
 ) RETURNS TABLE (
   id varchar, stream_name varchar, type varchar, "position" bigint, global_position bigint,
   data varchar, metadata varchar, "time" timestamp, entity_stream text
@@ -105,15 +106,25 @@ BEGIN
 
   IF cardinality(streams) <= most THEN
     RETURN QUERY
-    SELECT e.id::varchar, e.stream_name::varchar, e.type::varchar, e.position, e.global_position,
-           e.data::varchar, e.metadata::varchar, e.time, s.stream_name
+    SELECT CASE WHEN e.bytes <= latest_bytes THEN e.id::varchar END, e.stream_name::varchar,
+           e.type::varchar, e.position, e.global_position,
+           CASE WHEN e.bytes <= latest_bytes THEN e.data::varchar END,
+           CASE WHEN e.bytes <= latest_bytes THEN e.metadata::varchar END,
+           e.time, s.stream_name
     FROM (SELECT DISTINCT unnest(streams) AS stream_name) AS s
     CROSS JOIN LATERAL (
-      SELECT m.* FROM message_store.messages m
-      WHERE m.stream_name = s.stream_name
-      ORDER BY m.position DESC
-      LIMIT latest
+      SELECT m.*, row_number() OVER newest AS nth,
+             sum(coalesce(pg_column_size(m.data), 0) + coalesce(pg_column_size(m.metadata), 0))
+               OVER newest AS bytes
+      FROM (
+        SELECT m.* FROM message_store.messages m
+        WHERE m.stream_name = s.stream_name
+        ORDER BY m.position DESC
+        LIMIT latest
+      ) AS m
+      WINDOW newest AS (ORDER BY m.position DESC)
     ) AS e
+    WHERE e.bytes <= latest_bytes OR e.nth = 1
     ORDER BY s.stream_name, e.position;
   END IF;
 END
