@@ -20,7 +20,7 @@ A round in which nothing has changed and nothing is due only asks the database.
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reservation.maintenance.finding_decisions import Decision
 from spark_jobs.analysis.verdicts.judging import Lookup
+from spark_jobs.common.caching import unpersisted
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.common.declaration import categories_of
 from spark_jobs.common.result import Report
@@ -41,7 +42,7 @@ from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.run import Run, jobs
 from spark_jobs.reconciliation.state import heads, new_messages
 from spark_jobs.reconciliation.state.incremental import IncrementalRun
-from spark_jobs.reconciliation.state.stored_state import Head, State
+from spark_jobs.reconciliation.state.stored_state import Head, State, StoredFingerprints
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import Snapshot, exported_snapshot
 
@@ -76,6 +77,7 @@ class StoreView:
         late: the categories with late messages, each with the global position up to which it was
             read.
         store: the id of the store; None if it has none.
+        made: how the fingerprints of its messages are made.
         accepted: the decisions by which findings were accepted, by the findings' ids.
         log: the last position of all, with the tally of the whole log up to it.
     """
@@ -85,6 +87,7 @@ class StoreView:
     progress: Progress
     late: dict[str, int]
     store: str | None
+    made: StoredFingerprints
     accepted: dict[str, Decision] = field(default_factory=dict)
     log: Head | None = None
 
@@ -164,13 +167,19 @@ class Follower:
         """
         component, start = self._run.component, time.monotonic()
         counts = start >= self._counts_from
+        made = new_messages.made_as_before(self._state, self._reading(snapshot))
         last, behind, log = heads.found(component, self._state, snapshot, counts=counts)
         if counts:
             end = time.monotonic()
             self._counts_from = end + _COUNT_ONE_IN * (end - start)
         progress = snapshot.progress(component, self._run.grace)
         decisions = snapshot.accepted()
-        return StoreView(snapshot.time, last, progress, behind, snapshot.store, decisions, log)
+        return StoreView(
+            snapshot.time, last, progress, behind, snapshot.store, made, decisions, log
+        )
+
+    def _reading(self, snapshot: Snapshot, until: Mapping[str, int] | None = None) -> Reading:
+        return Reading(self._run, snapshot, self._spark, until=until or {})
 
     def round(self, look: StoreView) -> None:
         """Read and judge what is new, report violations that persist or were mended, and commit."""
@@ -218,53 +227,52 @@ class Follower:
         self._state.remove_leftovers()
         with exported_snapshot(self._run.database_url) as snapshot:
             step = self._read(look, snapshot)
-        step.sum_up()
-        run_concurrently([partial(step.take, job) for job in self._jobs])
-        grace, folder = self._run.grace, f"{step.name}/lasting"
-        before = None if step.lasting is None else self._noted(step.lasting.folder)
-        found = accepted.identified(step.findings(), self._run.component.name)
-        found = accepted.without(found, look.accepted)
-        noted = persistence.noted(found, before, look.progress, look.time, grace)
-        noted.write.parquet(str(self._state.folder / folder))
-        noted = self._noted(folder)
-        step.lasting = persistence.summed_up(noted, folder)
-        step.bring_together()
-        events = list(persistence.events(noted, before, look.time, look.accepted))
-        # No Spark job runs between the report and the commit, which could fail.
-        for event in events:
-            self._audience.happened(event)
-        step.commit()
-        self._accepted = look.accepted.keys()
-        mended = sum(event.is_mended for event in events)
-        self.reported += len(events) - mended
-        self.mended += mended
+        with unpersisted(step.kept):
+            step.sum_up()
+            run_concurrently([partial(step.take, job) for job in self._jobs])
+            grace, folder = self._run.grace, f"{step.name}/lasting"
+            before = None if step.lasting is None else self._noted(step.lasting.folder)
+            found = accepted.identified(step.findings(), self._run.component.name)
+            found = accepted.without(found, look.accepted)
+            noted = persistence.noted(found, before, look.progress, look.time, grace)
+            noted.write.parquet(str(self._state.folder / folder))
+            noted = self._noted(folder)
+            step.lasting = persistence.summed_up(noted, folder)
+            step.bring_together()
+            events = list(persistence.events(noted, before, look.time, look.accepted))
+            # No Spark job runs between the report and the commit, which could fail.
+            for event in events:
+                self._audience.happened(event)
+            step.commit()
+            self._accepted = look.accepted.keys()
+            mended = sum(event.is_mended for event in events)
+            self.reported += len(events) - mended
+            self.mended += mended
 
     def _read(self, look: StoreView, snapshot: Snapshot) -> IncrementalRun:
         """Read what came after the state, up to what was seen, and what became visible late."""
         state, after = self._state, self._state.after
-        reading = Reading(self._run, snapshot, self._spark, until=look.until)
-        made = new_messages.made_as_before(state, reading)
         step = IncrementalRun(
             self._spark,
             state,
             self._jobs,
             look.heads,
             look.progress,
-            made,
+            look.made,
             self._lookup,
             store=look.store,
             log=look.log,
         )
         has_new = any(last > after.get(name, 0) for name, last in look.until.items())
-        new_messages.add(step, made, reading, after, look.late, has_new=has_new)
+        reading = self._reading(snapshot, look.until)
+        new_messages.add(step, look.made, reading, after, look.late, has_new=has_new)
         return step
 
     @contextmanager
     def _lookup(self, is_few: bool) -> Iterator[Lookup]:
         """Open the store to read some messages of it, whenever they came."""
         with exported_snapshot(self._run.database_url) as snapshot:
-            reading = Reading(self._run, snapshot, self._spark)
-            yield partial(lookup.at, reading(is_few=is_few))
+            yield partial(lookup.at, self._reading(snapshot)(is_few=is_few))
 
     def _noted(self, folder: str) -> DataFrame:
         return self._spark.read.parquet(str(self._state.folder / folder))

@@ -72,15 +72,16 @@ def opened(
             everything=reading(),
         )
         new_messages.add(step, made, reading, state.after, behind)
-        step.sum_up()
-        # Few rows are left, unless all are looked at in detail.
-        is_few = step.is_few_in_doubt and not run.details
-        with interpreted(spark) if is_few else nullcontext():
-            yield step
-        if run.verify:
-            step.check(reading.fingerprints(made.seed, is_of_server=made.is_of_server))
-            snapshot.release()
-        step.commit()
+        with unpersisted(step.kept):
+            step.sum_up()
+            # Few rows are left, unless all are looked at in detail.
+            is_few = step.is_few_in_doubt and not run.details
+            with interpreted(spark) if is_few else nullcontext():
+                yield step
+            if run.verify:
+                step.check(reading.fingerprints(made.seed, is_of_server=made.is_of_server))
+                snapshot.release()
+            step.commit()
 
 
 def _prefilter(

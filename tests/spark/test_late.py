@@ -150,6 +150,14 @@ def test_only_a_comparison_finds_what_was_changed_in_place(
     assert reconcile() == before
 
 
+def test_a_state_of_an_empty_store_can_be_compared(spark_store, spark_connection, reconcile):
+    """A state begins with nothing, and goes on."""
+    assert reconcile(verify=True) == reconcile(with_state=False)
+    spark_store.write([open_(), deposit("d1")], COMMANDS)
+    drain(spark_connection)
+    assert reconcile(verify=True) == reconcile(with_state=False)
+
+
 def test_what_must_be_judged_again_and_is_gone_is_an_error(
     spark_store, spark_connection, reconcile, tmp_path
 ):

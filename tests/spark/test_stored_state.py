@@ -182,3 +182,28 @@ def test_a_state_of_another_store_is_refused(written):
         state.check({}, "one")
         with pytest.raises(StateError, match="is of the store one, and this store is another"):
             state.check({}, "another")
+
+
+def test_a_state_that_is_begun_anew_goes_on_after_that(written):
+    """What is read and judged anew counts from then on, and what was reported stays."""
+    with stored_state.opened(written, "a", "keys") as state:
+        state.begin_anew()
+        assert (state.judged, state.after) == (None, {})
+        assert state.manifest.lasting is not None
+        number = state.manifest.run + 1
+        folder = state.begin(number)
+        (folder / "fingerprints").mkdir()
+        (folder / "fingerprints" / "part-0.parquet").write_bytes(b"anew")
+        state.put(
+            number,
+            heads={"t": Head(2, "id2")},
+            progress=Progress({}),
+            counts={},
+            in_order={},
+            fingerprints=fingerprints(f"{folder.name}/fingerprints"),
+            watched=[],
+            store=None,
+            lasting=state.manifest.lasting,
+        )
+        assert state.judged is state.manifest
+        assert state.after == {"t": 2}

@@ -63,6 +63,8 @@ class IncrementalRun:
     Attributes:
         name: the folder of the run, within that of the state.
         lasting: since when violations persist, for a follower; None without one.
+        known: the fingerprints of the messages that earlier runs have read.
+        kept: the DataFrames that Spark caches for it.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class IncrementalRun:
         self._watched = {} if before is None else self._watched_by(before.run)
         self._new: dict[str, pa.Table] = {}
         self._summed: Summed | None = None
+        self.kept: list[DataFrame] = []
         self._counts: dict[str, Counts] = {}
         self._findings: dict[str, DataFrame] = {}
         state.begin(self._run)
@@ -199,6 +202,9 @@ class IncrementalRun:
                     pa.concat_tables([self.known.schema.empty_table(), *self._new.values()]),
                     self._progress,
                 )
+
+        kept = self._summed.sums.kept
+        self.kept += [] if kept is None else [kept]
 
     @property
     def is_few_in_doubt(self) -> bool:

@@ -85,7 +85,7 @@ def _written(
     context = TaskContext.get()
     assert context is not None  # noqa: S101  Spark's workers have one
     if read:
-        table = grouped(pa.Table.from_batches(read), sketches)
+        table = grouped(pa.Table.from_batches(read).cast(SCHEMA), sketches)
         write(table, Path(folder) / f"part-{context.partitionId():05}.parquet")
         yield pa.RecordBatch.from_pydict({"rows": [len(table)]})
 
@@ -149,6 +149,8 @@ class Known:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return them as a DataFrame."""
+        if not self._files:
+            return spark.createDataFrame(SCHEMA.empty_table())
         schema = ", ".join(f"{name} {type_}" for name, type_ in fingerprints.TYPES.items())
         return spark.read.schema(schema).parquet(*map(str, self._files))
 

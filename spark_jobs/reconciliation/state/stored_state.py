@@ -367,7 +367,7 @@ class State:
         beside.touch(mode=0o600)
         beside.write_text(f"{run_name(run)} {hashlib.sha256(text).hexdigest()}\n")
         beside.replace(self.folder / _CURRENT)
-        self.manifest = manifest
+        self.manifest, self._is_begun_anew = manifest, False
 
     def _written(self, name: str) -> dict[str, File]:
         place = self.folder / name
