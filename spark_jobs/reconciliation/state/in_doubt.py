@@ -5,7 +5,6 @@ judged again. The others keep their verdicts, and what they add to the counts. W
 Spark judges all of them.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,42 +111,45 @@ class InDoubt:
         Returns:
             The sums of the counts, and all rows, with the columns of `judging.FOUND` and ``group``.
         """
-        before = _files(self.before)
-        have = [pq.read_table(file, columns=["global_position"]) for file in before]
-        read = [table["global_position"].to_numpy() for table in have]
-        missing = np.setdiff1d(doubtful, np.concatenate([*read, np.empty(0, np.int64)]))
-        rows = self.job.rows(lookup(self._frame(pa.table({"global_position": missing}))))
-        judged = self._judged(rows)
-        kept = self._kept(before, judged.schema, doubtful)
-        at = kept["global_position"]
-        is_changed = (
-            pa.array(np.ones(len(kept), bool))
-            if changed is None
-            else pc.is_in(at, value_set=pa.array(changed))
-        )
-        again = kept.filter(is_changed).select(rows.columns)
-        kept = kept.filter(pc.invert(is_changed))
-        if len(again):
-            rows = self._frame(again, rows.schema).unionByName(rows)
-            judged = self._judged(rows)
-        if len(again) or len(missing) or not before:
-            table = judged.toArrow()
-            if self._has_alike(table, lookup):
-                table = self._judged(rows).toArrow()
-            kept = pa.concat_tables([kept, table.cast(kept.schema)])
+        kept = self._kept(doubtful)
+        at = np.empty(0, np.int64) if kept is None else kept["global_position"].to_numpy()
+        missing = np.setdiff1d(doubtful, at)
+        is_changed = np.isin(at, changed) if changed is not None else np.ones(len(at), bool)
+        if kept is None or len(missing) or is_changed.any():
+            again = None if kept is None else kept.filter(pa.array(is_changed))
+            judged = self._judge_again(lookup, missing, again)
+            if kept is not None:
+                others = kept.filter(pa.array(~is_changed)).select(judged.schema.names)
+                judged = pa.concat_tables([judged, others.cast(judged.schema)])
+            kept = judged
         known.write(kept, self.folder / "rows.parquet")
         found = kept.filter(pc.greater(pc.list_value_length(kept["findings"]), 0))
         return _sums(kept), self._frame(found.select([*FOUND, "group"]))
 
-    def _kept(self, files: Sequence[Path], schema: StructType, doubtful: Positions) -> pa.Table:
-        """Return those of the rows that the last run has judged that are not in order now."""
-        of_arrow = to_arrow_schema(schema, timezone="UTC")
-        read = [
-            pq.read_table(file, coerce_int96_timestamp_unit="us").select(schema.names)
-            for file in files
-        ]
-        table = pa.concat_tables([of_arrow.empty_table(), *(one.cast(of_arrow) for one in read)])
+    def _kept(self, doubtful: Positions) -> pa.Table | None:
+        """Return those of the rows that the last run has judged that are not in order now.
+
+        Returns:
+            The rows, as Arrow or Spark has written them; None without a last run.
+        """
+        if self.before is None:
+            return None
+        table = pa.concat_tables(
+            [pq.read_table(file, coerce_int96_timestamp_unit="us") for file in _files(self.before)]
+        )
+        place = table.schema.get_field_index("time")
+        table = table.set_column(place, "time", table["time"].cast(pa.timestamp("us", tz="UTC")))
         return table.filter(pc.is_in(table["global_position"], value_set=pa.array(doubtful)))
+
+    def _judge_again(self, lookup: Lookup, missing: Positions, again: pa.Table | None) -> pa.Table:
+        """Judge rows that are read now, and those that were judged before."""
+        rows = self.job.rows(lookup(self._frame(pa.table({"global_position": missing}))))
+        if again is not None and len(again):
+            schema = to_arrow_schema(rows.schema, timezone="UTC")
+            before = self._frame(again.select(schema.names).cast(schema), rows.schema)
+            rows = before.unionByName(rows) if len(missing) else before
+        judged = self._judged(rows).toArrow()
+        return self._judged(rows).toArrow() if self._has_alike(judged, lookup) else judged
 
     def _has_alike(self, judged: pa.Table, lookup: Lookup) -> bool:
         """Compare what differs and was never compared; return whether any of it means the same."""
@@ -157,13 +159,7 @@ class InDoubt:
         pairs = judged.filter(judged["compared_with"].is_valid()).select(PAIR)
         pairs = pairs.group_by(PAIR).aggregate([])
         if self.comparisons.names:
-            files = [
-                file
-                for name in self.comparisons.names
-                for file in _files(self.comparisons.home / name)
-            ]
-            have = pa.concat_tables([pq.read_table(file, columns=list(PAIR)) for file in files])
-            pairs = pairs.join(have, list(PAIR), join_type="left anti")
+            pairs = pairs.join(self.comparisons.pairs(), list(PAIR), join_type="left anti")
         if not len(pairs):
             return False
         compared = comparison.compared(self._frame(pairs), lookup, self.progress.corrections)
