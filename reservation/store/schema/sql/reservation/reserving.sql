@@ -146,7 +146,7 @@ BEGIN
          || CASE WHEN split_part(i.stream_name, '-', 1) = split_part(c.stream_name, '-', 1)
                  THEN '{"localProperties": {"reserved": true}}' ELSE '{}' END::jsonb
   FROM (
-    -- Not FROM unnest(…), which stores what it returns before the first row is read.
+    -- Not FROM unnest(...), which stores what it returns before the first row is read.
     SELECT unnest(commands) AS command, unnest(stream_names) AS stream_name,
            unnest(corrected) AS content, unnest(are_new) AS is_new,
            generate_subscripts(commands, 1) AS n

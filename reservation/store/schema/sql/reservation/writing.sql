@@ -59,7 +59,7 @@ BEGIN
       ids, stream_names, types, data, metadata, expected_versions);
   END IF;
 
-  -- Here and below not FROM unnest(…), which stores what it returns before the first row is read.
+  -- Here and below not FROM unnest(...), which stores what it returns before the first row is read.
   SELECT array_agg(p.position ORDER BY p.n) INTO positions
   FROM (
     SELECT i.n,
