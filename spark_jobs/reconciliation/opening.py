@@ -79,7 +79,8 @@ def opened(
             with interpreted(spark) if is_few else nullcontext():
                 yield step
             if run.verify:
-                step.check(reading.fingerprints(made.seed, is_of_server=made.is_of_server))
+                whole = reading.fingerprints(made.seed, is_of_server=made.is_of_server)
+                step.check(whole, reading.archived() if made.is_of_server else None)
                 snapshot.release()
             step.commit()
 

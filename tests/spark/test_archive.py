@@ -570,6 +570,23 @@ def test_a_state_begins_with_an_archive_and_goes_on_without_it(
 
 
 @pytest.mark.long
+def test_a_state_from_before_an_archive_is_compared_with_both(
+    planted, archive, reconcile, folder, tmp_path
+):
+    """What was removed from the store since is looked for in the archive."""
+    drain(planted)
+    state = tmp_path / "state"
+    before = reconcile(state=state, with_archive=False)
+    archive()
+    list(prune_archived(account, there(folder), timedelta(days=1))(planted, True, 1000))
+    assert reconcile(state=state, verify=True) == before
+    with pytest.raises(
+        StateError, match=r"0 messages were changed .*, [1-9]\d* are gone and 0 were"
+    ):
+        reconcile(state=state, with_archive=False, verify=True)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("pruned", [False, True])
 def test_late_commits_behind_an_archive_are_judged(
     spark_store,

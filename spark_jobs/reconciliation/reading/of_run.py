@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.declaration import Declaration
@@ -72,6 +72,11 @@ class Reading:
                 is_here=is_few and is_here(run),
             )
         return Jdbc(self.spark, jdbc_url(run.database_url), self.snapshot, self._declaration, after)
+
+    def archived(self) -> DataFrame | None:
+        """Return the messages in the archive; None without one."""
+        read = self()
+        return read.archived() if isinstance(read, Union) else None
 
     @property
     def _declaration(self) -> Declaration:

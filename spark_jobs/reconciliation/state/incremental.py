@@ -250,11 +250,12 @@ class IncrementalRun:
         self._counts[job.name] = dict(total)
         return self._counts[job.name]
 
-    def check(self, made: Fingerprinting) -> None:
+    def check(self, made: Fingerprinting, archived: DataFrame | None = None) -> None:
         """Make sure that the fingerprints are those of the store.
 
         Args:
             made: the fingerprints of all messages, under the snapshot of the new ones.
+            archived: messages that need not be among them; None without any.
 
         Raises:
             StateError: messages were changed or deleted since they were read, or are missing here.
@@ -272,6 +273,11 @@ class IncrementalRun:
         differences = here.join(there, "global_position", "full_outer").where(
             ~here_.eqNullSafe(there_)
         )
+        if archived is not None:
+            gone = differences.where(there_.isNull()).join(
+                archived.select("global_position"), "global_position", "left_anti"
+            )
+            differences = differences.where(there_.isNotNull()).unionByName(gone)
         found = differences.agg(
             F.count_if(here_.isNotNull() & there_.isNotNull()).alias("changed"),
             F.count_if(there_.isNull()).alias("gone"),
