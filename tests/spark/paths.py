@@ -95,6 +95,12 @@ class Paths:
                 patched.setattr(prefilter, "_FEW", -1)
             yield f"state of many {stage}", self._report(state=self._folder / "many", verify=True)
 
+    def state_of_many_in_doubt(self, monkeypatch):
+        """Return the result of continuing from a state where what is in doubt counts as much."""
+        with monkeypatch.context() as patched:
+            patched.setattr(prefilter, "_FEW", -1)
+            yield "many in doubt", self._report(state=self._folder / "doubt", verify=True)
+
     def state_and_archive(self, archive):
         """Return the results of continuing from states that have read what is archived, or not."""
         for name in ("state", "earlier", "earlier"):

@@ -149,20 +149,35 @@ class Planting:
                     partition,
                 )
             for at in chance.sample(range(1, head + 1), head // 5):
-                self._connection.execute(
-                    "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
-                    "message_id, stream_name, type, state, reason, process) "
-                    "SELECT 'thing', %s, global_position, id, m.stream_name, m.type, %s, %s, 'p' "
-                    "FROM message_store.messages m WHERE m.global_position = %s "
-                    "AND message_store.category(m.stream_name) = %s ON CONFLICT DO NOTHING",
-                    [
-                        category,
-                        chance.choice(["dead", "parked", "retry", "handled", "discarded"]),
-                        chance.choice(["conflict", "handler", "key"]),
-                        at,
-                        category,
-                    ],
-                )
+                state = chance.choice(["dead", "parked", "retry", "handled", "discarded"])
+                self._letter(category, at, state, chance.choice(["conflict", "handler", "key"]))
+
+    def further(self, head: int) -> None:
+        """Let consumers go on: no position moves back, and what was read becomes no dead letter."""
+        chance = self.chance
+        for category in ("thing:command", "sent", "other"):
+            held = self._connection.execute(
+                "SELECT partition, position FROM reservation.positions "
+                "WHERE consumer = 'thing' AND category = %s ORDER BY partition",
+                [category],
+            ).fetchall()
+            for partition, position in held:
+                to = chance.randrange(position, head + 1)
+                store_position(self._connection, "thing", category, to, partition)
+            read = max(position for _, position in held)
+            for at in chance.sample(range(1, head + 1), head // 8):
+                reason = "conflict" if at <= read else chance.choice(["conflict", "handler"])
+                self._letter(category, at, "dead", reason)
+
+    def _letter(self, category: str, at: int, state: str, reason: str) -> None:
+        self._connection.execute(
+            "INSERT INTO reservation.dead_letters (consumer, category, global_position, "
+            "message_id, stream_name, type, state, reason, process) "
+            "SELECT 'thing', %s, global_position, id, m.stream_name, m.type, %s, %s, 'p' "
+            "FROM message_store.messages m WHERE m.global_position = %s "
+            "AND message_store.category(m.stream_name) = %s ON CONFLICT DO NOTHING",
+            [category, state, reason, at, category],
+        )
 
     def passes(self, number: int) -> None:
         """Record that some messages of another component were handled, not always rightly."""

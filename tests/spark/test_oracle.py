@@ -11,6 +11,7 @@ import pytest
 
 from reservation.postgres.queries import load_queries
 from spark_jobs.jobs import archive as archiving
+from spark_jobs.reconciliation.state import changes
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from tests.chance import seeds
 from tests.spark.paths import Paths
@@ -48,7 +49,11 @@ def test_every_path_counts_and_finds_what_the_docs_say(
         planting.corrections(4)
         planting.passes(8)
         counts, findings = answer(spark_connection)
-        states = paths.state(), paths.state_of_many(monkeypatch, stage)
+        states = (
+            paths.state(),
+            paths.state_of_many(monkeypatch, stage),
+            paths.state_of_many_in_doubt(monkeypatch),
+        )
         for name, (counted, found) in chain(*states, paths.follow(1000 * stage), *others):
             label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
             assert counted == counts, label
@@ -63,3 +68,51 @@ def test_every_path_counts_and_finds_what_the_docs_say(
         before = datetime.now(UTC) + timedelta(days=1)
         assert not archiving.in_session(component, archive, before, snapshot, spark).differences
     check(2, paths.archived(monkeypatch, archive), paths.state_and_archive(archive))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_states_find_what_has_changed(
+    spark, spark_connection, spark_database_url, tmp_path, monkeypatch, seed
+):
+    """States find the same from what has changed alone, while consumers only go on."""
+    planting = Planting(spark_connection, seed)
+    paths = Paths(spark, spark_database_url, None, tmp_path, component=component, app=APP)
+    monkeypatch.setattr("spark_jobs.reconciliation.reconcile.SAMPLES", 10**6)
+    summed, sum_up_changes = [], changes.sum_up_changes
+
+    def noted(*arguments):
+        summed.append(sum_up_changes(*arguments))
+        return summed[-1]
+
+    monkeypatch.setattr(changes, "sum_up_changes", noted)
+
+    def head():
+        (found,) = spark_connection.execute(
+            "SELECT max(global_position) FROM message_store.messages"
+        ).fetchone()
+        return found
+
+    def check(stage):
+        counts, findings = answer(spark_connection)
+        states = paths.state(), paths.state_of_many_in_doubt(monkeypatch)
+        for name, (counted, found) in chain(*states, paths.follow(1000 * stage)):
+            label = f"{name}, stage {stage}, RESERVATION_TEST_SEED={seed}"
+            assert counted == counts, label
+            assert found in (findings, None), label
+
+    planting.messages(60)
+    planting.consumers(head(), 1 + seed % 3)
+    planting.corrections(4)
+    check(0)
+    for stage in range(1, 5):
+        planting.messages(8, behind=stage == 3)
+        planting.further(head())
+        planting.passes(3)
+        summed.clear()
+        check(stage)
+        assert len(summed) == 3
+        # Something has changed, and something that is looked at has not.
+        assert all(0 < len(one.changed[name]) for one in summed for name in one.changed)
+        assert any(
+            len(one.changed[name]) < len(one.rows[name]) for one in summed for name in one.rows
+        )

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.storagelevel import StorageLevel
 
@@ -83,6 +83,7 @@ class GroupSums:
         if not is_here:
             # To disk, so that a large store takes no more memory than a small one.
             sums = self.kept = sums.persist(StorageLevel.DISK_ONLY)
+        self._is_here = is_here
         self._groups = {
             job.name: job.groups(sums.where(F.col("job") == n)) for n, job in enumerate(jobs)
         }
@@ -93,8 +94,8 @@ class GroupSums:
     def _collected(self, job: PrefilterJob) -> "_OfJob":
         groups, counts = self._groups[job.name], job.counts_in_order()
         is_past = F.col("is_past") if "is_past" in groups.columns else F.lit(False)
-        # Those of many messages are not collected.
-        is_listed = _is_watched() & (F.col("messages") <= _FEW)
+        # What this process has summed up, it can list too.
+        is_listed = _is_watched() & F.lit(self._is_here)
         rows = groups.select(
             is_past.alias("is_past"),
             *("groups", "messages", "in_order", _is_watched().alias("is_watched")),
@@ -102,6 +103,7 @@ class GroupSums:
             *(count.cast("bigint").alias(f"count {name}") for name, count in counts.items()),
         ).collect()
         present = [row for row in rows if not row["is_past"]]
+        doubtful = [row for row in present if not row["in_order"]]
         return _OfJob(
             {
                 name: sum(
@@ -112,9 +114,9 @@ class GroupSums:
                 )
                 for name in counts
             },
-            sum(row["messages"] for row in present if not row["in_order"]),
-            _listed(row["positions"] for row in present if not row["in_order"]),
-            _listed(row["positions"] for row in present if row["is_watched"]),
+            sum(row["messages"] for row in doubtful),
+            _listed(doubtful) if self._is_here else None,
+            _listed(row for row in present if row["is_watched"]) if self._is_here else None,
         )
 
     def counts(self, job: judging.Job) -> Counts:
@@ -128,24 +130,26 @@ class GroupSums:
     def doubtful(self, job: judging.Job) -> DataFrame:
         """Return the global positions of the messages of a job that are to be judged."""
         groups = self._groups[job.name]
-        found = self._of_jobs[job.name].doubtful_at if self.is_few else None
-        if found is None:
-            return _unlisted(groups.where(~F.col("in_order")))
-        return groups.sparkSession.createDataFrame(pa.table({"global_position": found}))
+        if self._is_here or self.is_few:
+            table = pa.table({"global_position": self.doubtful_here(job)})
+            return groups.sparkSession.createDataFrame(table)
+        return _positions(groups.where(~F.col("in_order")))
 
     def doubtful_here(self, job: judging.Job) -> Numbers:
-        """Return the same to this process; only where they are few."""
-        found = self._of_jobs[job.name].doubtful_at
-        assert found is not None  # noqa: S101  few are listed
-        return found
+        """Return the same to this process, for which they have to be few."""
+        listed = self._of_jobs[job.name].doubtful_at
+        if listed is None:
+            groups = self._groups[job.name].where(~F.col("in_order"))
+            listed = _listed(groups.select("positions").collect())
+        return listed
 
     def watched(self, job: judging.Job) -> Numbers:
         """Return where the messages are whose groups are not in order, or may change."""
-        found = self._of_jobs[job.name].watched_at
-        if found is None:
+        listed = self._of_jobs[job.name].watched_at
+        if listed is None:
             groups = self._groups[job.name].where(_is_watched())
-            found = _unlisted(groups).toArrow()["global_position"].to_numpy()
-        return found
+            listed = _positions(groups).toArrow()["global_position"].to_numpy()
+        return listed
 
 
 def _is_watched() -> Column:
@@ -160,8 +164,8 @@ class _OfJob:
     Attributes:
         counts: what is counted of those in order.
         doubtful: how many messages are in the others.
-        doubtful_at, watched_at: where these are, and those that are to be looked at again; None if
-            they are many.
+        doubtful_at, watched_at: where these are, and those that are to be looked at again; None
+            where Spark's workers have summed up.
     """
 
     counts: Counts
@@ -170,15 +174,13 @@ class _OfJob:
     watched_at: Numbers | None
 
 
-def _listed(positions: Iterable[bytes | None]) -> Numbers | None:
-    """Return listed positions; None if some are not listed."""
-    found = list(positions)
-    if None in found:
-        return None
-    return np.frombuffer(b"".join(of for of in found if of is not None), np.int64)
+def _listed(groups: Iterable[Row]) -> Numbers:
+    """Return the positions of collected groups."""
+    return np.frombuffer(b"".join(row["positions"] for row in groups), np.int64)
 
 
-def _unlisted(groups: DataFrame) -> DataFrame:
+def _positions(groups: DataFrame) -> DataFrame:
+    """Return the positions of groups, which Spark's workers list."""
     positions = groups.select("positions")
     return positions.mapInArrow(grouping.positions, "global_position bigint")
 
