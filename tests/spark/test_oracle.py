@@ -112,7 +112,7 @@ def test_states_find_what_has_changed(
         check(stage)
         assert len(summed) == 3
         # Something has changed, and something that is looked at has not.
-        assert all(0 < len(one.changed[name]) for one in summed for name in one.changed)
+        assert all(len(one.changed[name]) > 0 for one in summed for name in one.changed)
         assert any(
             len(one.changed[name]) < len(one.rows[name]) for one in summed for name in one.rows
         )
