@@ -187,7 +187,7 @@ class PositionsQuery:
     def composed(self) -> ComposedQuery:
         """Return the SQL, for reads at any positions."""
         where = _sql(_QUERIES["of_categories"]).format(
-            categories=_texts(self.categories), firsts_of=_texts(self.firsts_of)
+            categories=_texts(self.categories), firsts_of=_texts(self.firsts_of), is_first=FIRST
         )
         category = _sql(_QUERIES["category_of"])
         made = expressions([*self.columns, "kept"], category, self.declaration)

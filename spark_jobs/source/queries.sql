@@ -83,7 +83,7 @@ message_store.category(m.stream_name) = {category}
 -- name: of_categories
 -- The messages of several categories; of some of them, only the first of each stream.
 message_store.category(m.stream_name) = ANY ({categories})
-      AND (m.position = 0 OR NOT message_store.category(m.stream_name) = ANY ({firsts_of}))
+      AND ({is_first} OR NOT message_store.category(m.stream_name) = ANY ({firsts_of}))
 
 -- name: in_range
 m.global_position BETWEEN {first} AND {last}

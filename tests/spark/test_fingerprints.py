@@ -85,16 +85,39 @@ MESSAGES = [
 HASHES = ("key", "says", "kind", "identity")
 
 
+def written(connection):
+    """Write the messages, the first at global position 1."""
+    for stream, type_, data, metadata in MESSAGES:
+        connection.execute(
+            "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",
+            [stream, type_, json.dumps(data), None if metadata is None else json.dumps(metadata)],
+        )
+
+
+def test_messages_that_are_looked_up_are_those_that_are_read(
+    spark, spark_connection, spark_database_url
+):
+    """What is first of its stream, and says so itself, is found by its position too."""
+    written(spark_connection)
+    names, columns = ["thing:command", "shifted", "thing"], ["global_position", "is_first"]
+    with exported_snapshot(spark_database_url) as snapshot:
+        read = Categories(spark, snapshot, Declaration.of(component()), is_here=True)
+        everything = spark.range(1, len(MESSAGES) + 1).withColumnRenamed("id", "global_position")
+        for firsts_of in ([], ["thing"]):
+            ranges, found = (
+                sorted(map(tuple, reader(names, columns, firsts_of=firsts_of).collect()))
+                for reader in (read, read.at(everything))
+            )
+            assert found == ranges
+    assert [at for at, is_first in ranges if is_first and at > 13] == [14, 17, 19, 21, 23]
+
+
 @pytest.mark.parametrize("progress", [Progress(), None])
 def test_server_and_spark_agree_on_fingerprints(
     spark, spark_connection, spark_database_url, progress
 ):
     """Server and Spark agree on which fingerprints are equal, and on all other columns."""
-    for stream, type_, data, metadata in MESSAGES:
-        spark_connection.execute(
-            "SELECT message_store.write_message(gen_random_uuid()::varchar, %s, %s, %s, %s)",
-            [stream, type_, json.dumps(data), None if metadata is None else json.dumps(metadata)],
-        )
+    written(spark_connection)
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         frames = (
