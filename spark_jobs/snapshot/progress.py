@@ -131,12 +131,7 @@ class Progress:
             return None
         return one.position + 1, one.highest
 
-    def marked(
-        self,
-        messages: DataFrame,
-        *,
-        was: "Progress | None" = None,
-    ) -> DataFrame:
+    def marked(self, messages: DataFrame) -> DataFrame:
         """Add what the consumers did to messages, which have category, global position and time.
 
         Added are ``was_read``, ``is_letter``, ``is_recorded`` (as a conflict), ``is_corrected`` and
@@ -145,40 +140,25 @@ class Progress:
 
         Args:
             messages: the messages.
-            was: how far the consumers were, for the messages with ``is_past``; the messages have
-                that column if this is given. The same messages were corrected.
         """
-        notes: dict[tuple[object, ...], dict[str, object]] = {}
+        notes: dict[tuple[str, int], dict[str, object]] = {}
         hashed = partitions.hashed(F.col("stream_name"))
         nothing = dict.fromkeys(("is_letter", "is_recorded", "is_corrected"), False)
-
-        def read(progress: Progress, **also: bool) -> tuple[Column, Column]:
-            was_read = is_watched = F.lit(False)
-            for category, consumed in progress.consumed.items():
-                of = {"category": category, **also}
-                is_here = F.col("category") == F.lit(of["category"])
-                was_read = F.when(is_here, consumed.has_read(hashed)).otherwise(was_read)
-                if consumed.first_position is not None:
-                    is_watched |= is_here & (F.col("global_position") > consumed.first_position)
-                corrected = [one.global_position for one in consumed.corrections]
-                for note, of_kind in (
-                    ("is_letter", consumed.letters),
-                    ("is_recorded", consumed.conflicts),
-                    ("is_corrected", corrected),
-                ):
-                    for at in of_kind:
-                        key = {**of, "global_position": at}
-                        notes.setdefault((*key.values(),), {**key, **nothing})[note] = True
-            return was_read, is_watched
-
-        if was is None:
-            was_read, is_watched = read(self)
-        else:
-            past, now = read(was, is_past=True), read(self, is_past=False)
-            was_read, is_watched = (
-                F.when(F.col("is_past"), then).otherwise(after)
-                for then, after in zip(past, now, strict=True)
-            )
+        was_read = is_watched = F.lit(False)
+        for category, consumed in self.consumed.items():
+            is_here = F.col("category") == F.lit(category)
+            was_read = F.when(is_here, consumed.has_read(hashed)).otherwise(was_read)
+            if consumed.first_position is not None:
+                is_watched |= is_here & (F.col("global_position") > consumed.first_position)
+            corrected = [one.global_position for one in consumed.corrections]
+            for note, of_kind in (
+                ("is_letter", consumed.letters),
+                ("is_recorded", consumed.conflicts),
+                ("is_corrected", corrected),
+            ):
+                for at in of_kind:
+                    place = {"category": category, "global_position": at}
+                    notes.setdefault((category, at), {**place, **nothing})[note] = True
         marked = messages.withColumns({"was_read": was_read, "is_watched": is_watched})
         if "content" in messages.columns:
             marked = with_meaning(marked, self.corrections)
@@ -186,6 +166,5 @@ class Progress:
             return marked.withColumns(dict.fromkeys(nothing, F.lit(False)))
         rows = [*notes.values()]
         found = F.broadcast(messages.sparkSession.createDataFrame(pa.Table.from_pylist(rows)))
-        keys = [name for name in rows[0] if name not in nothing]
         noted = {name: F.coalesce(name, F.lit(False)) for name in nothing}
-        return marked.join(found, keys, "left").withColumns(noted)
+        return marked.join(found, ["category", "global_position"], "left").withColumns(noted)

@@ -61,15 +61,6 @@ def types_of(names: Sequence[str]) -> dict[str, str]:
     return {name: TYPES[name] for name in names}
 
 
-def looked_at(declaration: Declaration) -> list[str]:
-    """Return the columns that all jobs together read."""
-    unasked = {"data", "metadata"}
-    unasked |= set() if declaration.by_function else {"function_data"}
-    unasked |= set() if declaration.renamed_within else {"source"}
-    unasked |= set() if declaration.subscriptions else {"is_subscribed"}
-    return [name for name in TYPES if name not in unasked]
-
-
 def schema(types: Mapping[str, str]) -> str:
     """Return columns with their types as a schema of Spark."""
     return ", ".join(f"{name} {type_}" for name, type_ in types.items())

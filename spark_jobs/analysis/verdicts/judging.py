@@ -240,11 +240,13 @@ def run(job: Job, rows: DataFrame, progress: Progress, lookup: Lookup) -> Judged
 
 
 def _run(job: Job, rows: DataFrame) -> Judged:
-    rows, counted = judged(job, rows)
+    observed, counts = Observation(), job.counts()
+    sums = [F.sum(number).alias(name) for name, number in counts.items()]
+    judged = job.judge(rows).observe(observed, *sums)
     more = [] if job.comparison is None else ["compared_with"]
-    findings = findings_of(rows, *more).persist()
+    findings = findings_of(judged, *more).persist()
     findings.count()
-    return Judged(counted(), findings)
+    return Judged({name: int(observed.get[name] or 0) for name in counts}, findings)
 
 
 def pairs_of(judged: DataFrame) -> DataFrame:
@@ -263,27 +265,6 @@ def with_alike(rows: DataFrame, compared: DataFrame) -> DataFrame:
     return rows.join(
         alike.agg(F.collect_set("compared_with").alias("alike")), "global_position", "left"
     )
-
-
-def judged(
-    job: Job, rows: DataFrame, is_past: Column | None = None
-) -> tuple[DataFrame, Callable[[], Counts]]:
-    """Judge rows; return them, and a function that returns the counts once they were computed.
-
-    Args:
-        job: the job.
-        rows: what its `rows` returned, marked with how far the consumers are.
-        is_past: whether a row is subtracted from the counts; None to add all.
-    """
-    observed, counts = Observation(), job.counts()
-
-    def added(number: Column) -> Column:
-        return number if is_past is None else F.when(is_past, -number).otherwise(number)
-
-    found = job.judge(rows).observe(
-        observed, *(F.sum(added(number)).alias(name) for name, number in counts.items())
-    )
-    return found, lambda: {name: int(observed.get[name] or 0) for name in counts}
 
 
 def findings_of(judged: DataFrame, *more: str) -> DataFrame:
