@@ -4,8 +4,7 @@ A consumer that waits for messages knows what it is going to ask. So that is mad
 wait, and sent when the wait ends: the server works on it while the consumer gets to run the batch.
 """
 
-from consumers.batch.opening import Opening
-from consumers.batch.reading import MOST_ENTITIES, BatchReading, ReadBatch, WithEvents
+from consumers.batch.reading import MOST_ENTITIES, BatchReading, Opening, ReadBatch, WithEvents
 from consumers.batch.reserving_next import Outcomes, ReservingNext
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.positions import Positions

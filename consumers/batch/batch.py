@@ -19,8 +19,7 @@ from consumers.batch.batch_size import DEFAULT_BATCH_BYTES
 from consumers.batch.effects import BatchEffects
 from consumers.batch.letter_transaction import RetryTransaction
 from consumers.batch.looking_ahead import LookingAhead
-from consumers.batch.opening import Opening
-from consumers.batch.reading import BatchReading, ReadBatch, WithEvents
+from consumers.batch.reading import BatchReading, Opening, ReadBatch, WithEvents
 from consumers.batch.reserving_next import Reserved, ReservingNext
 from consumers.calls.blame import before, transaction
 from consumers.dead_letters.corrections import Corrections

@@ -1,8 +1,8 @@
 """What the next batch reads, and up to which position of the category that takes it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from consumers.batch.batch_size import BatchSize
 from consumers.dead_letters.corrections import Corrections, applied
@@ -13,11 +13,14 @@ from reservation.entity.cache import NONE_READ, LastEvents
 from reservation.idempotence.server_keys import Commands, read_commands, server_rules
 from reservation.messages.message import StoredMessage
 from reservation.postgres.error_translation import translated
+from reservation.postgres.exchange import Beginning
 from reservation.postgres.queries import load_queries
 from reservation.store.partition import Partition
 from reservation.store.statements import Statement, read_part, run
 
 _QUERIES = load_queries("consumers.batch")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,24 @@ class ReadBatch:
         return replace(
             self, to=to, messages=messages, key_streams=self.key_streams[:count], ended=False
         )
+
+
+# Any: rows are what the query's columns are.
+@dataclass(frozen=True, slots=True)
+class Opening(Generic[T]):
+    """The beginning of a transaction that reads a batch.
+
+    Attributes:
+        part: what it reads.
+        size: how many messages it reads at most.
+        beginning: what is sent.
+        read: makes of the rows what was read.
+    """
+
+    part: Partition
+    size: int
+    beginning: Beginning
+    read: Callable[[Sequence[tuple[Any, ...]]], T]
 
 
 # What a batch begins with, and the last events of its entities, as far as they were read with it.

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consumers.batch.opening import Opening
-from consumers.batch.reading import BatchReading, ReadBatch
+from consumers.batch.reading import BatchReading, Opening, ReadBatch
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.positions import LONGEST_PAUSE, Positions
 from consumers.handling.decoding import SURELY_FITS

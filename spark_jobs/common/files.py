@@ -46,6 +46,11 @@ def data_files(folder: Path) -> Iterator[str]:
         yield from (str(within / name) for name in [*linked, *files] if _is_data(name))
 
 
+def paths(*folders: Path) -> list[Path]:
+    """Return the data files of folders, those of each in the order of their names."""
+    return [folder / name for folder in folders for name in sorted(data_files(folder))]
+
+
 def _is_data(name: str) -> bool:
     """Return whether Spark reads files of this name (``HadoopFSUtils.shouldFilterOutPathName``)."""
     return not name.startswith(".") and (not name.startswith("_") or "=" in name)

@@ -6,7 +6,6 @@ sharing, JEP 350). It ignores the file if its version or the jars have changed.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,7 +77,7 @@ def _rehearse(spark: SparkSession) -> None:
     component = Component("rehearsal", id="entity_id")
     component.reserve(_Rehearse, into="rehearsed", key="key")
     table = _message(category=component.command_category, key_category="rehearsed")
-    messages = spark.createDataFrame(table).mapInArrow(_as_they_are, schema(TYPES))
+    messages = spark.createDataFrame(table).mapInArrow(grouping.as_they_are, schema(TYPES))
 
     read = Rows(messages)
     progress = Progress({component.command_category: Consumed(1, letters=[2])})
@@ -101,7 +100,3 @@ def _message(**values: str) -> pa.Table:
     of_types = {"string": "a", "bigint": 1, "boolean": False, "timestamp": datetime.now(UTC)}
     row = {name: values.get(name, of_types[type_]) for name, type_ in TYPES.items()}
     return pa.Table.from_pylist([row], arrow_schema(TYPES))
-
-
-def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches

@@ -17,7 +17,7 @@ from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.fingerprinting import OfServer
+from spark_jobs.reconciliation.reading.fingerprinting import ServerFingerprints
 from spark_jobs.reconciliation.reading.jdbc import Jdbc
 from spark_jobs.reconciliation.reading.of_run import Reading
 from spark_jobs.reconciliation.reading.union import Union
@@ -106,7 +106,7 @@ def _prefilter(
     component = run.component
     if isinstance(read, Categories) and not Declaration.of(component).by_function:
         few = dataclasses.replace(read, is_here=is_here(run))
-        made = OfServer(read, component, progress, fingerprints.new_seed())
+        made = ServerFingerprints(read, component, progress, fingerprints.new_seed())
         # Arrow does the work, and Spark sees few rows.
         with interpreted(read.spark):
             return Prefilter(jobs(run), PrefilterInput(made.seen, read.at, few.at), progress)

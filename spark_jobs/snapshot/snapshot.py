@@ -46,6 +46,11 @@ _MOST_FOR_ONE = 500_000
 _FOR_A_PAGE, _FEWEST = 32, 8
 
 
+def parts_of(messages: int) -> int:
+    """Return into how many parts messages are divided, of which each is of bounded size."""
+    return max(_FEWEST, messages // _MOST_FOR_ONE)
+
+
 class Hold:
     """The transaction that keeps a snapshot, and what it sees from being cleaned up."""
 
@@ -182,7 +187,7 @@ class Snapshot:
         """
         with translated():
             messages = _FOR_A_PAGE * ranges.pages(self._connection)
-        return max(_FEWEST, (messages + more) // _MOST_FOR_ONE)
+        return parts_of(messages + more)
 
     def parts(
         self,

@@ -18,7 +18,7 @@ from spark_jobs.archive.content import digest
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.fingerprinting import OfServer
+from spark_jobs.reconciliation.reading.fingerprinting import ServerFingerprints
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 from spark_jobs.source.columns import CategoryQuery
@@ -160,7 +160,7 @@ def test_values_at_any_distance_are_distinguished(spark, spark_connection, spark
     job = CommandsJob(component(), "tests.spark.test_content:made", Path(__file__).parents[2])
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
-        seen = OfServer(read, component(), Progress(), 1).seen
+        seen = ServerFingerprints(read, component(), Progress(), 1).seen
         of_all = PrefilterInput(seen, read.at, read.at)
         for prefilter in (None, Prefilter([job], of_all, Progress())):
             (result,) = job.results(FullRun(read, Progress(), prefilter).take(job))

@@ -10,7 +10,7 @@ from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.fingerprinting import OfServer, frame_of
+from spark_jobs.reconciliation.reading.fingerprinting import ServerFingerprints, frame_of
 from spark_jobs.snapshot.progress import Progress
 from spark_jobs.snapshot.snapshot import exported_snapshot
 
@@ -121,7 +121,7 @@ def test_server_and_spark_agree_on_fingerprints(
     with exported_snapshot(spark_database_url) as snapshot:
         read = Categories(spark, snapshot, Declaration.of(component()))
         frames = (
-            frame_of(OfServer(read, component(), progress, 1)),
+            frame_of(ServerFingerprints(read, component(), progress, 1)),
             fingerprints.of_messages(read, component(), progress, "", None),
         )
         theirs, ours = (

@@ -13,7 +13,7 @@ from spark_jobs.analysis.effects import EffectsJob
 from spark_jobs.analysis.verdicts.judging import Rows
 from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.full_run import FullRun
-from spark_jobs.reconciliation.reading.fingerprinting import OfSpark
+from spark_jobs.reconciliation.reading.fingerprinting import SparkFingerprints
 from spark_jobs.reconciliation.run import Run, judged_by
 from spark_jobs.reconciliation.state import incremental, stored_state
 from spark_jobs.reconciliation.state.incremental import IncrementalRun
@@ -137,7 +137,9 @@ MADE = StoredFingerprints([], 1, is_of_server=False, probe=None)
 def made(spark, messages, of=None):
     """Return the fingerprints of messages, as Spark makes them."""
     rows = reading(spark, messages)
-    return OfSpark(rows, at(rows), spark.createDataFrame, of or component(), "", None, MADE.seed)
+    return SparkFingerprints(
+        rows, at(rows), spark.createDataFrame, of or component(), "", None, MADE.seed
+    )
 
 
 def at(rows):

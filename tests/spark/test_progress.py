@@ -19,7 +19,7 @@ from spark_jobs.analysis.verdicts.prefilter import Prefilter, PrefilterInput
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.fingerprinting import OfServer
+from spark_jobs.reconciliation.reading.fingerprinting import ServerFingerprints
 from spark_jobs.snapshot import partitions
 from spark_jobs.snapshot.progress import Consumed
 from spark_jobs.snapshot.snapshot import exported_snapshot
@@ -114,7 +114,7 @@ def test_each_command_is_judged_by_the_position_of_its_partition(
         made = fingerprints.of_messages(categories, component(), progress, "", None)
         for seen in (
             None,
-            OfServer(categories, component(), progress, 1).seen,
+            ServerFingerprints(categories, component(), progress, 1).seen,
             partial(grouping.summed, made.mapInArrow, parts=2),
         ):
             prefilter = None

@@ -72,12 +72,12 @@ class Meanings:
             corrected: the messages that were corrected.
         """
         spark = pairs.sparkSession
-        few = pairs.limit(_FEW + 1).toArrow() if self.app_dir is not None else None
-        is_few = False
-        if few is not None and 0 < len(few) <= _FEW:
-            is_few = True
-            pairs = spark.createDataFrame(few)
-            at = pc.unique(pa.chunked_array([of for name in PAIR for of in few[name].chunks]))
+        table = pairs.limit(_FEW + 1).toArrow() if self.app_dir is not None else None
+        is_few = table is not None and len(table) <= _FEW
+        if table is not None and is_few:
+            pairs = spark.createDataFrame(table)
+            chunks = [chunk for name in PAIR for chunk in table[name].chunks]
+            at = pc.unique(pa.chunked_array(chunks, pa.int64()))
             positions = spark.createDataFrame(pa.table({"global_position": at}))
         else:
             both = F.explode(F.array(*PAIR)).alias("global_position")

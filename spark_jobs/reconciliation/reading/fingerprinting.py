@@ -43,7 +43,7 @@ class Fingerprinting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OfServer:
+class ServerFingerprints:
     """Fingerprints that the server makes; see `Fingerprinting`.
 
     Attributes:
@@ -103,7 +103,7 @@ class OfServer:
 
 
 @dataclass(frozen=True, slots=True)
-class OfSpark:
+class SparkFingerprints:
     """Fingerprints that Spark makes of columns, and are kept; see `Fingerprinting`.
 
     Attributes:
@@ -145,11 +145,7 @@ class OfSpark:
 
 def frame_of(made: Fingerprinting) -> DataFrame:
     """Return fingerprints as a DataFrame."""
-    return made.apply(_as_they_are, schema(fingerprints.TYPES))
-
-
-def _as_they_are(batches: grouping.Batches) -> Iterator[pa.RecordBatch]:
-    yield from batches
+    return made.apply(grouping.as_they_are, schema(fingerprints.TYPES))
 
 
 def _both(

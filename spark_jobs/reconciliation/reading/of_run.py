@@ -1,7 +1,7 @@
 """What a run reads from: the store through ADBC or JDBC, and an archive."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,7 +10,11 @@ from spark_jobs.archive.archive_folder import Archive
 from spark_jobs.common.declaration import Declaration
 from spark_jobs.reconciliation.reading import lookup
 from spark_jobs.reconciliation.reading.categories import Categories
-from spark_jobs.reconciliation.reading.fingerprinting import Fingerprinting, OfServer, OfSpark
+from spark_jobs.reconciliation.reading.fingerprinting import (
+    Fingerprinting,
+    ServerFingerprints,
+    SparkFingerprints,
+)
 from spark_jobs.reconciliation.reading.jdbc import Jdbc, jdbc_url
 from spark_jobs.reconciliation.reading.union import Union
 from spark_jobs.reconciliation.run import Run, app_dir, is_here
@@ -107,12 +111,10 @@ class Reading:
         if is_of_server:
             stored = self.stored(after, is_few=is_few)
             assert isinstance(stored, Categories)  # noqa: S101  JDBC reads columns
-            return OfServer(stored, component, None, seed)
-        read = self(after, is_few=is_few)
-        few = replace(self, archive=None)(is_few=True)
-        return OfSpark(
-            read,
-            partial(lookup.at, few),
+            return ServerFingerprints(stored, component, None, seed)
+        return SparkFingerprints(
+            self(after, is_few=is_few),
+            partial(lookup.at, self.stored(is_few=True)),
             self.spark.createDataFrame,
             component,
             self.run.app,

@@ -11,20 +11,20 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.analysis.sketches import grouping
-from spark_jobs.analysis.sketches.marks import Fingerprints, Marks
+from spark_jobs.analysis.sketches.marks import Fingerprints, Marks, Numbers
 from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts.judging import Counts
 from spark_jobs.analysis.verdicts.prefilter import GroupSums, PrefilterJob
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.reconciliation.state import known
-from spark_jobs.reconciliation.state.known import Known, Positions, Watched
+from spark_jobs.reconciliation.state.known import Known, Watched
 from spark_jobs.reconciliation.state.stored_state import StateManifest
 from spark_jobs.session.session import parallelism
 from spark_jobs.snapshot.progress import Progress
+from spark_jobs.snapshot.snapshot import parts_of
 
-# So many messages this process sums up sooner than Spark's workers, and about how many these sum
-# up at once.
-HERE, _AT_ONCE = 200_000, 500_000
+# So many messages this process sums up sooner than Spark's workers.
+HERE = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Summed:
     sums: GroupSums
     in_order: Mapping[str, Counts]
     rows: Mapping[str, pa.Table] | None = None
-    changed: Mapping[str, Positions] | None = None
+    changed: Mapping[str, Numbers] | None = None
 
     def watched(self, job: PrefilterJob, everything: Known) -> Watched:
         """Return the messages of groups that may change although no message of them is new.
@@ -72,13 +72,13 @@ def sum_up(
         everything: the fingerprints of all messages.
         progress: how far the consumers are.
     """
-    rows = None
-    if everything.count() <= HERE:
+    rows, count = None, everything.count()
+    if count <= HERE:
         table = everything.table()
         rows = {job.name: table for job in jobs}
         sums = _here(spark, jobs, [table] * len(jobs), progress)
     else:
-        parts = max(8, parallelism(spark), everything.count() // _AT_ONCE)
+        parts = max(parallelism(spark), parts_of(count))
         seen = partial(grouping.summed, partial(everything.apply, spark), parts=parts)
         sums = GroupSums(jobs, seen, progress)
     return Summed(sums, {job.name: sums.counts(job) for job in jobs}, rows)
@@ -109,7 +109,7 @@ def sum_up_changes(
     touched = pa.concat_tables([new, noted])
     was = before.was()
 
-    def found(job: PrefilterJob) -> tuple[pa.Table, pa.Table, Positions]:
+    def found(job: PrefilterJob) -> tuple[pa.Table, pa.Table, Numbers]:
         column = known.group(job.name)
         groups, open_ = _values(touched[column].drop_null()), watched[job.name]
         others = np.setdiff1d(groups, _values(open_[column]))
@@ -142,8 +142,7 @@ def sum_up_changes(
     rows, changed_of = (
         {job.name: of for job, of in zip(jobs, each, strict=True)} for each in (presents, changed)
     )
-    any_may = _watches_otherwise(was, progress)
-    return Summed(sums, in_order, rows, None if any_may else changed_of)
+    return Summed(sums, in_order, rows, None if _watches_otherwise(was, progress) else changed_of)
 
 
 def _here(
@@ -178,8 +177,8 @@ def _watches_otherwise(was: Progress, now: Progress) -> bool:
     )
 
 
-def _values(column: pa.ChunkedArray) -> Positions:
-    values: Positions = column.to_numpy()
+def _values(column: pa.ChunkedArray) -> Numbers:
+    values: Numbers = column.to_numpy()
     return values
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_jobs.analysis.sketches.marks import Numbers
 from spark_jobs.analysis.verdicts.judging import (
     FOUND,
     PAIR,
@@ -29,7 +30,6 @@ from spark_jobs.analysis.verdicts.judging import (
 from spark_jobs.common import files as data_files
 from spark_jobs.common.caching import unpersisted
 from spark_jobs.reconciliation.state import known
-from spark_jobs.reconciliation.state.known import Positions
 from spark_jobs.snapshot.progress import Progress
 
 # The column with what a row adds to the counts.
@@ -59,7 +59,7 @@ class Comparisons:
 
     def pairs(self) -> pa.Table:
         """Return the pairs, read by this process."""
-        files = [file for name in self.names for file in _files(self.home / name)]
+        files = data_files.paths(*(self.home / name for name in self.names))
         return pa.concat_tables([pq.read_table(file, columns=list(PAIR)) for file in files])
 
     def unknown(self, pairs: DataFrame) -> DataFrame:
@@ -99,7 +99,7 @@ class InDoubt:
     compared: str
 
     def judge_few(
-        self, lookup: Lookup, doubtful: Positions, changed: Positions | None
+        self, lookup: Lookup, doubtful: Numbers, changed: Numbers | None
     ) -> tuple[Counts, DataFrame]:
         """Judge those that are read now, or are of groups that have changed.
 
@@ -126,7 +126,7 @@ class InDoubt:
         found = kept.filter(pc.greater(pc.list_value_length(kept["findings"]), 0))
         return _sums(kept), self._frame(found.select([*FOUND, "group"]))
 
-    def _kept(self, doubtful: Positions) -> pa.Table | None:
+    def _kept(self, doubtful: Numbers) -> pa.Table | None:
         """Return those of the rows that the last run has judged that are not in order now.
 
         Returns:
@@ -135,13 +135,16 @@ class InDoubt:
         if self.before is None:
             return None
         table = pa.concat_tables(
-            [pq.read_table(file, coerce_int96_timestamp_unit="us") for file in _files(self.before)]
+            [
+                pq.read_table(file, coerce_int96_timestamp_unit="us")
+                for file in data_files.paths(self.before)
+            ]
         )
         place = table.schema.get_field_index("time")
         table = table.set_column(place, "time", table["time"].cast(pa.timestamp("us", tz="UTC")))
         return table.filter(pc.is_in(table["global_position"], value_set=pa.array(doubtful)))
 
-    def _judge_again(self, lookup: Lookup, missing: Positions, again: pa.Table | None) -> pa.Table:
+    def _judge_again(self, lookup: Lookup, missing: Numbers, again: pa.Table | None) -> pa.Table:
         """Judge rows that are read now, and those that were judged before."""
         rows = self.job.rows(lookup(self._frame(pa.table({"global_position": missing}))))
         if again is not None and len(again):
@@ -219,12 +222,6 @@ class InDoubt:
         # Spark does not take columns without any chunk.
         whole = table.combine_chunks() if len(table) else table.schema.empty_table()
         return self.spark.createDataFrame(whole, schema)
-
-
-def _files(folder: Path | None) -> list[Path]:
-    if folder is None:
-        return []
-    return [folder / name for name in sorted(data_files.data_files(folder))]
 
 
 def _sums(judged: pa.Table) -> Counts:

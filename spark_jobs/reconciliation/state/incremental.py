@@ -202,7 +202,6 @@ class IncrementalRun:
                     pa.concat_tables([self.known.schema.empty_table(), *self._new.values()]),
                     self._progress,
                 )
-
         kept = self._summed.sums.kept
         self.kept += [] if kept is None else [kept]
 
@@ -372,11 +371,7 @@ class IncrementalRun:
         return self._state.folder.joinpath(*parts)
 
     def _files(self, *folders: str) -> list[Path]:
-        return [
-            self._place(folder, name)
-            for folder in folders
-            for name in sorted(data_files.data_files(self._place(folder)))
-        ]
+        return data_files.paths(*map(self._place, folders))
 
 
 def watched_folder(run: int, job: str) -> str:

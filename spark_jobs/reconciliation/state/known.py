@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -17,17 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.sketches.grouping import Batches, Function
+from spark_jobs.analysis.sketches.marks import Numbers
 from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.reconciliation.reading.fingerprinting import SCHEMA, Fingerprinting
-
-Positions = NDArray[np.int64]
 
 # How many messages a part of a file holds, each of which is read by itself.
 _ROWS = 100_000
@@ -51,11 +50,19 @@ def grouped(table: pa.Table, sketches: Mapping[str, Sketch]) -> pa.Table:
 
 
 def write(table: pa.Table, path: Path) -> None:
-    """Write a table to a file, which is there once it is complete."""
+    """Write a table to a file."""
+    with _writing(path, table.schema) as writer:
+        writer.write_table(table, _ROWS)
+
+
+@contextmanager
+def _writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """Open a file to write, which is there once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     # Hashes have nearly no equal values, so dictionaries are useless.
-    pq.write_table(table, beside, row_group_size=_ROWS, use_dictionary=False)
+    with pq.ParquetWriter(beside, schema, use_dictionary=False) as writer:
+        yield writer
     beside.replace(path)
 
 
@@ -67,14 +74,11 @@ def write_by_workers(made: Fingerprinting, sketches: Mapping[str, Sketch], folde
 
 def combine(files: Sequence[Path], path: Path) -> None:
     """Write the fingerprints in some files to one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with pq.ParquetWriter(beside, pq.read_schema(files[0]), use_dictionary=False) as writer:
+    with _writing(path, pq.read_schema(files[0])) as writer:
         for file in files:
             with pq.ParquetFile(file) as opened:
                 for batch in opened.iter_batches(_ROWS):
                     writer.write_batch(batch)
-    beside.replace(path)
 
 
 def _written(
@@ -117,15 +121,15 @@ class Known:
         read = [pq.read_table(file, schema=self.schema) for file in self._files]
         return pa.concat_tables([self.schema.empty_table(), *read])
 
-    def at(self, positions: Positions) -> pa.Table:
+    def at(self, positions: Numbers) -> pa.Table:
         """Return those of messages at some global positions."""
         return self._where({"global_position": positions})
 
-    def around(self, job: str, groups: Positions) -> pa.Table:
+    def around(self, job: str, groups: Numbers) -> pa.Table:
         """Return those in some groups of a job."""
         return self._where({group(job): groups})
 
-    def _where(self, wanted: Mapping[str, Positions]) -> pa.Table:
+    def _where(self, wanted: Mapping[str, Numbers]) -> pa.Table:
         """Return the rows in which one of some columns has one of some values."""
         values = {name: np.unique(of) for name, of in wanted.items() if len(of)}
         parts = [(file, part) for file in self._files for part in _parts(file, values)]
@@ -155,7 +159,7 @@ class Known:
         return spark.read.schema(schema).parquet(*map(str, self._files))
 
 
-def _parts(file: Path, values: Mapping[str, Positions]) -> Iterator[int]:
+def _parts(file: Path, values: Mapping[str, Numbers]) -> Iterator[int]:
     """Yield which parts of a file may hold one of some values, by their lowest and highest ones."""
     metadata = pq.read_metadata(file)
     places = {name: metadata.schema.names.index(name) for name in values}
@@ -167,17 +171,14 @@ def _parts(file: Path, values: Mapping[str, Positions]) -> Iterator[int]:
             yield part
 
 
-def _may_hold(statistics: pq.Statistics | None, values: Positions) -> bool:
+def _may_hold(statistics: pq.Statistics | None, values: Numbers) -> bool:
     if statistics is None or not statistics.has_min_max:
         return True
-    first, last = (
-        np.searchsorted(values, statistics.min),
-        np.searchsorted(values, statistics.max, "right"),
-    )
-    return bool(first < last)
+    first = np.searchsorted(values, statistics.min)
+    return bool(first < np.searchsorted(values, statistics.max, "right"))
 
 
-def _chosen(values: Mapping[str, Positions], schema: pa.Schema, file: Path, part: int) -> pa.Table:
+def _chosen(values: Mapping[str, Numbers], schema: pa.Schema, file: Path, part: int) -> pa.Table:
     """Return the chosen rows of a part of a file, of which the other columns are read only then."""
     with pq.ParquetFile(file) as opened:
         asked = opened.read_row_group(part, list(values), use_threads=False)
@@ -200,14 +201,14 @@ class Watched:
         rows: their fingerprints; None if they are many.
     """
 
-    positions: Positions
+    positions: Numbers
     rows: pa.Table | None
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> "Watched":
         """Return those that a run has written."""
         table = pa.concat_tables([pq.read_table(file) for file in files])
-        positions: Positions = table["global_position"].to_numpy()
+        positions: Numbers = table["global_position"].to_numpy()
         return cls(positions, table if table.num_columns > 1 else None)
 
     def write(self, folder: Path) -> None:
