@@ -15,7 +15,7 @@ from spark_jobs.common.errors import StateError
 from spark_jobs.reconciliation.full_run import FullRun
 from spark_jobs.reconciliation.reading.fingerprinting import SparkFingerprints
 from spark_jobs.reconciliation.run import Run, judged_by
-from spark_jobs.reconciliation.state import incremental, stored_state
+from spark_jobs.reconciliation.state import incremental, known, stored_state
 from spark_jobs.reconciliation.state.incremental import IncrementalRun
 from spark_jobs.reconciliation.state.stored_state import Head, StoredFingerprints
 from spark_jobs.snapshot.progress import Consumed, Progress
@@ -231,6 +231,37 @@ def test_runs_without_anything_new_leave_no_rows(spark, tmp_path):
         with stored_state.opened(tmp_path, "a", "keys") as state:
             found.append(state.manifest.fingerprints)
     assert found[0] == found[1]
+
+
+def test_workers_write_what_is_new_or_nothing(spark, tmp_path):
+    """Where Spark's workers read, a run may have nothing new."""
+    messages = history(random.Random(FIRST), 12)
+    reached = progress(random.Random(FIRST), 12, [])
+    everything = found(FullRun(reading(spark, messages), reached))
+    for new in (messages, []):
+        with stored_state.opened(tmp_path / "state", "a", "keys") as state:
+            taking = begun(spark, state, messages, reached)
+            taking.add(made(spark, new), is_few=False)
+            taking.sum_up()
+            assert found(taking) == everything
+            taking.commit()
+
+
+def test_what_workers_write_elsewhere_is_missed(spark, tmp_path, monkeypatch):
+    """A file that a worker has written and this machine does not see is no part less."""
+    messages = history(random.Random(FIRST), 12)
+    write = known.write_by_workers
+
+    def elsewhere(made, sketches, folder):
+        count = write(made, sketches, folder)
+        next(folder.glob("*.parquet")).unlink()
+        return count
+
+    monkeypatch.setattr(known, "write_by_workers", elsewhere)
+    with stored_state.opened(tmp_path / "state", "a", "keys") as state:
+        taking = begun(spark, state, messages, progress(random.Random(FIRST), 12, []))
+        with pytest.raises(StateError, match="is not here: Spark's workers are on other machines"):
+            taking.add(made(spark, messages), is_few=False)
 
 
 def test_a_message_that_became_a_dead_letter_is_judged_again(spark, tmp_path):

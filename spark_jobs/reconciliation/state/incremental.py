@@ -44,6 +44,7 @@ from spark_jobs.reconciliation.state.stored_state import (
     Head,
     State,
     StoredFingerprints,
+    not_here,
     run_name,
 )
 from spark_jobs.session.settings import interpreted
@@ -143,13 +144,20 @@ class IncrementalRun:
         Args:
             made: reads them.
             is_few: whether they are so few that this process does it.
+
+        Raises:
+            StateError: Spark's workers do not write where this machine reads.
         """
         if is_few:
             self.add_table(made.table(), "rows")
             return
         self._is_whole = True
-        known.write_by_workers(made, self._sketches, self._place(self._own, "rows"))
-        self._keep_own()
+        place = self._place(self._own, "rows")
+        count = known.write_by_workers(made, self._sketches, place)
+        if Known(data_files.paths(place), list(self._sketches)).count() != count:
+            raise not_here(place)
+        if count:
+            self._keep_own()
 
     def add_table(self, table: pa.Table, part: str) -> None:
         """Add the fingerprints of new messages; a part that is added again replaces itself."""

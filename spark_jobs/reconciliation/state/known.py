@@ -66,10 +66,15 @@ def _writing(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     beside.replace(path)
 
 
-def write_by_workers(made: Fingerprinting, sketches: Mapping[str, Sketch], folder: Path) -> None:
-    """Have Spark's workers write fingerprints to a folder, a file for each part."""
+def write_by_workers(made: Fingerprinting, sketches: Mapping[str, Sketch], folder: Path) -> int:
+    """Have Spark's workers write fingerprints to a folder, a file for each part.
+
+    Returns:
+        How many they have written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    made.apply(partial(_written, dict(sketches), str(folder)), "rows bigint").collect()
+    rows = made.apply(partial(_written, dict(sketches), str(folder)), "rows bigint").collect()
+    return sum(row["rows"] for row in rows)
 
 
 def combine(files: Sequence[Path], path: Path) -> None:

@@ -373,10 +373,7 @@ class State:
         place = self.folder / name
         found = data_files.listed(place, data_files.data_files(place))
         if not found:
-            raise StateError(
-                f"What was to be written to {place} is not here: Spark's workers are on other "
-                f"machines; name a place on storage that they and this machine share"
-            )
+            raise not_here(place)
         return found
 
     @property
@@ -413,6 +410,14 @@ def refuse_others(folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise StateError(f"The state in {folder} cannot be read ({error}); {ANEW}") from error
     require_empty(folder, _LOCK, [f".{_CURRENT}"], "state", StateError)
+
+
+def not_here(place: Path) -> StateError:
+    """Return the error where this machine does not see what Spark's workers have written."""
+    return StateError(
+        f"What was to be written to {place} is not here: Spark's workers are on other "
+        f"machines; name a place on storage that they and this machine share"
+    )
 
 
 def run_name(run: int) -> str:
