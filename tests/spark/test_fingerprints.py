@@ -9,6 +9,7 @@ from reservation import Component
 from reservation.messages.pseudo_event import PSEUDO_EVENT
 from spark_jobs.analysis.verdicts import fingerprints
 from spark_jobs.common.declaration import Declaration
+from spark_jobs.reconciliation.reading import union
 from spark_jobs.reconciliation.reading.categories import Categories
 from spark_jobs.reconciliation.reading.fingerprinting import ServerFingerprints, frame_of
 from spark_jobs.snapshot.progress import Progress
@@ -110,6 +111,21 @@ def test_messages_that_are_looked_up_are_those_that_are_read(
             )
             assert found == ranges
     assert [at for at, is_first in ranges if is_first and at > 13] == [14, 17, 19, 21, 23]
+
+
+def test_an_archive_says_of_an_event_what_the_server_says(
+    spark, spark_connection, spark_database_url
+):
+    """Only true, not a text of it, makes a pseudo event start a stream; only a number is a place."""
+    written(spark_connection)
+    columns = ["type", "position", "data", "metadata", "starts", "is_first"]
+    with exported_snapshot(spark_database_url) as snapshot:
+        read = Categories(spark, snapshot, Declaration.of(component()), is_here=True)
+        messages = read(["thing:command", "shifted", "thing"], columns)
+    archived = messages.select(union._starts(), union._is_first()).collect()
+    stored = messages.select("starts", "is_first").collect()
+    assert [tuple(row) for row in archived] == [tuple(row) for row in stored]
+    assert len({*stored}) == 4
 
 
 @pytest.mark.parametrize("progress", [Progress(), None])

@@ -184,24 +184,30 @@ def is_subscribed(declaration: Declaration) -> Column:
     return found
 
 
+def _json(column: str, path: str) -> Column:
+    """Return a value in a JSON text as JSON, a number without zeros that change nothing."""
+    value = F.to_json(F.try_variant_get(F.try_parse_json(column), path, "variant"))
+    return F.regexp_replace(value, r"^(-?[0-9]+)\.0+$|^(-?[0-9]+\.[0-9]*?[1-9])0+$", "$1$2")
+
+
 def _version() -> Column:
     """Return the version of a message's shape, from its metadata, as `columns.sql` gives it."""
-    metadata = F.try_parse_json("metadata")
-    value = F.to_json(F.try_variant_get(metadata, "$.schemaVersion", "variant"))
-    value = F.regexp_replace(value, r"^(-?[0-9]+)\.0+$|^(-?[0-9]+\.[0-9]*?[1-9])0+$", "$1$2")
+    value = _json("metadata", "$.schemaVersion")
     is_versioned = F.contains("metadata", F.lit('"schemaVersion"')) & value.rlike('^["0-9-]')
     return F.when(is_versioned, value)
 
 
 def _starts() -> Column:
     """Return whether an event can start its entity's stream, as `columns.sql` gives it."""
-    initiates = F.get_json_object("data", "$.initiation") == "true"
-    return (F.col("type") != PSEUDO_EVENT) | F.coalesce(initiates, F.lit(False))
+    initiates = F.coalesce(_json("data", "$.initiation") == "true", F.lit(False))
+    return F.when(F.col("type") != PSEUDO_EVENT, F.lit(True)).otherwise(initiates)
 
 
 def _is_first() -> Column:
     """Return whether a message is the first of its stream, as `columns.sql` gives it."""
-    says = F.get_json_object("metadata", "$.localProperties.first")
+    says = F.when(
+        F.contains("metadata", F.lit('"first"')), _json("metadata", "$.localProperties.first")
+    )
     is_marked = says == F.col("position").cast("string")
     return (F.col("position") == 0) | F.coalesce(is_marked, F.lit(False))
 
