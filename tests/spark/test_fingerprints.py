@@ -116,7 +116,7 @@ def test_messages_that_are_looked_up_are_those_that_are_read(
 def test_an_archive_says_of_an_event_what_the_server_says(
     spark, spark_connection, spark_database_url
 ):
-    """Only true, not a text of it, makes a pseudo event start a stream; only a number is a place."""
+    """Only true makes a pseudo event start a stream, and only a number is a place; no text is."""
     written(spark_connection)
     columns = ["type", "position", "data", "metadata", "starts", "is_first"]
     with exported_snapshot(spark_database_url) as snapshot:
