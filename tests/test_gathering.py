@@ -447,6 +447,32 @@ async def test_a_statement_that_nobody_waits_for_is_canceled(database_url, conne
 
 
 @in_loop
+async def test_a_statement_is_canceled_once(database_url, connection, store, monkeypatch):
+    """A request to cancel that is under way reaches the server when the senders are cancelled."""
+
+    async def cancel_safe(self, cancel=psycopg.AsyncConnection.cancel_safe, **named):
+        await turn()  # as over a slow network
+        await cancel(self, **named)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", cancel_safe)
+    async with gathering(database_url) as sender:
+        with locked(database_url):
+            tasks = [
+                asyncio.create_task(sender.write(deposit(f"d{n}"), COMMANDS)) for n in range(3)
+            ]
+            await until_blocked(connection)
+            (statement,) = sending()
+            statement.cancel()
+            await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            while connection.execute(BLOCKED).fetchall():
+                await asyncio.sleep(0)
+            await outcomes(statement, *tasks)
+    assert store.stream_version(COMMANDS) == NO_STREAM
+
+
+@in_loop
 async def test_senders_that_are_cancelled_while_there_is_no_connection(
     database_url, store, statements
 ):

@@ -93,7 +93,7 @@ class _Line:
         self._current = gathered = _Gathered(self._waiting)
         # In an empty context: it is part of no single sender's trace.
         task = asyncio.create_task(self._run(gathered), name="gathered writes", context=Context())
-        gathered.cancel = task.cancel
+        gathered.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -128,10 +128,10 @@ class _Gathered:
     """The writes of one statement.
 
     Attributes:
-        cancel: cancels the statement.
+        task: the task that sends it.
     """
 
-    cancel: Callable[[], object]
+    task: asyncio.Task[None]
 
     def __init__(self, waiting: dict[_Answer, Row]) -> None:
         self._waiting = waiting
@@ -142,6 +142,11 @@ class _Gathered:
         if not self._sent:
             return bool(self._waiting)
         return not all(answer.done() for answer in self._sent)
+
+    def cancel(self) -> None:
+        """Cancel the statement, unless it is being canceled; twice would stop the request."""
+        if not self.task.cancelling():
+            self.task.cancel()
 
     def take(self) -> Statement[Positions]:
         """Return the statement for the first of those that wait, as many as it may hold."""
