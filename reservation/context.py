@@ -109,6 +109,7 @@ class Context:
         self.scheduled: Sequence[ScheduledWrite] = ()
         self._entity_stream = entity_stream
         self._connection = connection
+        self._gave = False
 
     @property
     def sequence(self) -> int:
@@ -165,13 +166,13 @@ class Context:
                 f"or async def has none, and in a test make its context with "
                 f"Context(message, connection=connection)"
             )
-        self._gave = True  # without a value before, so that other messages cost nothing
+        self._gave = True
         return self._connection
 
     @property
     def gave_connection(self) -> bool:
         """Whether the handler has asked for the connection."""
-        return hasattr(self, "_gave")
+        return self._gave
 
     def follow(self, source: object, type_: type[M], **attributes: Any) -> M:
         """Return a new message with the attributes of ``source``; see `reservation.follow`.

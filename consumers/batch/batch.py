@@ -34,6 +34,7 @@ from reservation.errors import MessageError
 from reservation.idempotence.reserve import ConflictFoundError
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.postgres.exchange import Request
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
@@ -150,10 +151,14 @@ class Batch:
                         attempt, positions, limit, policy, careful=careful, looks_ahead=looks_ahead
                     )
                 except ConflictFoundError:
-                    self._handling.forget()
+                    self._handling.roll_back()
                     return attempt(at_once=False, looks_ahead=False)
                 except NotMovedError:
                     raise positions.lost(self._context.connection) from None
+        except (MessageError, *TO_BE_RETRIED):
+            self._ahead.drop()
+            self._handling.roll_back()
+            raise
         except BaseException:
             self._ahead.drop()
             self._handling.forget()
@@ -324,6 +329,7 @@ class Batch:
             with transaction(connection, lambda: messages):
                 blocked = finish()
         positions.committed(part, batch.to)
+        handling.committed()
         handling.at_hand = ()
         return BatchResult(
             part,

@@ -12,9 +12,9 @@ from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
-from reservation.errors import DecodeError
+from reservation.errors import DecodeError, MessageError
 from reservation.messages.message import StoredMessage
-from reservation.postgres.error_translation import translated
+from reservation.postgres.error_translation import TO_BE_RETRIED, translated
 from reservation.store.client import MessageStore
 
 
@@ -99,6 +99,9 @@ class RetryTransaction:
         try:
             with self._spans.batch(tried):
                 return self._run(positions, letters, careful)
+        except (MessageError, *TO_BE_RETRIED):
+            self._handling.roll_back()
+            raise
         except BaseException:
             self._handling.forget()
             raise

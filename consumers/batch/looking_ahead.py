@@ -90,7 +90,7 @@ class LookingAhead:
         if batch.part == part and len(batch.messages) <= limit and not _sets_aside(policy):
             return decided
         self._read = None
-        self._handling.forget()
+        self._handling.roll_back()
         return None
 
     def drop(self) -> None:
@@ -198,7 +198,7 @@ class LookingAhead:
             # The next attempt may succeed, so this is the only word of what was raised.
             text = str(error) if isinstance(error, ReservationError) else describe(error)
             self._log.warning("batch_failed", position=following.batch.part.after, error=text)
-            self._handling.forget()
+            self._handling.roll_back()
         else:
             self._was_disturbed = sent.was_disturbed
             if self._was_disturbed:

@@ -27,6 +27,7 @@ from consumers.runtime.context import ConsumerContext
 from reservation.entity.cache import NONE_READ, EntityCache, LastEvents
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import MessageError
+from reservation.handlers.copying import copied
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.store.client import MessageStore
@@ -93,6 +94,7 @@ class Handling:
             component.entity or _no_entity,
             component.projection,
             snapshots=snapshots,
+            copied=copied,
             entering=context.log_context.enter_entity,
         )
         self._two_phase = TwoPhaseHandling(context)
@@ -117,8 +119,16 @@ class Handling:
         """
         self._decoding.order(positions.unordered_until, letters)
 
+    def committed(self) -> None:
+        """Note that a batch was committed, and so all that was decided before the next one."""
+        self._entities.committed()
+
+    def roll_back(self) -> None:
+        """Take the entities back, because what was decided on them was not written."""
+        self._entities.roll_back()
+
     def forget(self) -> None:
-        """Forget the entities, because what was decided on them was not written."""
+        """Forget the entities, because what is known of them may not be so any more."""
         self._entities.clear()
 
     @property
@@ -265,7 +275,7 @@ class Handling:
                 redelivered = True
                 raise Rollback(attempt)
         if redelivered:
-            self.forget()
+            self.roll_back()
             handled = frozenset([messages[0].id])
             return self._decide(store, messages, key_streams, policy, handled)
         return decisions

@@ -1,7 +1,14 @@
-"""Entities kept between batches, so that only what is new in their streams is read again."""
+"""Entities kept between batches, so that only what is new in their streams is read again.
 
+What is decided on them changes them before it is committed. So there is now and then a copy of an
+entity, to which a transaction that is rolled back takes it back, and only what came after that is
+read again. (Source: checkpoints, as databases recover from them.)
+"""
+
+import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from reservation.entity.projection import Loaded, Projection
@@ -16,6 +23,23 @@ LastEvents = Mapping[str, Sequence[StoredMessage]]
 
 NONE_READ: LastEvents = MappingProxyType({})
 
+# Events after which an entity is copied again. To copy it takes as long as to apply a few.
+_EVENTS_A_COPY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of an entity.
+
+    Attributes:
+        loaded: the copy.
+        commits: how many commits there had been. Until the next one, it may hold what is not
+            committed.
+    """
+
+    loaded: Loaded
+    commits: int
+
 
 class EntityCache:
     """The entities most recently used, up to a number, projected from their streams."""
@@ -27,6 +51,7 @@ class EntityCache:
         *,
         capacity: int = 10_000,
         snapshots: Snapshots | None = None,
+        copied: Callable[[object], object] = copy.deepcopy,
         entering: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin with none.
@@ -36,14 +61,18 @@ class EntityCache:
             projection: applies its events to it.
             capacity: how many to keep.
             snapshots: where an entity is looked for that is not kept here, if anywhere.
+            copied: copies an entity.
             entering: called with the stream whose events are applied next.
         """
         self._make = make
         self._projection = projection
         self._capacity = capacity
         self._snapshots = snapshots
+        self._copied = copied
         self._entering = entering
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
+        self._copies: dict[str, list[_Copy]] = {}  # two at most, the older first
+        self._commits = 0
 
     def load(
         self, store: MessageStore, stream_names: Iterable[str], last: LastEvents = NONE_READ
@@ -71,14 +100,53 @@ class EntityCache:
             self._projection.apply_stored(loaded.entity, message)
             loaded.version = message.position
             loaded.started = loaded.started or starts(message)
+        for name, loaded in wanted.items():
+            if loaded.version >= _EVENTS_A_COPY:
+                self._copy(name, loaded)
         self._loaded.update(wanted)
         while len(self._loaded) > self._capacity:
-            self._loaded.popitem(last=False)
+            name, _ = self._loaded.popitem(last=False)
+            self._copies.pop(name, None)
         return wanted
 
-    def clear(self) -> None:
-        """Forget everything: after a rollback the entities hold what was never written."""
+    def committed(self) -> None:
+        """Note a commit, with which all is committed that was decided before the last `load`."""
+        self._commits += 1
+
+    def roll_back(self) -> None:
+        """Forget what may not be committed.
+
+        A server that has lost what was committed before a copy of an entity was used has lost that
+        commit too, and so the consumer's position. Where this is called again before there is
+        another commit, everything is forgotten.
+        """
         self._loaded.clear()
+        for name, copies in self._copies.items():
+            known = [made.loaded for made in copies if made.commits < self._commits]
+            if known:
+                self._loaded[name] = known[-1]
+        self._copies.clear()
+
+    def clear(self) -> None:
+        """Forget everything: the server may be another one, which lacks what was committed."""
+        self._loaded.clear()
+        self._copies.clear()
+
+    def _copy(self, name: str, loaded: Loaded) -> None:
+        """Copy an entity, if enough has happened since it was copied."""
+        copies = self._copies.get(name, [])
+        last = copies[-1] if copies else None
+        if last is not None:
+            if last.commits == self._commits:  # the one before is needed still
+                return
+            if loaded.version < last.loaded.version + _EVENTS_A_COPY:
+                del copies[:-1]
+                return
+        try:
+            made = replace(loaded, entity=self._copied(loaded.entity))
+        except Exception:  # noqa: BLE001  its handlers fail with that, and tell
+            return
+        self._copies[name] = [*copies[-1:], _Copy(made, self._commits)]
 
 
 def _following(positions: dict[str, int], last: LastEvents) -> list[StoredMessage]:

@@ -2,7 +2,6 @@
 
 import builtins
 import dataclasses
-import hashlib
 import uuid
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,6 +12,11 @@ from reservation.errors import DecodeError
 from reservation.messages.ids import uuid_of
 from reservation.messages.metadata import Metadata, following_text
 from reservation.serialization import codec
+
+try:  # CPython's own, which `hashlib` falls back on, needs no set-up by OpenSSL for each hash
+    from _sha1 import sha1  # type: ignore[import-not-found]
+except ImportError:
+    from hashlib import sha1
 
 T = TypeVar("T")
 
@@ -170,5 +174,5 @@ _VERSION_5 = 0x5000 << 64 | 0x8000 << 48
 def _uuid5(namespace: str, name: str) -> uuid.UUID:
     """Return what `uuid.uuid5` returns, in a third of the time; one is made for each event."""
     hashed = bytes.fromhex(namespace.replace("-", "")) + name.encode()
-    number = int.from_bytes(hashlib.sha1(hashed, usedforsecurity=False).digest()[:16])
+    number = int.from_bytes(sha1(hashed, usedforsecurity=False).digest()[:16])
     return uuid_of(number & ~_KIND | _VERSION_5)
