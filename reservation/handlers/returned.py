@@ -37,7 +37,7 @@ def events_of(
     Raises:
         HandlerError: the result holds something other than events, or lacks the first event.
     """
-    events = list(_events(result, message))
+    events = [result] if _is_event(result) else list(_events(result, message))
     for event in events:
         if type(event) in commands:
             raise HandlerError(
@@ -52,10 +52,14 @@ def events_of(
     return events
 
 
+def _is_event(result: object) -> bool:
+    return dataclasses.is_dataclass(result) and not isinstance(result, type)
+
+
 def _events(result: object, message: StoredMessage) -> Iterator[object]:
     if result is None:
         return
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+    if _is_event(result):
         yield result
         return
     if not isinstance(result, list | tuple):
