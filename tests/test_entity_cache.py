@@ -1,12 +1,16 @@
 """Entities are kept between batches, and are what their streams make them, whatever fails."""
 
 import random
+from dataclasses import dataclass
 
 import pytest
 
-from reservation import Component
+from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
+from reservation.errors import ExpectedVersionError, HandlerError
+from reservation.postgres.connection import connect
 from tests import chance
+from tests.bank import batch
 from tests.controls import deposit
 
 STREAMS = ["made-1", "made-2", "made-3"]
@@ -111,6 +115,53 @@ def test_an_entity_that_cannot_be_copied_is_read_again(made, store, read):
     cache.roll_back()
     assert cache.load(store, ["made-1"])["made-1"].entity == ids
     assert read == [{"made-1": 0}, {"made-1": 0}]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """An event that says how many there were before it."""
+
+    before: int
+
+
+@pytest.mark.parametrize("kind", ["race", "raised"])
+def test_a_batch_that_fails_reads_little_again(database_url, store, monkeypatch, kind):
+    """After a lost race, or a handler that raised, a batch decides on what is stored now."""
+    counting, starts, failing = Component("counting", entity=list, id="account_id"), [], []
+
+    @counting.handle(type(deposit()))
+    def handle(command, entity, context):
+        if failing:
+            failing.pop()
+            store.write(Counted(len(entity)), "counting-123")
+            if kind == "raised":
+                raise ValueError("not now")
+        return Counted(len(entity))
+
+    counting.project(Counted)(lambda entity, event: entity.append(event.before))
+    read_streams = MessageStore.read_streams
+
+    def spied(self, positions):
+        starts.extend(positions.values())
+        return read_streams(self, positions)
+
+    monkeypatch.setattr(MessageStore, "read_streams", spied)
+    with connect(database_url, autocommit=True) as consuming:
+        claimed = batch(consuming, "counting:command", counting)
+        for _ in range(10):
+            store.write([deposit() for _ in range(10)], "counting:command-123")
+            claimed.run(100)
+        store.write(deposit(), "counting:command-123")
+        failing.append(True)
+        starts.clear()
+        with pytest.raises(ExpectedVersionError if kind == "race" else HandlerError):
+            claimed.run(100)
+        assert claimed.run(100, careful=kind == "race").counts == {"handled": 1}
+    before, again = starts
+    assert before == 100
+    assert 60 < again < 100
+    stored = [message.decode(Counted).before for message in store.read_stream("counting-123")]
+    assert stored == [*range(102)]
 
 
 @pytest.mark.parametrize("seed", chance.seeds(20))

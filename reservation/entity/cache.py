@@ -116,8 +116,9 @@ class EntityCache:
     def roll_back(self) -> None:
         """Forget what may not be committed.
 
-        A server that has lost what was committed before a copy of an entity was used has lost that
-        commit too, and so the consumer's position. Where this is called again before there is
+        The copies that are kept hold what was committed before a later commit of this consumer. A
+        server that has lost any of it has lost that commit too, and so the consumer's position,
+        which is looked at before anything is written. Where this is called again before there is
         another commit, everything is forgotten.
         """
         self._loaded.clear()
