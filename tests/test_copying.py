@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reservation.handlers.copying import copied
+from reservation.handlers.copying import copied, equivalent_copy
 
 
 class Kind(enum.Enum):
@@ -144,6 +144,38 @@ def test_a_copy_shares_nothing_that_can_be_changed(value):
 def test_nested_containers_and_dataclasses_are_copied(value):
     """Containers and dataclasses nested in each other are copied in full."""
     check(value)
+
+
+@given(
+    value=st.recursive(
+        st.integers() | st.text(max_size=3) | st.sampled_from(Kind),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+            | st.tuples(inner, inner)
+        ),
+    )
+)
+def test_plain_values_and_collections_of_them_have_equivalent_copies(value):
+    """An entity that holds nothing else is equal to its copy, and shares nothing with it."""
+    for entity in (Holder(value), Slotted(value, value)):
+        made = equivalent_copy(entity)
+        assert made == copied(entity) == entity
+        assert made is not entity
+
+
+def test_what_may_look_at_the_original_or_be_compared_by_identity_has_none():
+    """Functions, factories, sentinels, instances within and classes that copy themselves."""
+
+    class Own(Holder):
+        def __deepcopy__(self, memo):
+            return self
+
+    cycle = []
+    cycle.append(cycle)
+    parts = [object(), lambda: 1, defaultdict(int), Holder(1), cycle, Counter()]
+    assert [equivalent_copy(Holder([{"a": part}])) for part in parts] == [None] * len(parts)
+    assert equivalent_copy(Own(1)) is None
 
 
 def test_an_object_held_twice_is_one_object_in_the_copy():

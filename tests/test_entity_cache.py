@@ -1,6 +1,7 @@
 """Entities are kept between batches, and are what their streams make them, whatever fails."""
 
 import random
+from collections import defaultdict
 from dataclasses import dataclass
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from reservation import Component, MessageStore
 from reservation.entity.cache import EntityCache
 from reservation.errors import ExpectedVersionError, HandlerError
+from reservation.handlers.copying import equivalent_copy
 from reservation.postgres.connection import connect
 from tests import chance
 from tests.bank import batch
@@ -46,7 +48,7 @@ def write(store, name, count, first=0):
 
 
 def cached(made, **options):
-    return EntityCache(list, made.projection, **options)
+    return EntityCache(list, made.projection, **{"copied": equivalent_copy} | options)
 
 
 def test_after_a_rollback_only_what_came_after_a_copy_is_read(made, store, read):
@@ -105,11 +107,8 @@ def test_copies_are_bounded_as_the_entities_are(made, store):
 def test_an_entity_that_cannot_be_copied_is_read_again(made, store, read):
     """Where there is no copy, a rollback reads the whole stream."""
 
-    def refuse(entity):
-        raise TypeError("cannot be copied")
-
     ids = write(store, "made-1", 40)
-    cache = cached(made, copied=refuse)
+    cache = cached(made, copied=lambda entity: None)
     cache.load(store, ["made-1"])
     cache.committed()
     cache.roll_back()
@@ -162,6 +161,111 @@ def test_a_batch_that_fails_reads_little_again(database_url, store, monkeypatch,
     assert 60 < again < 100
     stored = [message.decode(Counted).before for message in store.read_stream("counting-123")]
     assert stored == [*range(102)]
+
+
+@dataclass(frozen=True)
+class Summed:
+    """An event that says what its entity showed before it."""
+
+    shown: int
+
+
+UNSET = object()
+
+
+class Summing:
+    """An entity that counts its events, and that its handlers may copy as any other."""
+
+    def __init__(self):
+        self.count = 0
+        self.numbers = []
+
+    @property
+    def shown(self):
+        return sum(self.numbers)
+
+    def put(self, _):
+        self.count += 1
+        self.numbers.append(self.count)
+
+
+class Shared(Summing):
+    """Handlers only read it, so they get itself."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Light(Summing):
+    """Handlers get another one that shares the list."""
+
+    def __deepcopy__(self, memo):
+        made = Light()
+        made.count, made.numbers = self.count, self.numbers
+        return made
+
+
+class Closure(Summing):
+    """It holds a function that looks at it."""
+
+    def __init__(self):
+        super().__init__()
+        self.days = defaultdict(lambda: self.count)
+
+    @property
+    def shown(self):
+        return len(self.days)
+
+    def put(self, event):
+        super().put(event)
+        self.days[self.days[event.shown]] = 1
+
+
+class Late(Summing):
+    """Its projector compares an object by its identity."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = UNSET
+
+    @property
+    def shown(self):
+        return -1 if self.count < 60 or self.first is UNSET else self.first
+
+    def put(self, event):
+        super().put(event)
+        if self.count >= 60 and self.first is UNSET:
+            self.first = self.count
+
+
+@pytest.mark.parametrize("class_", [Summing, Shared, Light, Closure, Late])
+def test_after_a_rollback_an_entity_is_what_projectors_make_it(database_url, store, class_):
+    """Whatever a class does when it is copied for handlers, events follow from its stream."""
+    summing, failing = Component("summing", entity=class_, id="account_id"), []
+
+    @summing.handle(type(deposit()))
+    def handle(command, entity, context):
+        if failing:
+            failing.pop()
+            store.write(Summed(entity.shown), "summing-123")  # another writer is first
+        return Summed(entity.shown)
+
+    summing.project(Summed)(class_.put)
+    with connect(database_url, autocommit=True) as consuming:
+        claimed = batch(consuming, "summing:command", summing)
+        for n in range(10):
+            store.write([deposit() for _ in range(10)], "summing:command-123")
+            if n == 5:
+                failing.append(True)
+                with pytest.raises(ExpectedVersionError):
+                    claimed.run(100)
+            claimed.run(100, careful=n == 5)
+    entity = class_()
+    for message in store.read_stream("summing-123"):
+        event = message.decode(Summed)
+        assert event.shown == entity.shown
+        entity.put(event)
+    assert entity.count == 101
 
 
 @pytest.mark.parametrize("seed", chance.seeds(20))

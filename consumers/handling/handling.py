@@ -27,7 +27,7 @@ from consumers.runtime.context import ConsumerContext
 from reservation.entity.cache import NONE_READ, EntityCache, LastEvents
 from reservation.entity.snapshots import Snapshots
 from reservation.errors import MessageError
-from reservation.handlers.copying import copied
+from reservation.handlers.copying import equivalent_copy
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
 from reservation.store.client import MessageStore
@@ -94,7 +94,7 @@ class Handling:
             component.entity or _no_entity,
             component.projection,
             snapshots=snapshots,
-            copied=copied,
+            copied=equivalent_copy,
             entering=context.log_context.enter_entity,
         )
         self._two_phase = TwoPhaseHandling(context)

@@ -51,7 +51,7 @@ class EntityCache:
         *,
         capacity: int = 10_000,
         snapshots: Snapshots | None = None,
-        copied: Callable[[object], object] = copy.deepcopy,
+        copied: Callable[[object], object | None] = copy.deepcopy,
         entering: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin with none.
@@ -61,7 +61,7 @@ class EntityCache:
             projection: applies its events to it.
             capacity: how many to keep.
             snapshots: where an entity is looked for that is not kept here, if anywhere.
-            copied: copies an entity.
+            copied: returns a copy that can take the place of an entity, or None.
             entering: called with the stream whose events are applied next.
         """
         self._make = make
@@ -143,11 +143,10 @@ class EntityCache:
             if loaded.version < last.loaded.version + _EVENTS_A_COPY:
                 del copies[:-1]
                 return
-        try:
-            made = replace(loaded, entity=self._copied(loaded.entity))
-        except Exception:  # noqa: BLE001  its handlers fail with that, and tell
-            return
-        self._copies[name] = [*copies[-1:], _Copy(made, self._commits)]
+        entity = self._copied(loaded.entity)
+        if entity is not None:
+            made = replace(loaded, entity=entity)
+            self._copies[name] = [*copies[-1:], _Copy(made, self._commits)]
 
 
 def _following(positions: dict[str, int], last: LastEvents) -> list[StoredMessage]:

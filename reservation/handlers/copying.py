@@ -1,4 +1,4 @@
-"""Copies of entities for handlers, which may change what they are given, and keep it.
+"""Copies of entities: for handlers, which may change and keep them, and to go back to.
 
 A copy shares only what cannot be changed. `copy.deepcopy` makes the same copies and takes ten times
 as long, so it is used for rare cases alone: classes that define how they are copied, and classes
@@ -8,6 +8,7 @@ that are not written in Python.
 import copy
 import copyreg
 import enum
+import functools
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from types import MemberDescriptorType
@@ -35,6 +36,42 @@ def copied(entity: T) -> T:
     """
     copy_of: T = _copiers[type(entity)](entity, {})
     return copy_of
+
+
+def equivalent_copy(entity: T) -> T | None:
+    """Return a copy that can take the place of an entity, also for its projectors.
+
+    That is one of an entity that holds plain values, and collections of them. Of any other None is
+    returned: a class may copy itself as it suits its handlers, a function in an attribute may look
+    at the original, and an object may be compared by its identity.
+
+    Args:
+        entity: the entity.
+    """
+    class_: Any = type(entity)
+    parts = _attributes(entity) if _has_attributes_only(class_) else [entity]
+    try:
+        is_plain = _are_plain(parts) or all(map(_is_plain_throughout, parts))
+        return copied(entity) if is_plain else None
+    except RecursionError:  # a collection that holds itself
+        return None
+
+
+def _attributes(value: Any) -> list[Any]:
+    """Return what an instance that is only attributes holds."""
+    slots = _slots(type(value))
+    named = [slot.__get__(value) for slot in slots if hasattr(value, slot.__name__)]
+    return [*getattr(value, "__dict__", {}).values(), *named]
+
+
+def _is_plain_throughout(value: Any) -> bool:
+    """Return whether a value is plain, or a collection of such values."""
+    class_ = type(value)
+    if class_ in PLAIN or issubclass(class_, enum.Enum):
+        return True
+    if class_ is dict and not all(map(_is_plain_throughout, value.values())):
+        return False
+    return class_ in _COLLECTIONS and all(map(_is_plain_throughout, value))
 
 
 def _copy(value: Any, memo: _Memo) -> Any:
@@ -94,13 +131,7 @@ def _fixed(value: Any, memo: _Memo) -> Any:
 
 def _of_attributes(class_: Any) -> _Copier:
     """Return the function that copies the instances of a class by their attributes."""
-    new, has_dict = object.__new__, bool(class_.__dictoffset__)
-    slots = [
-        member
-        for base in class_.__mro__
-        for member in vars(base).values()
-        if isinstance(member, MemberDescriptorType)
-    ]
+    new, has_dict, slots = object.__new__, bool(class_.__dictoffset__), _slots(class_)
 
     def copy_one(value: Any, memo: _Memo) -> Any:
         made = memo[id(value)] = new(class_)
@@ -123,6 +154,17 @@ def _of_attributes(class_: Any) -> _Copier:
     return copy_one
 
 
+def _slots(class_: Any) -> list[MemberDescriptorType]:
+    """Return the slots of a class and of those that it derives from."""
+    return [
+        member
+        for base in class_.__mro__
+        for member in vars(base).values()
+        if isinstance(member, MemberDescriptorType)
+    ]
+
+
+@functools.cache
 def _has_attributes_only(class_: Any) -> bool:
     """Return whether instances of a class are only attributes, copied as `object` copies them."""
     if class_.__new__ is not object.__new__ or class_ in copyreg.dispatch_table:
@@ -142,7 +184,7 @@ def _has_attributes_only(class_: Any) -> bool:
 class _Copiers(dict[type, _Copier]):
     """The function that copies each class, chosen when its first instance is copied."""
 
-    def __missing__(self, class_: type) -> _Copier:
+    def __missing__(self, class_: Any) -> _Copier:
         chosen: _Copier
         if issubclass(class_, enum.Enum | type):
             chosen = _same
@@ -157,4 +199,5 @@ class _Copiers(dict[type, _Copier]):
 _copiers = _Copiers(dict.fromkeys(PLAIN, _same))
 _copiers |= dict.fromkeys([list, deque], _sequence)
 _copiers |= dict.fromkeys([dict, defaultdict, OrderedDict, Counter], _mapping)
+_COLLECTIONS = frozenset({list, deque, set, frozenset, tuple, dict})
 _copiers |= {set: _set, tuple: _fixed, frozenset: _fixed}
