@@ -128,13 +128,22 @@ def test_a_copy_shares_nothing_that_can_be_changed(value):
     check(value)
 
 
+SINGLE = st.integers() | st.text(max_size=3) | st.sampled_from(Kind)
+
+
+def collections_of(inner):
+    return (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+        | st.tuples(inner, inner)
+    )
+
+
 @given(
     value=st.recursive(
-        st.integers() | st.text(max_size=3) | st.sampled_from(Kind),
+        SINGLE,
         lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.text(max_size=2), inner, max_size=3)
-            | st.tuples(inner, inner)
+            collections_of(inner)
             | st.builds(Holder, inner)
             | st.builds(Slotted, inner, inner)
             | st.builds(Price, st.just(Decimal(1)), inner)
@@ -146,16 +155,7 @@ def test_nested_containers_and_dataclasses_are_copied(value):
     check(value)
 
 
-@given(
-    value=st.recursive(
-        st.integers() | st.text(max_size=3) | st.sampled_from(Kind),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.text(max_size=2), inner, max_size=3)
-            | st.tuples(inner, inner)
-        ),
-    )
-)
+@given(value=st.recursive(SINGLE, collections_of))
 def test_plain_values_and_collections_of_them_have_equivalent_copies(value):
     """An entity that holds nothing else is equal to its copy, and shares nothing with it."""
     for entity in (Holder(value), Slotted(value, value)):
@@ -176,6 +176,17 @@ def test_what_may_look_at_the_original_or_be_compared_by_identity_has_none():
     parts = [object(), lambda: 1, defaultdict(int), Holder(1), cycle, Counter()]
     assert [equivalent_copy(Holder([{"a": part}])) for part in parts] == [None] * len(parts)
     assert equivalent_copy(Own(1)) is None
+
+
+def test_a_slot_that_a_class_declares_again_may_be_unset_in_its_base():
+    """A slot that stands in a class and in its base has two places, of which one has no value."""
+
+    class Again(Base):
+        __slots__ = tuple(Base.__slots__)
+
+    entity = Again([1])
+    for made in (copied(entity), equivalent_copy(entity)):
+        assert [getattr(made, name) for name in Base.__slots__] == [[1]]
 
 
 def test_an_object_held_twice_is_one_object_in_the_copy():

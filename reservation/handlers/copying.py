@@ -10,7 +10,7 @@ import copyreg
 import enum
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MemberDescriptorType
 from typing import Any, TypeVar
 
@@ -59,9 +59,9 @@ def equivalent_copy(entity: T) -> T | None:
 
 def _attributes(value: Any) -> list[Any]:
     """Return what an instance that is only attributes holds."""
-    slots = _slots(type(value))
-    named = [slot.__get__(value) for slot in slots if hasattr(value, slot.__name__)]
-    return [*getattr(value, "__dict__", {}).values(), *named]
+    class_ = type(value)
+    attributes = value.__dict__.values() if class_.__dictoffset__ else ()
+    return [*attributes, *(part for _, part in _of_slots(value, _slots(class_)))]
 
 
 def _is_plain_throughout(value: Any) -> bool:
@@ -143,11 +143,7 @@ def _of_attributes(class_: Any) -> _Copier:
                 into = made.__dict__
                 for name, part in attributes.items():
                     into[name] = _copy(part, memo)
-        for slot in slots:
-            try:
-                part = slot.__get__(value)
-            except AttributeError:  # it has no value yet
-                continue
+        for slot, part in _of_slots(value, slots):
             slot.__set__(made, _copy(part, memo))
         return made
 
@@ -162,6 +158,18 @@ def _slots(class_: Any) -> list[MemberDescriptorType]:
         for member in vars(base).values()
         if isinstance(member, MemberDescriptorType)
     ]
+
+
+def _of_slots(
+    value: Any, slots: list[MemberDescriptorType]
+) -> Iterator[tuple[MemberDescriptorType, Any]]:
+    """Yield the slots of an instance that have a value, with it."""
+    for slot in slots:
+        try:
+            part = slot.__get__(value)
+        except AttributeError:  # it has no value yet
+            continue
+        yield slot, part
 
 
 @functools.cache
