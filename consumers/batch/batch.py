@@ -34,7 +34,6 @@ from reservation.errors import MessageError
 from reservation.idempotence.reserve import ConflictFoundError
 from reservation.idempotence.server_keys import Commands
 from reservation.messages.message import StoredMessage
-from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.postgres.exchange import Request
 from reservation.store.client import MessageStore
 from reservation.store.partition import Partition
@@ -145,7 +144,7 @@ class Batch:
         self._handling.order(positions)
         attempt = partial(self._run, positions, limit, careful, policy)
         try:
-            with self._context.spans.batch():
+            with self._handling.attempt(), self._context.spans.batch():
                 try:
                     return self._take(
                         attempt, positions, limit, policy, careful=careful, looks_ahead=looks_ahead
@@ -155,13 +154,8 @@ class Batch:
                     return attempt(at_once=False, looks_ahead=False)
                 except NotMovedError:
                     raise positions.lost(self._context.connection) from None
-        except (MessageError, *TO_BE_RETRIED):
-            self._ahead.drop()
-            self._handling.roll_back()
-            raise
         except BaseException:
             self._ahead.drop()
-            self._handling.forget()
             raise
 
     @property

@@ -12,9 +12,9 @@ from consumers.decisions.decisions import Decisions
 from consumers.group.positions import Positions
 from consumers.handling.handling import Handling
 from consumers.runtime.context import ConsumerContext
-from reservation.errors import DecodeError, MessageError
+from reservation.errors import DecodeError
 from reservation.messages.message import StoredMessage
-from reservation.postgres.error_translation import TO_BE_RETRIED, translated
+from reservation.postgres.error_translation import translated
 from reservation.store.client import MessageStore
 
 
@@ -96,15 +96,8 @@ class RetryTransaction:
             positions, {letter.global_position: letter.entity for letter in letters}
         )
         tried = {letter.global_position: letter.attempts for letter in letters}
-        try:
-            with self._spans.batch(tried):
-                return self._run(positions, letters, careful)
-        except (MessageError, *TO_BE_RETRIED):
-            self._handling.roll_back()
-            raise
-        except BaseException:
-            self._handling.forget()
-            raise
+        with self._handling.attempt(), self._spans.batch(tried):
+            return self._run(positions, letters, careful)
 
     def bury_again(
         self, positions: Positions, letter: DueLetter, failure: Failure, attempts: int

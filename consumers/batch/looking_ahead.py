@@ -94,7 +94,7 @@ class LookingAhead:
         return None
 
     def drop(self) -> None:
-        """Forget what was read and decided ahead; the entities are to be forgotten with it."""
+        """Forget what was read and decided ahead; the entities have to go back, too."""
         self._decided = self._read = None
 
     def may_follow(self, batch: ReadBatch, size: int, policy: FailurePolicy) -> bool:

@@ -30,6 +30,7 @@ from reservation.errors import MessageError
 from reservation.handlers.copying import equivalent_copy
 from reservation.idempotence.strategy import Incoming, Strategy
 from reservation.messages.message import StoredMessage
+from reservation.postgres.error_translation import TO_BE_RETRIED
 from reservation.store.client import MessageStore
 
 # After how many messages there is a pause.
@@ -130,6 +131,18 @@ class Handling:
     def forget(self) -> None:
         """Forget the entities, because what is known of them may not be so any more."""
         self._entities.clear()
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Around a transaction that decides: an error takes the entities back, or forgets them."""
+        try:
+            yield
+        except (MessageError, *TO_BE_RETRIED):
+            self.roll_back()
+            raise
+        except BaseException:
+            self.forget()
+            raise
 
     @property
     def categories(self) -> list[str]:

@@ -1,11 +1,10 @@
 """Entities kept between batches, so that only what is new in their streams is read again.
 
-What is decided on them changes them before it is committed. So there is now and then a copy of an
-entity, to which a transaction that is rolled back takes it back, and only what came after that is
-read again. (Source: checkpoints, as databases recover from them.)
+What is decided on an entity changes it before that is committed. So an entity is copied now and
+then. When a transaction is rolled back, the entity goes back to its copy, and only the events after
+that are read again. (Source: checkpoints, as databases recover from them.)
 """
 
-import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +50,7 @@ class EntityCache:
         *,
         capacity: int = 10_000,
         snapshots: Snapshots | None = None,
-        copied: Callable[[object], object | None] = copy.deepcopy,
+        copied: Callable[[object], object | None] = lambda _: None,
         entering: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin with none.
@@ -61,7 +60,8 @@ class EntityCache:
             projection: applies its events to it.
             capacity: how many to keep.
             snapshots: where an entity is looked for that is not kept here, if anywhere.
-            copied: returns a copy that can take the place of an entity, or None.
+            copied: returns a copy that can take the place of an entity, or None if there is none;
+                one that `copy.deepcopy` makes need not.
             entering: called with the stream whose events are applied next.
         """
         self._make = make
