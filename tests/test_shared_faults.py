@@ -39,7 +39,7 @@ def holder(connection):
 def test_a_paused_process_finds_that_another_has_done_its_work(
     connection, store, database_url, tmp_path, monkeypatch
 ):
-    """The late commit of a paused process fails, and it goes on as a member."""
+    """A process that is paused in a handler loses its session, and goes on as a member."""
     app = holding(tmp_path, monkeypatch)
     store.write([open_(), deposit(), deposit(HELD), deposit("d3")], COMMANDS)
     with Started(database_url, "--only", "commands") as commands:
@@ -54,7 +54,7 @@ def test_a_paused_process_finds_that_another_has_done_its_work(
                 wait_until_drained(connection, other)
                 paused.process.send_signal(signal.SIGCONT)
                 app.let_go()
-                paused.wait_for("partitions_lost")
+                paused.wait_for("database_available")
                 assert other.stop() == 0
             store.write(deposit("d4"), COMMANDS)
             paused.wait_for("batch_committed", handled=1, read=1)

@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 28
+SCHEMA_VERSION = 29
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -64,6 +64,7 @@ MIGRATIONS = {
     26: "026_early_release",
     27: "027_generations",
     28: "028_faster_batches",
+    29: "029_ended_sessions",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.

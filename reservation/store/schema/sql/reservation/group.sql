@@ -77,6 +77,28 @@ AS $$
             = (-1201006963 & 4294967295, is_gone.member & 2147483647, 2))
 $$;
 
+-- Ends the session of a member that was taken for dead, if it has waited for its client for a second, in a transaction:
+-- the process may hang for ever, and what it has locked is needed by others. The server's own limit to such a pause
+-- does not count where the process has sent a part of a message, or what follows a message without a Sync. Nothing
+-- where the caller's role may not end the session.
+CREATE OR REPLACE FUNCTION reservation.end_hung_session(member bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+  PERFORM pg_terminate_backend(l.pid)
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+  WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock' AND l.granted
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND (l.classid::bigint, l.objid::bigint, l.objsubid)
+        = (-1201006963 & 4294967295, end_hung_session.member & 2147483647, 2)
+    AND a.state <> 'idle' AND a.wait_event = 'ClientRead'
+    AND a.state_change < clock_timestamp() - interval '1 second';
+EXCEPTION WHEN insufficient_privilege THEN
+  NULL;
+END
+$$;
+
 -- Makes a process a member; and the group, with so many partitions, if it is not there. `former` is the
 -- member that the same process was on a connection that it lost; NULL at first. What it held is kept.
 CREATE OR REPLACE FUNCTION reservation.join_group(
@@ -232,6 +254,7 @@ BEGIN
     FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
       DELETE FROM reservation.members m WHERE m.member = one.member;
+      PERFORM reservation.end_hung_session(one.member);
     END IF;
   END LOOP;
 
@@ -273,7 +296,7 @@ BEGIN
 
   unclean := '{}';
   FOR one IN
-    SELECT p.partition, p.generation
+    SELECT p.partition, p.generation, p.holder
     FROM reservation.positions_of(take_part.consumer, take_part.category) p
     WHERE (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
       AND CASE WHEN own IS NULL THEN p.partition <> ALL (fixed) ELSE p.partition = own END
@@ -287,7 +310,10 @@ BEGIN
       AND p.partition = one.partition AND p.generation >= one.generation
       AND (p.holder IS NULL OR p.holder NOT IN (SELECT m.member FROM reservation.members m))
     FOR UPDATE SKIP LOCKED;
-    CONTINUE WHEN NOT FOUND;
+    IF NOT FOUND THEN
+      PERFORM reservation.end_hung_session(one.holder);
+      CONTINUE;
+    END IF;
     UPDATE reservation.positions p SET holder = take_part.member, epoch = p.epoch + 1
     WHERE p.consumer = take_part.consumer AND p.category = take_part.category
       AND p.partition = one.partition AND p.generation >= one.generation;
