@@ -22,6 +22,8 @@ PATIENCE = "spark.reservation.executorTimeout"
 OF_SESSIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Rows may be large: what is sent to Python at once counts by its size, not 10,000 rows.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     # Finding the best compression of cached rows takes longer than caching them.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Cached rows are divided by their size too, not into 200 parts.

@@ -1,8 +1,9 @@
 """Sum up sketches by group on Spark's workers, column by column.
 
-A message's numbers travel between workers in blocks, one for each part of the groups, so that Spark
-moves few large values and Arrow does the work. Groups whose sums show the same are counted
-together: of millions of groups a few rows remain, each with the positions of its messages.
+A message's numbers travel between workers in blocks, so that Spark moves few values and Arrow does
+the work. Groups whose sums show the same are counted together: of millions of groups a few rows
+remain, with the positions of their messages. Neither a block nor a row is large, because Java keeps
+several copies of each value that it moves.
 """
 
 from collections import defaultdict
@@ -13,10 +14,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from spark_jobs.analysis.sketches.marks import Numbers
 from spark_jobs.analysis.sketches.sketch import Sketch
 
 Batches = Iterable[pa.RecordBatch]
 Function = Callable[[Batches], Iterator[pa.RecordBatch]]
+
+# The most messages of a block and of a row of positions, and how many rows are sent together.
+_MOST_OF_BLOCK, _MOST_OF_ROW, _ROWS = 4_096, 16_384, 8
 
 _BLOCKS = "job int, part int, block binary"
 _BLOCK_SCHEMA = pa.schema([("job", pa.int32()), ("part", pa.int32()), ("block", pa.binary())])
@@ -40,7 +45,7 @@ def summed(
     Returns:
         For each job, by its number in ``job``, and for each different row of what is seen, how many
         ``groups`` show it, how many ``messages`` these have, and where they are: ``positions``, as
-        64-bit numbers.
+        64-bit numbers. Many messages take several rows, of which the first counts the groups.
     """
     schema = ", ".join(f"{field.name} {_TYPES[field.type]}" for field in _schema(sketches))
     blocks = apply(partial(_divided, sketches, parts), _BLOCKS)
@@ -57,9 +62,10 @@ def summed_here(tables: Sequence[pa.Table], sketches: Sequence[Sketch]) -> pa.Ta
     schema = _schema(sketches)
     numbers = (sketch.of(table) for sketch, table in zip(sketches, tables, strict=True))
     found = (
-        _row_of_each(job, sketch, of, schema)
+        batch
         for job, (sketch, of) in enumerate(zip(sketches, numbers, strict=True))
         if len(of)
+        for batch in _rows_of_each(job, sketch, of, schema)
     )
     return pa.Table.from_batches(found, schema)
 
@@ -119,8 +125,9 @@ def _divided(sketches: Sequence[Sketch], parts: int, batches: Batches) -> Iterat
         numbers = numbers.take(np.argsort(part, kind="stable"))
         counts, begin = np.bincount(part, minlength=parts), 0
         for number, count in enumerate(counts.tolist()):
-            if count:
-                values = [job], [number], [_written(numbers.slice(begin, count))]
+            for first in range(begin, begin + count, _MOST_OF_BLOCK):
+                block = numbers.slice(first, min(_MOST_OF_BLOCK, begin + count - first))
+                values = [job], [number], [_written(block)]
                 columns = zip(values, _BLOCK_SCHEMA.types, strict=True)
                 yield pa.RecordBatch.from_arrays(
                     [pa.array(value, type_) for value, type_ in columns], schema=_BLOCK_SCHEMA
@@ -143,16 +150,20 @@ def _counted(sketches: Sequence[Sketch], batches: Batches) -> Iterator[pa.Record
             blocks[job].append(pa.ipc.open_stream(block.as_buffer()).read_all())
     schema = _schema(sketches)
     for job in sorted(blocks):
-        yield _row_of_each(job, sketches[job], pa.concat_tables(blocks.pop(job)), schema)
+        numbers = pa.concat_tables(blocks.pop(job))
+        yield from _rows_of_each(job, sketches[job], numbers, schema)
 
 
-def _row_of_each(job: int, sketch: Sketch, numbers: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Return what is seen of the groups of a job, a row for each different one."""
+def _rows_of_each(
+    job: int, sketch: Sketch, numbers: pa.Table, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield what is seen of the groups of a job, and where their messages are."""
     found = _seen(sketch, numbers)
     count = len(found["groups"])
     found["job"] = pa.array(np.full(count, job))
     columns = [found.get(field.name, pa.nulls(count)).cast(field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+    yield from (rows.slice(first, _ROWS) for first in range(0, count, _ROWS))
 
 
 def _seen(sketch: Sketch, numbers: pa.Table) -> dict[str, pa.Array]:
@@ -174,13 +185,32 @@ def _seen(sketch: Sketch, numbers: pa.Table) -> dict[str, pa.Array]:
     )
     rows = row_of[group.to_numpy()]
     places = numbers["global_position"].to_numpy()[np.argsort(rows, kind="stable")]
-    counts = np.bincount(rows, minlength=len(different))
-    ends = np.cumsum(counts)
+    ends = np.cumsum(np.bincount(rows, minlength=len(different)))
+    return _divided_rows(different, sketch, places, ends)
+
+
+def _divided_rows(
+    different: pa.Table, sketch: Sketch, places: Numbers, ends: Numbers
+) -> dict[str, pa.Array]:
+    """Return rows that have few positions each.
+
+    Args:
+        different: the different rows.
+        sketch: whose columns they have.
+        places: the positions of the messages of all rows, one row after the other.
+        ends: where in these each row ends.
+    """
+    begins = np.concatenate(([0], ends[:-1]))
+    pieces = [
+        (row, first, min(first + _MOST_OF_ROW, end), first == begin)
+        for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
+        for first in range(begin, end, _MOST_OF_ROW)
+    ]
+    of_row, firsts, lasts, is_first = map(np.array, zip(*pieces, strict=True))
+    groups = different["nth_count"].to_numpy()[of_row]
     return {
-        "groups": different["nth_count"].combine_chunks(),
-        "messages": pa.array(counts),
-        "positions": pa.array(
-            [places[end - of : end].tobytes() for of, end in zip(counts, ends, strict=True)]
-        ),
-        **{name: different[name].combine_chunks() for name in sketch.columns},
+        "groups": pa.array(np.where(is_first, groups, 0)),
+        "messages": pa.array(lasts - firsts),
+        "positions": pa.array([places[first:last].tobytes() for _, first, last, _ in pieces]),
+        **{name: different[name].combine_chunks().take(of_row) for name in sketch.columns},
     }
