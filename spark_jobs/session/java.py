@@ -42,9 +42,10 @@ def options(size: Size) -> str:
             # Throughput matters to a job, pauses do not.
             "-XX:+UseParallelGC",
             # New objects get a quarter of the memory from the start, 256 MB of the default 1 GB.
-            # Adapting the size takes longer and uses more.
+            # Adapting the sizes takes longer, and uses more the longer a run takes.
             "-XX:NewRatio=3",
             "-XX:NewSize=256m",
+            "-XX:-UseAdaptiveSizePolicy",
             # Optimizing code that runs once takes as long as running it.
             *([] if size is Size.LARGE else ["-XX:TieredStopAtLevel=1"]),
             # Quickly compiled code would get a fifth of this, and be discarded when that is full.

@@ -40,7 +40,7 @@ _SETTINGS = load_queries("spark_jobs.source")["settings"]
 GRACE = timedelta(minutes=5)
 
 # About how many messages one part of a read holds: what a worker can group in memory.
-_MOST_FOR_ONE = 500_000
+_MOST_FOR_ONE = 250_000
 
 # About how many messages a page of the log holds, and into how many parts it is divided at least.
 _FOR_A_PAGE, _FEWEST = 32, 8
