@@ -65,13 +65,13 @@ def batch(category, position, size=BATCH):
     return run
 
 
-def reserve_next(position):
-    """Return a call that reads a few commands, reserves them and moves the position."""
+def reserve_next(position, size):
+    """Return a call that reads commands, reserves them and moves the position."""
 
     def run(c):
         positions = joined(c, COMMANDS, position).positions
         batch = Batch(ConsumerContext.of(c, account, COMMANDS))
-        request = batch._reserving_next.request(positions, positions.next(), 10)
+        request = batch._reserving_next.request(positions, positions.next(), size)
         return exchange(c, [request])
 
     return run
@@ -173,7 +173,8 @@ def consumer_calls(size: Size) -> dict[str, Work]:
     handled = size.reserved // 20 * 10  # a copy of which there is an event
     return {
         "a batch of commands": Work(260, 2900, batch(COMMANDS, middle)),
-        "few commands that are reserved at once": Work(40, 420, reserve_next(middle)),
+        "few commands that are reserved at once": Work(40, 420, reserve_next(middle, 10)),
+        "many commands that are reserved at once": Work(260, 2900, reserve_next(middle, BATCH)),
         "few reserved commands": Work(30, 420, batch(COPIES, copy, 10)),
         "a batch of reserved commands": Work(140, 2600, batch(COPIES, copy)),
         "recognizing what led to nothing": Work(10, 1800, lambda c: recognize(c, size.sent // 2)),

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections import Counter
 
 import psycopg
 import pytest
@@ -69,7 +70,7 @@ def exchanges(monkeypatch):
     return waited
 
 
-def test_few_commands_are_reserved_in_one_round_trip(keeping, store, exchanges):
+def test_commands_are_reserved_in_one_round_trip(keeping, store, exchanges):
     """Commands whose keys the server takes are read, reserved and committed at once."""
     batch, positions = after_one(keeping, store)
     store.write([deposit("d1"), deposit("d0"), withdraw("w1"), deposit("d1")], COMMANDS)
@@ -84,13 +85,51 @@ def test_few_commands_are_reserved_in_one_round_trip(keeping, store, exchanges):
     assert copies == [f"{RESERVED}-123+{key}" for key in ("d0", "d1", "w1")]
 
 
+def test_many_commands_are_reserved_in_one_round_trip_each_batch(keeping, store, exchanges):
+    """A backlog is reserved batch by batch, and nothing of it is transferred."""
+    batch, positions = after_one(keeping, store)
+    store.write([deposit(f"d{n % 2200}") for n in range(2500)], COMMANDS)
+    exchanges.clear()
+    results = [batch.run(positions, 1000) for _ in range(4)]
+    assert exchanges.count(keeping) == 4
+    assert [(result.read, result.ended) for result in results] == [
+        (1000, False),
+        (1000, False),
+        (500, True),
+        (0, True),
+    ]
+    counts = sum((result.counts for result in results), Counter())
+    assert counts == {"reserved": 2199, "duplicate": 301}
+    copies = [message.stream_name for message in store.read_category(RESERVED)]
+    assert copies == [f"{RESERVED}-123+d{n}" for n in range(2200)]
+
+
+def test_batches_after_a_conflict_are_decided_on_first(keeping, store, exchanges):
+    """Where commands are in conflict, few large batches are done twice."""
+    batch, positions = after_one(keeping, store)
+    store.write([*(deposit(f"a{n}") for n in range(249)), deposit("d0", "99")], COMMANDS)
+    result = batch.run(positions, 250, policy=POLICY)
+    assert result.counts == {"reserved": 249, "conflict": 1}
+    at_once = []
+    for name in ("k", "l", "m", "n"):
+        store.write([deposit(f"{name}{n}") for n in range(250)], COMMANDS)
+        exchanges.clear()
+        assert batch.run(positions, 250, policy=POLICY).counts == {"reserved": 250}
+        at_once.append(exchanges.count(keeping) == 1)
+    assert at_once == [False, False, True, True]
+    store.write(deposit("d0", "98"), COMMANDS)
+    assert batch.run(positions, 250, policy=POLICY).counts == {"conflict": 1}
+    store.write(deposit("f"), COMMANDS)
+    exchanges.clear()
+    assert batch.run(positions, 250, policy=POLICY).counts == {"reserved": 1}
+    assert exchanges.count(keeping) == 1
+
+
 def test_other_commands_are_decided_on(keeping, store):
     """Commands that need the component's code are handled with those that are reserved."""
     batch, positions = after_one(keeping, store)
     store.write([deposit("d1"), open_(), deposit("d2")], COMMANDS)
     assert batch.run(positions, 100).counts == {"reserved": 2, "handled": 1}
-    store.write([deposit(f"many{n}") for n in range(101)], COMMANDS)
-    assert batch.run(positions, 1000).counts == {"reserved": 101}
     store.write(deposit("d1"), COMMANDS)
     assert batch.run(positions, 1000).counts == {"duplicate": 1}
     assert event_types(store) == ["Opened"]

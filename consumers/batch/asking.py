@@ -5,10 +5,11 @@ wait, and sent when the wait ends: the server works on it while the consumer get
 """
 
 from consumers.batch.reading import MOST_ENTITIES, BatchReading, Opening, ReadBatch, WithEvents
-from consumers.batch.reserving_next import Outcomes, ReservingNext
+from consumers.batch.reserving_next import Reserved, ReservingNext
 from consumers.decisions.blocking import FailurePolicy
 from consumers.group.positions import Positions
 from consumers.runtime.context import ConsumerContext
+from reservation.idempotence.server_keys import Commands
 from reservation.postgres.error_translation import translated
 from reservation.postgres.exchange import Beginning, keeps_statements
 
@@ -34,7 +35,7 @@ class Asking:
         self._reading = reading
         self._reserving_next = reserving_next
         self._opening: Opening[WithEvents] | None = None
-        self._reserving: Opening[Outcomes] | None = None
+        self._reserving: Opening[Commands | Reserved] | None = None
         self.was_small = True
 
     @property
@@ -74,7 +75,7 @@ class Asking:
             with translated():
                 opening.beginning.send()
 
-    def take(self) -> tuple[Opening[WithEvents] | None, Opening[Outcomes] | None]:
+    def take(self) -> tuple[Opening[WithEvents] | None, Opening[Commands | Reserved] | None]:
         """Return what was prepared, and may have been sent: to read a batch, or to reserve it."""
         opening, reserving = self._opening, self._reserving
         self._opening = self._reserving = None

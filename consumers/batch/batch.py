@@ -225,9 +225,8 @@ class Batch:
         found = self._reserving_next.run(reserving)
         if not isinstance(found, Reserved):
             return attempt(known=found, at_once=found is not None, looks_ahead=looks_ahead)
-        part, batch = reserving.part, found.batch
-        positions.committed(part, batch.to)
-        return BatchResult(part, batch.to, len(batch.messages), found.counts, ended=batch.ended)
+        positions.committed(reserving.part, found.to)
+        return BatchResult(reserving.part, found.to, found.read, found.counts, ended=found.ended)
 
     def _run(
         self,

@@ -1,14 +1,15 @@
-"""Reserving few commands in one round trip, where no code of the component is needed for any.
+"""Reserving a batch in one round trip, where no code of the component is needed for any command.
 
 The server takes the key of most commands. Where it takes that of each command in a batch, all that
-is left to do is known before the batch is read: reserve them, move the position, commit. A consumer
-that waits for commands has few to read, and each round trip is in their way.
+is left to do is known before the batch is read: reserve them, move the position, commit. So nothing
+of the commands is transferred, and each round trip less makes a command wait less.
 """
 
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from consumers.batch.reading import BatchReading, Opening, ReadBatch
@@ -27,11 +28,9 @@ from reservation.tracing import current_tracing
 
 _QUERIES = load_queries("consumers.batch")
 
-# Commands that were read, and for each the outcome; None if they are not reserved.
-Outcomes = tuple[Commands, Sequence[str | None]]
-
-# So many commands are reserved at once. Of more, too much is done again where one is in conflict.
-MOST = 100
+# Where a command is in conflict, all of its batch is done again. For each so many commands of the
+# batch, another batch is decided on first before the next one is reserved without a look at it.
+_FEW = 100
 
 
 class ReservingNext:
@@ -52,11 +51,13 @@ class ReservingNext:
         self._volatile = json.dumps(context.component.volatile("reserve"), ensure_ascii=False)
         self._is_possible = reading.rules != "[]" and not needs.own and not needs.two_phase
         self._fitted = True
+        self._was_refused = False
+        self._waits = 0  # for so many batches
 
     def fits(self, positions: Positions, part: Partition, policy: FailurePolicy) -> bool:
         """Return whether the next commands may be reserved without a look at them.
 
-        They are likely to be few, and of the types whose keys the server takes, if the last were.
+        The server is likely to take the key of each if it took those of the last.
 
         Args:
             positions: what is held of the category.
@@ -66,6 +67,7 @@ class ReservingNext:
         return (
             self._is_possible
             and self._fitted
+            and not self._waits
             and part == Partition(part.after)  # the whole category, in its order
             and not (policy.blocked or policy.given_up)
             and current_tracing() is None
@@ -74,8 +76,8 @@ class ReservingNext:
 
     def opening(
         self, connection: KeepingConnection, positions: Positions, part: Partition, size: int
-    ) -> Opening[Outcomes]:
-        """Return what reads commands, reserves them if they are few and have keys, and commits.
+    ) -> "Opening[Commands | Reserved]":
+        """Return what reads commands, reserves them if the server takes all keys, and commits.
 
         Args:
             connection: that of the consumer.
@@ -84,7 +86,8 @@ class ReservingNext:
             size: how many commands to read at most.
         """
         request = self.request(positions, part, size)
-        return Opening(part, size, Beginning(connection, [request], commits=True), _outcomes)
+        beginning = Beginning(connection, [request], commits=True)
+        return Opening(part, size, beginning, partial(_read, part, size))
 
     def request(self, positions: Positions, part: Partition, size: int) -> Request:
         """Return the statement that `opening` sends; see there."""
@@ -99,13 +102,12 @@ class ReservingNext:
             "rules": self._reading.rules,
             "volatile": self._volatile,
             "max_bytes": self._reading.batch_bytes,
-            "most": MOST,
             "longest_name": SURELY_FITS,
             "longest_pause": LONGEST_PAUSE,
         }
         return Request(_QUERIES["reserve_next"], values)
 
-    def run(self, opening: Opening[Outcomes]) -> "Reserved | Commands | None":
+    def run(self, opening: "Opening[Commands | Reserved]") -> "Commands | Reserved | None":
         """Send what `opening` returned, unless that was done, and take the answer.
 
         Returns:
@@ -119,16 +121,17 @@ class ReservingNext:
         with translated():
             answers = run_transaction(opening.beginning)
         if answers is None:
+            self._was_refused = True
             return None
-        commands, outcomes = opening.read(answers[0].rows)
-        if None in outcomes:
-            return commands
-        batch = self._reading.batch_of(opening.part, commands, opening.size)
-        return Reserved(batch, Counter(outcome for outcome in outcomes if outcome is not None))
+        return opening.read(answers[0].rows)
 
     def was_read(self, batch: ReadBatch) -> None:
         """Note what the last batch had that was decided on."""
-        self._fitted = len(batch.messages) <= MOST and None not in batch.key_streams
+        self._fitted = None not in batch.key_streams
+        if self._was_refused:
+            self._was_refused, self._waits = False, len(batch.messages) // _FEW
+        elif self._waits:
+            self._waits -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +139,24 @@ class Reserved:
     """Commands that were reserved.
 
     Attributes:
-        batch: the commands; none at the end of the category.
+        to: the global position of the last of them; where reading began, if there were none.
+        read: how many there are; none at the end of the category.
         counts: how many were reserved, and how many are duplicates.
+        ended: whether the category is known to have had nothing after them.
     """
 
-    batch: ReadBatch
+    to: int
+    read: int
     counts: Counter[str]
+    ended: bool
 
 
-def _outcomes(rows: Sequence[tuple[Any, ...]]) -> Outcomes:
-    messages = [StoredMessage(*row[:-2]) for row in rows]
-    return (messages, [row[-2] for row in rows]), [row[-1] for row in rows]
+def _read(part: Partition, size: int, rows: Sequence[tuple[Any, ...]]) -> Commands | Reserved:
+    """Return what was reserved, or what is to be decided on."""
+    if not rows:
+        return Reserved(part.after, 0, Counter(), ended=True)
+    *_, read, duplicates = rows[0]
+    if read is None:
+        return [StoredMessage(*row[:8]) for row in rows], [row[8] for row in rows]
+    counts = Counter(reserved=read - duplicates, duplicate=duplicates)
+    return Reserved(rows[0][4], read, +counts, ended=read < size)

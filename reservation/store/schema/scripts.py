@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-SCHEMA_VERSION = 29
+SCHEMA_VERSION = 30
 MESSAGE_STORE_VERSION = "1.3.0"
 
 MESSAGE_STORE_SCRIPTS = ("tables", "names", "indexes", "write", "read", "views", "privileges")
@@ -21,6 +21,7 @@ FUNCTION_SCRIPTS = (
     "correcting",
     "retrying",
     "reserving",
+    "reserving_next",
     "few_messages",
     "snapshots",
     "processed",
@@ -65,6 +66,7 @@ MIGRATIONS = {
     27: "027_generations",
     28: "028_faster_batches",
     29: "029_ended_sessions",
+    30: "030_reserving_many",
 }
 # Programs of this version look at `reservation.versions` alone, and refuse a higher version there.
 # What they can work with is recorded in `reservation.upgrades`.
