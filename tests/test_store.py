@@ -117,6 +117,27 @@ def test_one_id_cannot_serve_several_messages(store):
     assert store.write_batch([Write(deposit("d1"), COMMANDS, id=same)] * 2) == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("expected", "wrong", "version"),
+    [
+        ([7, None], 7, 2),  # beyond the end of the stream
+        ([1, None], 1, 2),
+        ([-1, None], -1, 2),
+        ([2, 5], 5, 3),  # behind the first message of the batch
+        ([2, 2], 2, 3),
+        ([None, 2], 2, 3),
+    ],
+)
+def test_the_error_names_the_version_of_the_stream(store, expected, wrong, version):
+    """Of a batch, the first message that expects another version is named, and what there was."""
+    store.write([deposit(f"d{n}") for n in range(3)], COMMANDS)
+    other = Write(deposit("other"), "account:command-9", expected_version=-1)
+    batch = [Write(deposit(f"e{n}"), COMMANDS, expected_version=v) for n, v in enumerate(expected)]
+    message = rf"version: {wrong} \(Stream: {COMMANDS}, Stream Version: {version}\)"
+    with pytest.raises(ExpectedVersionError, match=message):
+        store.write_batch([other, *batch])
+
+
 @pytest.mark.parametrize("level", list(IsolationLevel))
 def test_of_two_writers_one_wins_under_every_isolation_level(database_url, level):
     """The losing writer gets the same kind of error under every isolation level."""

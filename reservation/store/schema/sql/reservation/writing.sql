@@ -59,27 +59,38 @@ BEGIN
       ids, stream_names, types, data, metadata, expected_versions);
   END IF;
 
+  -- Of a page of the index all messages of the stream would be looked at, so none is asked for before the
+  -- version that is expected; one behind it is found.
+  --
   -- Here and below not FROM unnest(...), which stores what it returns before the first row is read.
-  SELECT array_agg(p.position ORDER BY p.n) INTO positions
+  SELECT array_agg(coalesce((SELECT m.position FROM message_store.messages m
+                             WHERE m.stream_name = i.stream_name
+                               AND m.position >= coalesce(i.expected_version, 0)
+                             ORDER BY m.position DESC LIMIT 1), -1) + i.nth
+                   ORDER BY i.n)
+  INTO positions
   FROM (
-    SELECT i.n,
-           coalesce((SELECT m.position FROM message_store.messages m
-                     WHERE m.stream_name = i.stream_name
-                     ORDER BY m.position DESC LIMIT 1), -1)
-           + row_number() OVER (PARTITION BY i.stream_name COLLATE "C" ORDER BY i.n) AS position
+    SELECT s.n, s.stream_name, row_number() OVER in_order AS nth,
+           first_value(s.expected_version) OVER in_order AS expected_version
     FROM (
-      SELECT generate_subscripts(stream_names, 1) AS n, unnest(stream_names) AS stream_name
-    ) AS i
-  ) AS p;
+      SELECT generate_subscripts(stream_names, 1) AS n, unnest(stream_names) AS stream_name,
+             unnest(expected_versions) AS expected_version
+    ) AS s
+    WINDOW in_order AS (PARTITION BY s.stream_name COLLATE "C" ORDER BY s.n)
+  ) AS i;
 
   IF expected_versions IS NOT NULL THEN
-    SELECT i.stream_name, i.expected_version, i.position - 1 AS version INTO wrong
+    SELECT i.stream_name, i.expected_version, i.n::integer, 0::bigint AS version INTO wrong
     FROM unnest(stream_names, expected_versions, positions)
          WITH ORDINALITY AS i(stream_name, expected_version, "position", n)
     WHERE i.expected_version <> i.position - 1
     ORDER BY i.n
     LIMIT 1;
     IF FOUND THEN
+      wrong.version := coalesce((SELECT m.position FROM message_store.messages m
+                                 WHERE m.stream_name = wrong.stream_name
+                                 ORDER BY m.position DESC LIMIT 1), -1)
+        + cardinality(array_positions(stream_names[:wrong.n - 1], wrong.stream_name));
       PERFORM reservation.flush_now();
       RAISE EXCEPTION 'Wrong expected version: % (Stream: %, Stream Version: %)',
         wrong.expected_version, wrong.stream_name, wrong.version
