@@ -1,3 +1,7 @@
+-- name: insert
+INSERT INTO message_store.messages (id, stream_name, position, type, data)
+SELECT unnest(%s), unnest(%s), unnest(%s), unnest(%s), unnest(%s)
+
 -- name: drop_indexes
 DO $$
 BEGIN

@@ -22,9 +22,12 @@ def write_batches(bench: Bench) -> Iterator[Result]:
         ours = workload.write_batches(store, writes)
     with bench.database() as url, connect(url, autocommit=True) as connection:
         copied = workload.copy(connection, workload.encoded_rows(writes), COUNT)
+    with bench.database() as url, connect(url, autocommit=True) as connection:
+        unchecked = workload.insert(connection, writes)
     with bench.database() as url, MessageStore.open(url, max_connections=1) as store:
         single = rate(SAMPLE, lambda: [store.write_batch([w]) for w in writes[:SAMPLE]])
     yield Result.rate("write_batches", ours, "ours, one at a time", single, 12)
+    yield Result.rate("write_batches", ours, "INSERT without any check", unchecked, 0.7)
     yield Result.rate("write_batches", ours, "COPY of the same rows", copied, 0.55)
 
 

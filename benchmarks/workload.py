@@ -1,6 +1,7 @@
 """The messages that the benchmarks write, the work that they do, and message-db-py's pattern."""
 
 import gc
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from consumers.runtime.session import Session
 from reservation import Component, MessageStore, StateBased, Write, follow
 from reservation.idempotence.key import KeyFunction
 from reservation.messages.ids import uuid7
+from reservation.postgres.arrays import IntArray, JsonArray, TextArray, UuidArray, array_cursor
 from reservation.postgres.queries import load_queries
 from reservation.serialization import codec
 
@@ -193,6 +195,20 @@ def copy(connection: Connection[Any], rows: Iterable[tuple[Any, ...]], count: in
                 sink.write_row(row)
 
     return rate(count, run)
+
+
+def insert(connection: Connection[Any], writes: Sequence[Write]) -> float:
+    """INSERT the rows that writes become in batches, with nothing checked; return rows a second."""
+
+    def run() -> None:
+        rows = iter(encoded_rows(writes))
+        while batch := list(itertools.islice(rows, BATCH)):
+            ids, names, positions, types, data, _ = zip(*batch, strict=True)
+            arrays = UuidArray(ids), TextArray(names), IntArray(positions), TextArray(types)
+            cursor = array_cursor(connection)
+            cursor.execute(_QUERIES["insert"], [*arrays, JsonArray(data)], binary=True)
+
+    return rate(len(writes), run)
 
 
 def peer(database_url: str) -> MessageDB:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
+from pyspark.storagelevel import StorageLevel
 
 from reservation.messages.stream_name import ID_SEPARATOR
 from spark_jobs.common.caching import unpersisted
@@ -230,8 +231,9 @@ def run(job: Job, rows: DataFrame, progress: Progress, lookup: Lookup) -> Judged
     found = _run(job, rows)
     if comparison is None or not comparison.is_needed(found.counts):
         return found
-    pairs = pairs_of(found.findings).persist()
-    compared = comparison.compared(pairs, lookup, progress.corrections).persist()
+    pairs = pairs_of(found.findings).persist(StorageLevel.DISK_ONLY)
+    compared = comparison.compared(pairs, lookup, progress.corrections)
+    compared = compared.persist(StorageLevel.DISK_ONLY)
     with unpersisted([pairs, compared]):
         if compared.where("same").count():
             found.findings.unpersist()
@@ -244,7 +246,8 @@ def _run(job: Job, rows: DataFrame) -> Judged:
     sums = [F.sum(number).alias(name) for name, number in counts.items()]
     judged = job.judge(rows).observe(observed, *sums)
     more = [] if job.comparison is None else ["compared_with"]
-    findings = findings_of(judged, *more).persist()
+    # To disk, so that many findings take no more memory than few.
+    findings = findings_of(judged, *more).persist(StorageLevel.DISK_ONLY)
     findings.count()
     return Judged({name: int(observed.get[name] or 0) for name in counts}, findings)
 
