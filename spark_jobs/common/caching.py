@@ -1,9 +1,19 @@
-"""Cached DataFrames are unpersisted at the end, also after an error."""
+"""DataFrames are cached on disk, and unpersisted at the end, also after an error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark.sql import DataFrame
+from pyspark.storagelevel import StorageLevel
+
+
+def kept_on_disk(frame: DataFrame) -> DataFrame:
+    """Have a DataFrame cached once it is computed, so that many rows take no more memory than few.
+
+    Args:
+        frame: the DataFrame; unpersist it when it is not needed any more.
+    """
+    return frame.persist(StorageLevel.DISK_ONLY)
 
 
 @contextmanager

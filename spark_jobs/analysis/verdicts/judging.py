@@ -17,10 +17,9 @@ from typing import Protocol
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-from pyspark.storagelevel import StorageLevel
 
 from reservation.messages.stream_name import ID_SEPARATOR
-from spark_jobs.common.caching import unpersisted
+from spark_jobs.common.caching import kept_on_disk, unpersisted
 from spark_jobs.snapshot.meaning import Corrected
 from spark_jobs.snapshot.progress import Progress
 
@@ -231,9 +230,8 @@ def run(job: Job, rows: DataFrame, progress: Progress, lookup: Lookup) -> Judged
     found = _run(job, rows)
     if comparison is None or not comparison.is_needed(found.counts):
         return found
-    pairs = pairs_of(found.findings).persist(StorageLevel.DISK_ONLY)
-    compared = comparison.compared(pairs, lookup, progress.corrections)
-    compared = compared.persist(StorageLevel.DISK_ONLY)
+    pairs = kept_on_disk(pairs_of(found.findings))
+    compared = kept_on_disk(comparison.compared(pairs, lookup, progress.corrections))
     with unpersisted([pairs, compared]):
         if compared.where("same").count():
             found.findings.unpersist()
@@ -246,8 +244,7 @@ def _run(job: Job, rows: DataFrame) -> Judged:
     sums = [F.sum(number).alias(name) for name, number in counts.items()]
     judged = job.judge(rows).observe(observed, *sums)
     more = [] if job.comparison is None else ["compared_with"]
-    # To disk, so that many findings take no more memory than few.
-    findings = findings_of(judged, *more).persist(StorageLevel.DISK_ONLY)
+    findings = kept_on_disk(findings_of(judged, *more))
     findings.count()
     return Judged({name: int(observed.get[name] or 0) for name in counts}, findings)
 

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  Spark's own custom
-from pyspark.storagelevel import StorageLevel
 
 from spark_jobs.analysis.sketches import grouping
 from spark_jobs.analysis.sketches.marks import Numbers
 from spark_jobs.analysis.sketches.sketch import Sketch
 from spark_jobs.analysis.verdicts import judging
 from spark_jobs.analysis.verdicts.judging import Counts, Judged, Read
+from spark_jobs.common.caching import kept_on_disk
 from spark_jobs.common.concurrency import run_concurrently
 from spark_jobs.snapshot.progress import Progress
 
@@ -81,8 +81,7 @@ class GroupSums:
         """
         sums, self.kept = seen([job.sketch(progress) for job in jobs]), None
         if not is_here:
-            # To disk, so that a large store takes no more memory than a small one.
-            sums = self.kept = sums.persist(StorageLevel.DISK_ONLY)
+            sums = self.kept = kept_on_disk(sums)
         self._is_here = is_here
         self._groups = {
             job.name: job.groups(sums.where(F.col("job") == n)) for n, job in enumerate(jobs)

@@ -28,7 +28,7 @@ from spark_jobs.analysis.verdicts.judging import (
     with_alike,
 )
 from spark_jobs.common import files as data_files
-from spark_jobs.common.caching import unpersisted
+from spark_jobs.common.caching import kept_on_disk, unpersisted
 from spark_jobs.reconciliation.state import known
 from spark_jobs.snapshot.progress import Progress
 
@@ -191,7 +191,7 @@ class InDoubt:
         comparison = self.job.comparison
         if comparison is None or not comparison.is_needed(counts):
             return counts, judged
-        pairs = self.comparisons.unknown(pairs_of(judged)).persist()
+        pairs = kept_on_disk(self.comparisons.unknown(pairs_of(judged)))
         with unpersisted([pairs]):
             if not pairs.count():
                 return counts, judged
